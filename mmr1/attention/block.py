@@ -8,6 +8,8 @@ nothing is copied per completion. The training forward and the decoding of rollo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -115,3 +117,21 @@ def merge(
     lse = torch.logaddexp(lse_1, lse_2)
     out = out_1 * (lse_1 - lse).exp()[..., None] + out_2 * (lse_2 - lse).exp()[..., None]
     return out.to(out_1.dtype), lse
+
+
+VARIANTS = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""Arguments of transformers' attention functions that change what is computed."""
+
+
+def require_supported_attention(arguments: Mapping[str, Any]) -> None:
+    """Refuse a layer whose attention is another one; leaving its argument out would be silent.
+
+    Raises:
+        ValueError: Names the argument.
+    """
+    for name in VARIANTS:
+        if arguments.get(name) is not None:
+            raise ValueError(
+                f"the model's attention has a {name}, which mmr1's attention does not compute; "
+                "take a model with full causal attention in all layers (docs/models.md)"
+            )

@@ -38,9 +38,6 @@ class Blocks:
     causal: bool
     device: torch.device
 
-    def __post_init__(self) -> None:
-        assert not self.causal or self.q_lengths == self.k_lengths, "causal blocks are square"
-
     @cached_property
     def buckets(self) -> list[list[int]]:
         """Blocks by padded batch, those of similar size together; blocks without queries left out.
@@ -151,6 +148,7 @@ def attend(
     Returns:
         Output ``[Tq, H, D]`` and log-sum-exp of the scaled scores ``[Tq, H]`` float32.
     """
+    assert not blocks.causal or blocks.q_lengths == blocks.k_lengths, "causal blocks are square"
     if has_varlen_kernel(query):
         return _kernel_forward(query, key, value, blocks, scale)
     repeats = query.shape[1] // key.shape[1]

@@ -29,6 +29,7 @@ class Shapes:
         tower: Of the vision tower.
         layer: Of one layer of the language model.
         outside_layers: Of the embeddings and what else ranks gather for a whole forward.
+        largest: Of the largest weight.
         output: Of the output embedding.
         trains_output: It has a gradient, and so have the layers.
         vocabulary: Tokens of the output embedding.
@@ -43,6 +44,7 @@ class Shapes:
     tower: int
     layer: int
     outside_layers: int
+    largest: int
     output: int
     trains_output: bool
     vocabulary: int
@@ -94,6 +96,7 @@ def _shapes(config: ModelConfig, key: str) -> Shapes:
         tower=tower,
         layer=layer,
         outside_layers=weights - quantized - layered,
+        largest=max(p.numel() for p in model.parameters()),
         output=output.numel(),
         trains_output=output.requires_grad,
         vocabulary=len(output),

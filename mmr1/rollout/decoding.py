@@ -18,8 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.attention.block import additive_mask, block_forward, merge
-from mmr1.attention.variants import refuse_variants
+from mmr1.attention.block import additive_mask, block_forward, merge, require_supported_attention
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 
 NAME = "mmr1_decoding"
@@ -154,7 +153,7 @@ def decoding_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
-    refuse_variants(kwargs)
+    require_supported_attention(kwargs)
     rows, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     return decoder.attend(module.layer_idx, rows, keys, values, scaling)[None], None
 

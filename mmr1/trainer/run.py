@@ -29,13 +29,13 @@ from mmr1.trainer.models.state import (
     TRAINING,
     HasState,
     WriteCheckpoint,
-    copy_to_cpu,
     load_progress,
     load_tensors,
     progress,
     save_progress,
     save_tensors,
 )
+from mmr1.trainer.models.weights import copy_to_cpu
 from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of, told_last
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory

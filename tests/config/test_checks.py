@@ -44,6 +44,7 @@ FIRES = [
         "train",
     ),
     (["resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"], "train"),
+    (["resources.reward_ranks=2"], "train"),
     (["algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"], "train"),
     (["dpo.rounds.count=200"], "dpo"),
     ([*VALIDATED[:2], "trainer.checkpoints.save_steps=5", f"{BEST}/greedy"], "train"),

@@ -51,7 +51,7 @@ def peak_of_a_step(
 ) -> tuple[int, int]:
     """Bytes in the second micro-batch, after which all gradients are there; and before it."""
     with Memory() as memory:
-        model, run = fsdp.spread(config, True, mesh)
+        model = fsdp.spread(config, True, mesh)
         model.train()
         optimizer = Optimizer(model, OptimizerConfig(), 10)
         optimizer.tensors()  # AdamW's moments are made
@@ -59,7 +59,7 @@ def peak_of_a_step(
             memory.restart()
             before = memory.now
             groups = groups or [group([COMPLETION] * N, GRID, PROMPT - VISION)]
-            of_batch = run(completion_scores, model, groups, 1.0, context=context)
+            of_batch = fsdp.run_sharded(completion_scores, model, groups, 1.0, context=context)
             of_batch.logprobs.sum().backward()
             del of_batch
         return memory.peak, before

@@ -29,7 +29,7 @@ from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_weights
+from mmr1.trainer.models.weights import model_weights
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.loading import load_family

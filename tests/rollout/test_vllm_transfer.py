@@ -23,7 +23,7 @@ from mmr1.rollout.vllm import Transfer
 from mmr1.trainer.distributed.weight_source import RankSource, layout_for
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_weights
+from mmr1.trainer.models.weights import model_weights
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.rollout.test_vllm import SAMPLING, ModelInputs, gaps, parity, shake

@@ -33,7 +33,6 @@ from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.network import use_interface_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.load_model import load_here
 from mmr1.trainer.models.loading import (
     NO_RATES,
@@ -101,7 +100,7 @@ class Progress:
         self._last = time.monotonic()
         self._alarm: Callable[[], None] | None = None
 
-    def made(self) -> None:
+    def heartbeat(self) -> None:
         self._last = time.monotonic()
         if self._alarm is not None:
             self._alarm()
@@ -111,7 +110,7 @@ class Progress:
         """Call ``alarm``, which sets an alarm anew, now and with all progress inside the block."""
         self._alarm = alarm
         try:
-            self.made()
+            self.heartbeat()
             yield
         finally:
             self._alarm = None
@@ -169,6 +168,10 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
     return None
 
 
+_ROOT = "fsdp_root"
+"""Where a sharded model keeps its root module of FSDP."""
+
+
 class DistributedProcessGroup:
     """All ranks; a ``ProcessGroup``.
 
@@ -188,6 +191,9 @@ class DistributedProcessGroup:
             self.context = Context(rank % context, context, group)
         # Its calls may run beside those of a step, with which they must not be mixed up.
         self.saving = dist.new_group(backend="gloo")
+
+    def run(self, compute: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+        return run_sharded(compute, model, *args, **options)
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         most = torch.tensor(len(batches))
@@ -223,7 +229,7 @@ def load(
     lr_of_parts: Mapping[str, float] = NO_RATES,
     *,
     mesh: DeviceMesh,
-) -> tuple[Any, Run]:
+) -> Any:
     """Load a model sharded over the ranks, which all must call it; no device ever holds the whole.
 
     Rank 0 reads it into main memory and hands it out, one tensor at a time. What is trained is
@@ -239,7 +245,7 @@ def load(
     """
     if config.lora is not None and config.lora.load_in_4bit:
         return _load_in_4_bits(config, trains, key, head, mesh)
-    model, run = spread(config, trains, mesh, key, head, offload, lr_of_parts)
+    model = spread(config, trains, mesh, key, head, offload, lr_of_parts)
     in_main_memory = load_trainable_in_main_memory
     if head:
         in_main_memory = partial(load_scalar_model, load=load_trainable_in_main_memory)
@@ -247,23 +253,24 @@ def load(
     _hand_out(whole, model)
     if whole is not None:
         keep_names_in_files(_transformers_model(whole), _transformers_model(model))
-    return model, run
+    return model
 
 
 def _load_in_4_bits(
     config: ModelConfig, trains: bool, key: str, head: bool, mesh: DeviceMesh
-) -> tuple[Any, Run]:
+) -> Any:
     """The adapters and what is not quantized are sharded; shards of the rest lose their constants.
 
     The weights in 4 bits are a quarter of those that other ranks gather to compute.
     """
-    model, _ = load_here(config, trains, key, head)
+    model = load_here(config, trains, key, head)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
                 dist.broadcast(parameter, 0)  # adapters begin at random
-    return model, shard(model, mesh, getattr(torch, config.dtype))
+    shard(model, mesh, getattr(torch, config.dtype))
+    return model
 
 
 def _transformers_model(model: Any) -> Any:
@@ -278,7 +285,7 @@ def spread(
     head: bool = False,
     offload: bool = False,
     lr_of_parts: Mapping[str, float] = NO_RATES,
-) -> tuple[Any, Run]:
+) -> Any:
     """A sharded model whose weights are yet to be filled in."""
     backbone = trainable_on_meta(config, key, lr_of_parts)
     model = ScalarModel(backbone) if head else backbone
@@ -287,12 +294,12 @@ def spread(
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    run = shard(model, mesh, getattr(torch, config.dtype), offload)
+    shard(model, mesh, getattr(torch, config.dtype), offload)
     model.to_empty(device="cpu" if offload else mesh.device_type)
     if offload:
         _whole_ones_to(model, mesh.device_type)
     unwrapped(backbone).tie_weights()
-    return model, run
+    return model
 
 
 @torch.no_grad()
@@ -324,8 +331,8 @@ def _whole_ones_to(model: Any, device: str) -> None:
             module._buffers[name] = buffer.to(device)
 
 
-def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: bool = False) -> Run:
-    """Shard a model in place; returns what calls the functions of ``scores.py``.
+def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: bool = False) -> None:
+    """Shard a model in place, for ``DistributedProcessGroup.run``.
 
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
     gathered during a forward and its backward, and so does the tower of a model whose own forward
@@ -360,18 +367,19 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     if frozen_tower:
         options["ignored_params"] = in_4_bits.union(tower_parameters)
     fully_shard(whole, mp_policy=precision, **options)
+    model.__dict__[_ROOT] = whole  # not as a submodule: the root has the model as its own
 
-    def run(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        assert model is whole.model
-        PROGRESS.made()
-        result = whole(compute, *args, **kwargs)
-        if not torch.is_grad_enabled():
-            # No backward will free what the root gathered; were the weights then written into, as
-            # when a checkpoint is read, the next forward would still see the old ones.
-            cast(FSDPModule, whole).reshard()
-        return result
 
-    return run
+def run_sharded(compute: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+    """``compute(model, *args, **options)``, the parameters that belong to no layer gathered."""
+    root = model.__dict__[_ROOT]
+    PROGRESS.heartbeat()
+    result = root(compute, *args, **options)
+    if not torch.is_grad_enabled():
+        # No backward will free what the root gathered; were the weights then written into, as
+        # when a checkpoint is read, the next forward would still see the old ones.
+        root.reshard()
+    return result
 
 
 class _Whole(torch.nn.Module):

@@ -26,7 +26,7 @@ from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.ray_calls import Actor
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.load_model import LoadModel
 from mmr1.trainer.models.state import WriteCheckpoint
@@ -94,12 +94,15 @@ class Rank:
 
     Args:
         on_machine: Ranks on this machine.
+        name: Of the file of ``stacks``.
 
     Attributes:
         stacks: File for the stack traces of a collective call that hangs.
     """
 
-    def __init__(self, config: Config, on_machine: int, rank: int, build: Build[Any]) -> None:
+    def __init__(
+        self, config: Config, on_machine: int, rank: int, build: Build[Any], name: str = "rank"
+    ) -> None:
         self.config, self._rank, self._build = config, rank, build
         self._on_machine = on_machine
         self._listener: socket.socket | None = None
@@ -108,7 +111,7 @@ class Rank:
         self._sources: dict[str, RankSource] = {}
         self._kept: dict[int, KeptSource] = {}
         self._trace: profile | None = None
-        self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
+        self.stacks = Path(config.trainer.output_dir).resolve() / f"{name}_{rank}.stacks"
 
     def open_rendezvous(self) -> str:
         """Listen where the ranks will meet; returns ``host:port`` on this rank's node."""
@@ -166,7 +169,7 @@ class Rank:
 
     def ask(self, method: PartMethod) -> Any:
         """Call a method that one rank answers without the others."""
-        fsdp.PROGRESS.made()
+        fsdp.PROGRESS.heartbeat()
         return method.of(self._built)()
 
     def silent_s(self) -> float:
@@ -213,7 +216,7 @@ class Rank:
         Args:
             sent: The engines have their weights already.
         """
-        fsdp.PROGRESS.made()
+        fsdp.PROGRESS.heartbeat()
         if self._offload is not None:
             (self._offload.after_sending if sent else self._offload.before_sending)()
         if torch.cuda.is_available():
@@ -221,20 +224,20 @@ class Rank:
 
     def take_back(self) -> None:
         """Have on the device what ``make_room`` has moved."""
-        fsdp.PROGRESS.made()
+        fsdp.PROGRESS.heartbeat()
         if self._offload is not None:
             self._offload.back()
 
     def begin_trace(self) -> None:
         """Record what this rank computes, until ``end_trace``."""
-        fsdp.PROGRESS.made()
+        fsdp.PROGRESS.heartbeat()
         self._trace = recording()
         self._trace.start()
 
     def end_trace(self, file: Path) -> None:
         """Write it beside the file of the process that runs the loop."""
         assert self._trace is not None
-        fsdp.PROGRESS.made()
+        fsdp.PROGRESS.heartbeat()
         self._trace.stop()
         write_trace(self._trace, of_rank(file, self._rank))
         self._trace = None
@@ -293,6 +296,6 @@ def threads_of_rank(config: Config, on_machine: int) -> int | None:
 
 def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:
     """``fsdp.load``, and keep the model."""
-    model, run = fsdp.load(*args, **options)
+    model = fsdp.load(*args, **options)
     models.append(model)
-    return model, run
+    return model

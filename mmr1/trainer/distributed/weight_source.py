@@ -13,7 +13,7 @@ from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import ParamMeta
 from mmr1.trainer.models.loading import trainable_on_meta
 from mmr1.trainer.models.parts import untrained_vision
-from mmr1.trainer.models.state import WholeWeights, model_weights
+from mmr1.trainer.models.weights import WholeWeights, model_weights
 from mmr1.vision.families.loading import find_architecture, names_of_hub
 
 

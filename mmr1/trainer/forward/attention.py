@@ -20,8 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.attention.block import merge
-from mmr1.attention.variants import refuse_variants
+from mmr1.attention.block import merge, require_supported_attention
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
@@ -60,10 +59,6 @@ class AttentionLayout:
     shared: Blocks
     calls: list[None] = field(default_factory=list)
 
-    @property
-    def prefix_tokens(self) -> int:
-        return sum(self.prefixes.q_lengths)
-
     def attention(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
@@ -87,7 +82,7 @@ def packed_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    refuse_variants(kwargs)
+    require_supported_attention(kwargs)
     assert dropout == 0, "packed attention has no dropout"
     masked = attention_mask is not None and attention_mask.numel() > 0
     assert not masked, "a packed sequence has no mask"
@@ -111,7 +106,7 @@ class _SharedPrefixAttention(torch.autograd.Function):
         layout: AttentionLayout,
         scale: float,
     ) -> torch.Tensor:
-        n = layout.prefix_tokens
+        n = sum(layout.prefixes.q_lengths)
         out, lse = attend(query[:n], key[:n], value[:n], layout.prefixes, scale)
         if n < len(query):
             own = attend(query[n:], key[n:], value[n:], layout.suffixes, scale)
@@ -126,7 +121,7 @@ class _SharedPrefixAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         layout, scale = ctx.layout, ctx.scale
-        n = layout.prefix_tokens
+        n = sum(layout.prefixes.q_lengths)
         prefix = (grad_out[:n], query[:n], key[:n], value[:n], out[:n], lse[:n])
         dq, dk, dv = attend_backward(*prefix, layout.prefixes, scale)
         if n < len(query):

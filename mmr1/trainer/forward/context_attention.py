@@ -151,7 +151,7 @@ def _earlier(pieces: Sequence[_Piece]) -> _Pairs:
 def _prefixes(whole: AttentionLayout, cut: Cut, rank: int) -> _Pairs:
     """The rank's tokens of a prompt's completions, and that prompt."""
     pairs = []
-    prefix_start, suffix_start = 0, whole.prefix_tokens
+    prefix_start, suffix_start = 0, sum(whole.prefixes.q_lengths)
     lengths = zip(whole.prefixes.q_lengths, whole.shared.q_lengths, strict=True)
     for prefix, suffixes in lengths:
         completions = range(suffix_start, suffix_start + suffixes)

@@ -17,8 +17,7 @@ from mmr1.trainer.forward.attention import AttentionLayout
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_attention import Cut, cut_layout
 from mmr1.trainer.forward.packing import Packed, pack
-from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.trainer.forward.states import PaddedRows, Read
+from mmr1.trainer.forward.sequences import GroupInput, PaddedRows, Read
 from mmr1.vision.prepare import Medium
 
 

@@ -1,13 +1,20 @@
-"""A batch of groups cut into forwards that each cost at most a budget."""
+"""A batch of groups cut into forwards that each cost at most a budget, on one process or many.
+
+A sharded model is gathered layer by layer as it runs, so every rank must run the same layers the
+same number of times. ``ProcessGroup`` gives the ranks equally many micro-batches, and adds up what
+they logged.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.sequences import GroupInput
 
 
@@ -30,30 +37,22 @@ class MicroBatch:
     after: tuple[GroupInput, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _GroupSlice:
-    """A group with some of its completions, or all, and their rows in the batch.
+    """A group with some of its completions, or all.
 
-    Completions share their prompt, or are padded to the longest with a prompt each.
+    Attributes:
+        rows: Their rows in the batch.
+        tokens: The prompt's and theirs; or, where each has a prompt to itself, their padding too.
+        vision_tokens: Of what goes through the tower once, by digest.
+        cost: Of both kinds of tokens.
     """
 
     group: GroupInput
     rows: tuple[int, ...]
-    shares_prompt: bool
-
-    @property
-    def tokens(self) -> int:
-        prompt, lengths = len(self.group.prompt_ids), [len(row) for row in self.group.completions]
-        if self.shares_prompt:
-            return prompt + sum(lengths)
-        return len(lengths) * (prompt + max(lengths, default=0))
-
-    @property
-    def vision_tokens(self) -> dict[str, int]:
-        """By the digest of what goes through the tower once."""
-        if self.shares_prompt:
-            return {m.digest: m.tokens for m in self.group.all_media}
-        return {f"{row} {m.digest}": m.tokens for row in self.rows for m in self.group.media}
+    tokens: int
+    vision_tokens: dict[str, int]
+    cost: float
 
 
 @dataclass
@@ -64,16 +63,11 @@ class _Bin:
     digests: set[str] = field(default_factory=set)
     cost: float = 0.0
 
-    def added_cost(self, group_slice: _GroupSlice, vision_token_cost: float) -> float:
+    def added_cost(self, part: _GroupSlice, vision_token_cost: float) -> float:
         """A medium that another prompt in the bin has already costs nothing more."""
-        media = group_slice.vision_tokens.items()
+        media = part.vision_tokens.items()
         new = [tokens for digest, tokens in media if digest not in self.digests]
-        return group_slice.tokens + vision_token_cost * sum(new)
-
-    def add(self, group_slice: _GroupSlice, vision_token_cost: float) -> None:
-        self.cost += self.added_cost(group_slice, vision_token_cost)
-        self.slices.append(group_slice)
-        self.digests.update(group_slice.vision_tokens)
+        return part.tokens + vision_token_cost * sum(new)
 
 
 def micro_batches(
@@ -117,12 +111,19 @@ def micro_batches(
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        kept = _kept_slice(group, rows, keep, shares_prompts)
-        slices += _split(kept, math.inf if whole else budget, vision_token_cost)
+        if kept := [row for row in rows if keep is None or keep[row]]:
+            slices += _split(
+                group, rows, kept, shares_prompts, math.inf if whole else budget, vision_token_cost
+            )
     bins = [_Bin([part], cost=part.tokens) for part in slices]
     if shares_prompts:
         bins = _first_fit_decreasing(slices, budget, vision_token_cost)
-    return [_micro_batch(b.slices) for b in sorted(bins, key=lambda b: -b.cost)]
+    batches = []
+    for bin_ in sorted(bins, key=lambda b: -b.cost):
+        ordered = sorted(bin_.slices, key=lambda s: s.rows)
+        in_batch = torch.tensor([row for part in ordered for row in part.rows])
+        batches.append(MicroBatch(tuple(part.group for part in ordered), in_batch))
+    return batches
 
 
 def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
@@ -142,58 +143,112 @@ def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
     return [sorted(share) for share in indices]
 
 
-def _kept_slice(
-    group: GroupInput, rows: range, keep: torch.Tensor | None, shares_prompt: bool
-) -> _GroupSlice:
-    kept = [i for i, row in enumerate(rows) if keep is None or keep[row]]
-    return _select(_GroupSlice(group, tuple(rows), shares_prompt), kept)
+def _split(
+    group: GroupInput,
+    rows: range,
+    kept: Sequence[int],
+    shares_prompt: bool,
+    budget: float,
+    vision_token_cost: float,
+) -> list[_GroupSlice]:
+    """The kept rows of a group in slices within the budget, the longest completions placed first.
 
+    Args:
+        rows: Of all its completions.
+    """
 
-def _select(group_slice: _GroupSlice, indices: Sequence[int]) -> _GroupSlice:
-    """The slice with those of its completions."""
-    rows = tuple(group_slice.rows[i] for i in indices)
-    return replace(group_slice, group=group_slice.group.select(indices), rows=rows)
+    def sliced(chosen: Sequence[int]) -> _GroupSlice:
+        part = group.select([row - rows.start for row in chosen])
+        prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
+        if shares_prompt:
+            tokens = prompt + sum(lengths)
+            vision_tokens = {m.digest: m.tokens for m in part.all_media}
+        else:
+            tokens = len(lengths) * (prompt + max(lengths))
+            vision_tokens = {f"{row} {m.digest}": m.tokens for row in chosen for m in part.media}
+        cost = tokens + vision_token_cost * sum(vision_tokens.values())
+        return _GroupSlice(part, tuple(chosen), tokens, vision_tokens, cost)
 
-
-def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) -> list[_GroupSlice]:
-    """Slices within the budget, by first fit of the longest completions first."""
-    if not group_slice.rows:
-        return []
-    if _Bin().added_cost(group_slice, vision_token_cost) <= budget:
-        return [group_slice]
-
-    def cost(indices: Sequence[int]) -> float:
-        return _Bin().added_cost(_select(group_slice, indices), vision_token_cost)
-
-    singles = [cost([i]) for i in range(len(group_slice.rows))]
-    limit = max(budget, *singles)
+    whole = sliced(kept)
+    if whole.cost <= budget:
+        return [whole]
+    singles = {row: sliced([row]).cost for row in kept}
+    limit = max(budget, *singles.values())
     parts: list[list[int]] = []
-    for i in sorted(range(len(singles)), key=lambda i: -singles[i]):
+    for row in sorted(kept, key=lambda row: -singles[row]):
         for part in parts:
-            if cost([*part, i]) <= limit:
-                part.append(i)
+            if sliced([*part, row]).cost <= limit:
+                part.append(row)
                 break
         else:
-            parts.append([i])
-    return [_select(group_slice, sorted(part)) for part in parts]
+            parts.append([row])
+    return [sliced(sorted(part)) for part in parts]
 
 
 def _first_fit_decreasing(
     slices: Sequence[_GroupSlice], budget: float, vision_token_cost: float
 ) -> list[_Bin]:
     bins: list[_Bin] = []
-    for group_slice in sorted(slices, key=lambda s: -s.tokens):
+    for part in sorted(slices, key=lambda s: -s.tokens):
         for bin_ in bins:
-            if bin_.cost + bin_.added_cost(group_slice, vision_token_cost) <= budget:
-                bin_.add(group_slice, vision_token_cost)
+            if bin_.cost + bin_.added_cost(part, vision_token_cost) <= budget:
                 break
         else:
-            bins.append(_Bin())
-            bins[-1].add(group_slice, vision_token_cost)
+            bins.append(bin_ := _Bin())
+        bin_.cost += bin_.added_cost(part, vision_token_cost)
+        bin_.slices.append(part)
+        bin_.digests.update(part.vision_tokens)
     return bins
 
 
-def _micro_batch(slices: Sequence[_GroupSlice]) -> MicroBatch:
-    ordered = sorted(slices, key=lambda s: s.rows)
-    rows = torch.tensor([row for group_slice in ordered for row in group_slice.rows])
-    return MicroBatch(tuple(group_slice.group for group_slice in ordered), rows)
+class ProcessGroup(Protocol):
+    """The processes that compute an update together, and what they must agree on.
+
+    Attributes:
+        saving: The group of ``torch.distributed`` that writes checkpoints, beside a step too; None
+            for a single process.
+        context: The ranks that share this one's sequences; None where it has whole ones.
+    """
+
+    rank: int
+    size: int
+    saving: Any
+    context: Context | None
+
+    def run(self, compute: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+        """``compute(model, *args, **options)``, which gives a tensor or a tuple of tensors.
+
+        Of a sharded model the parameters that belong to no layer are gathered first.
+        """
+        ...
+
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """This rank's micro-batches, as many as those of the rank with most.
+
+        Empty ones are added at the end, and ``run_tower`` is set where any rank has media.
+        """
+        ...
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Each number summed over the ranks; the largest where its name ends in ``_max``.
+
+        Ranks that share sequences have the same numbers, which count once. A rank may lack some
+        names.
+        """
+        ...
+
+
+class SingleProcess:
+    """A process without others."""
+
+    rank, size, saving = 0, 1, None
+    context: Context | None = None
+
+    def run(self, compute: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+        return compute(model, *args, **options)
+
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        return list(batches)
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return dict(sums)

@@ -13,8 +13,13 @@ import torch
 
 from mmr1.attention.varlen import Blocks
 from mmr1.trainer.forward.attention import AttentionLayout, Layout
-from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
-from mmr1.trainer.forward.states import PaddedRows, Read
+from mmr1.trainer.forward.sequences import (
+    GroupInput,
+    PaddedRows,
+    Read,
+    completion_batch,
+    length_mask,
+)
 from mmr1.vision.prepare import Medium
 
 
@@ -96,26 +101,27 @@ def pack(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _GroupSegments:
-    """A group's prefix ``[L]``, and its suffixes unless it has a single completion."""
+    """A group's prefix ``[L]``, and its suffixes unless it has a single completion.
+
+    Attributes:
+        prefix_media, suffix_media: What is shown in them.
+    """
 
     group: GroupInput
     prefix: torch.Tensor
     suffixes: tuple[torch.Tensor, ...]
-
-    def media(self) -> tuple[tuple[Medium, ...], tuple[Medium, ...]]:
-        """The media in the prefix, and those in the suffixes."""
-        shown = self.group.all_media
-        in_prefix = len(self.group.media) if self.suffixes else len(shown)
-        return shown[:in_prefix], shown[in_prefix:]
+    prefix_media: tuple[Medium, ...]
+    suffix_media: tuple[Medium, ...]
 
 
 def _segments(group: GroupInput, read: Read) -> _GroupSegments:
     fed = tuple(row if read == "at" else row[:-1] for row in group.completions)
+    shown, asked = group.all_media, len(group.media)
     if len(fed) == 1:
-        return _GroupSegments(group, torch.cat([group.prompt_ids, *fed]), ())
-    return _GroupSegments(group, group.prompt_ids, fed)
+        return _GroupSegments(group, torch.cat([group.prompt_ids, *fed]), (), shown, ())
+    return _GroupSegments(group, group.prompt_ids, fed, shown[:asked], shown[asked:])
 
 
 def _layout(segments: Sequence[_GroupSegments], device: torch.device) -> AttentionLayout:
@@ -146,19 +152,14 @@ def _positions(segments: Sequence[_GroupSegments]) -> torch.Tensor:
         lengths_t = torch.tensor(lengths)
         begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
         of_suffixes = (begin + _steps(lengths_t))[[0] + [1] * rows]
-        _place_observed(of_suffixes[1:], segments)
+        end = 0
+        for p in segments:
+            for index, row in enumerate(p.suffixes):
+                start, end = end, end + len(row)
+                if p.group.observed and (observed := p.group.observed[index]) is not None:
+                    of_suffixes[1:, start:end] = observed.positions[:, : len(row)]
         parts.append(of_suffixes)
     return torch.cat(parts, dim=1)
-
-
-def _place_observed(positions: torch.Tensor, segments: Sequence[_GroupSegments]) -> None:
-    """Write the positions of completions with an environment's tokens into ``[rows, S]``."""
-    start = 0
-    for p in segments:
-        for index, row in enumerate(p.suffixes):
-            if p.group.observed and (observed := p.group.observed[index]) is not None:
-                positions[:, start : start + len(row)] = observed.positions[:, : len(row)]
-            start += len(row)
 
 
 def _steps(lengths: torch.Tensor) -> torch.Tensor:
@@ -197,8 +198,9 @@ def _place_media(
     total = 0
     rows = [torch.zeros(0, dtype=torch.int64)]
     # The placeholders of prefixes are met in group order, then those of suffixes.
-    in_prefixes, in_suffixes = zip(*(p.media() for p in segments), strict=True)
-    for medium in (m for part in (*in_prefixes, *in_suffixes) for m in part):
+    of_prefixes = [m for p in segments for m in p.prefix_media]
+    of_suffixes = [m for p in segments for m in p.suffix_media]
+    for medium in (*of_prefixes, *of_suffixes):
         if medium.digest not in distinct:
             distinct[medium.digest], first_row[medium.digest] = medium, total
             total += medium.tokens

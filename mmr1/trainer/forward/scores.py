@@ -1,4 +1,4 @@
-"""Log-probs, entropies and KL of completions: the head on the hidden states of any forward."""
+"""The packed forward, and what the head makes of hidden states: log-probs, entropies and KL."""
 
 from __future__ import annotations
 
@@ -7,15 +7,69 @@ from typing import Any
 
 import torch
 
+from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.context import Context
+from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
-from mmr1.trainer.forward.packed import packed_states
-from mmr1.trainer.forward.sequences import GroupInput, TokenScores
-from mmr1.trainer.forward.states import CompletionStates, Read, to_rows
+from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
-from mmr1.vision.families.loading import architecture_of, model_parts
-from mmr1.vision.features import FeatureCache
+from mmr1.vision.families.loading import architecture_of, model_parts, packed_architecture_of
+from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
+
+
+def packed_states(
+    model: Any,
+    groups: Sequence[GroupInput],
+    read: Read = "before",
+    features: FeatureCache | None = None,
+    run_tower: bool = False,
+    context: Context | None = None,
+) -> CompletionStates:
+    """See :func:`completion_states`. All groups are one sequence, and nothing is computed twice.
+
+    Equal to ``padded.py`` in what it computes. Each image, video and prompt goes through the
+    network once however many completions it has.
+    """
+    architecture, parts = packed_architecture_of(model), model_parts(model)
+    inputs = (groups, parts.placeholder_ids, model.device, read)
+    packed = pack(*inputs) if context is None else pack_own(*inputs, context)
+    embeddings = parts.embed_tokens(packed.ids)
+    tokens = {"inputs_embeds": embeddings[None]}
+    if packed.media or packed.exchange is not None:
+        placed = _placed_features(model, packed, features, embeddings.dtype)
+        tokens = architecture.language_inputs(embeddings[None], packed.feature_slots, placed)
+    elif run_tower:
+        blank = encode_nothing(model).to(embeddings.dtype)
+        tokens = {"inputs_embeds": (embeddings + 0 * blank.sum())[None]}
+    places, rope = packed.positions[:1], packed.positions[1:, None]
+    parts.language_model.config._attn_implementation = NAME
+    hidden = parts.language_model(
+        **tokens,
+        position_ids=architecture.position_ids(rope, places),
+        attention_mask=architecture.no_mask,  # else one of tokens by tokens would be built
+        use_cache=False,
+        layout=packed.layout,
+    ).last_hidden_state
+    # Packing goes wrong silently: these are the ways that were seen.
+    ran, layers, length = len(packed.layout.calls), len(parts.layers), len(packed.ids)
+    assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
+    assert packed.positions.shape == (1 + architecture.position_rows, length)
+    assert hidden.shape[:2] == (1, length), hidden.shape
+    return CompletionStates(hidden[0].index_select(0, packed.rows), packed.targets, packed.padded)
+
+
+def _placed_features(
+    model: Any, packed: Packed, features: FeatureCache | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Those of ``packed.feature_slots``."""
+    if packed.media:
+        encoded = encode_media(model, packed.media, features)
+    else:  # other ranks have them all; where the tower is sharded, they call it together
+        encoded = encode_nothing(model)[:0]
+    rows = encoded.to(dtype).index_select(0, packed.feature_rows)
+    return rows if packed.exchange is None else packed.exchange(rows)
 
 
 def completion_states(
@@ -39,7 +93,7 @@ def completion_states(
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
         context: Ranks that are given the same groups, and share the work; the states are those of
-            this rank's tokens, which ``states.to_rows`` puts together.
+            this rank's tokens, which :func:`to_rows` puts together.
     """
     if architecture_of(model).shares_prompts:
         return packed_states(model, groups, read, features, run_tower, context)

@@ -1,15 +1,16 @@
-"""Model inputs: a prompt, its media and its completions as tensors."""
+"""Model inputs, and the hidden states of completions that a forward gives to every head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache, Medium, measured
@@ -52,9 +53,6 @@ class GroupInput:
     completions: tuple[torch.Tensor, ...]
     observed: tuple[Observed | None, ...] = ()
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        assert not self.observed or len(self.observed) == len(self.completions)
 
     def completion_positions(self, index: int) -> torch.Tensor:
         """``[rows, R_i]``."""
@@ -210,3 +208,45 @@ def sampled_mask(completion: Completion) -> torch.Tensor:
 def length_mask(lengths: Sequence[int]) -> torch.Tensor:
     """``[B, max(lengths)]`` bool: True at the first ``lengths[b]`` places of row b."""
     return torch.arange(max(lengths, default=0)) < torch.tensor(lengths)[:, None]
+
+
+Read = Literal["before", "at"]
+"""``before``: the state that a token is predicted from. ``at``: the state at the token itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRows:
+    """A padded batch of completions and the places of their tokens.
+
+    Indices, not a mask: to select by a mask, a GPU is waited for until their number is known.
+
+    Attributes:
+        shape: ``(B, R)``.
+        places: ``[2, N]`` int64, row and column of each token, in completion order.
+        context: The ranks that have the other tokens; None where they are all here.
+    """
+
+    shape: tuple[int, int]
+    places: torch.Tensor
+    context: Context | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionStates:
+    """The N completion tokens of a batch, or those that a rank has of it, sequences in group order.
+
+    Attributes:
+        hidden: ``[N, H]``, the final hidden states, as the output embedding takes them.
+        targets: ``[N]`` int64, the tokens.
+        padded: Where they go in a padded batch.
+    """
+
+    hidden: torch.Tensor
+    targets: torch.Tensor
+    padded: PaddedRows
+
+
+def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:
+    """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends: of all ranks' tokens."""
+    rows = values.new_zeros(padded.shape).index_put(tuple(padded.places), values)
+    return rows if padded.context is None else padded.context.join(rows)

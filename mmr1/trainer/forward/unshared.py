@@ -14,8 +14,14 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.adapters import unwrapped
-from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
-from mmr1.trainer.forward.states import CompletionStates, PaddedRows, Read
+from mmr1.trainer.forward.sequences import (
+    CompletionStates,
+    GroupInput,
+    PaddedRows,
+    Read,
+    completion_batch,
+    length_mask,
+)
 from mmr1.vision.families.loading import model_parts
 from mmr1.vision.families.rows import arguments_of_rows
 

@@ -14,8 +14,7 @@ import torch
 
 from mmr1.config import Config, CriticConfig, ModelConfig
 from mmr1.trainer.algorithms.losses import value_loss
-from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.digests import Digests, sync_and_digest
@@ -209,7 +208,7 @@ def build_critic(
     if critic is None:
         return None
     frozen = dict.fromkeys(config.optimizer.frozen_parts, 0.0)
-    model, run = load(
+    model = load(
         critic_model(config, critic),
         True,
         "algorithm.advantage.critic.path",
@@ -218,7 +217,7 @@ def build_critic(
     )
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group, run)
+    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
     warmup_steps = config.optimizer.scheduler.warmup_steps
     settings = config.optimizer.changed(
         lr=critic.lr,

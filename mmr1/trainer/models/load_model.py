@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from mmr1.config import ModelConfig
-from mmr1.trainer.forward.process_group import Run, run_whole
 from mmr1.trainer.models.loading import NO_RATES, load_trainable
 from mmr1.trainer.models.scalar_model import load_scalar_model
 
 
 class LoadModel(Protocol):
-    """Loads a model and gives what runs it."""
+    """Loads a model."""
 
     def __call__(
         self,
@@ -23,7 +22,7 @@ class LoadModel(Protocol):
         head: bool = False,
         offload: bool = False,
         lr_of_parts: Mapping[str, float] = NO_RATES,
-    ) -> tuple[Any, Run]:
+    ) -> Any:
         """
         Args:
             trains: It is to be trained; else it stays as it is.
@@ -42,8 +41,8 @@ def load_here(
     head: bool = False,
     offload: bool = False,
     lr_of_parts: Mapping[str, float] = NO_RATES,
-) -> tuple[Any, Run]:
+) -> Any:
     """The whole model in this process."""
     load = partial(load_trainable, lr_of_parts=lr_of_parts)
     model = load_scalar_model(config, key, load) if head else load(config, key)
-    return (model if trains else model.requires_grad_(False).eval()), run_whole
+    return model if trains else model.requires_grad_(False).eval()

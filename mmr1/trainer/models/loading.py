@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
-from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
+from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -204,7 +204,6 @@ def build_packed_model(
     temperature: float,
     features: FeatureCache | None = None,
     process_group: ProcessGroup | None = None,
-    run: Run = run_whole,
 ) -> PackedModel:
     """``model`` with packed forwards that need no more memory than the configuration allows."""
     return PackedModel(
@@ -215,5 +214,4 @@ def build_packed_model(
         vision_token_cost(config, model),
         features,
         process_group or SingleProcess(),
-        run,
     )

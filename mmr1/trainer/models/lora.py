@@ -14,23 +14,20 @@ from typing import Any
 import peft
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
-from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig, NewLoraConfig, StoredLoraConfig
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.quantization import (
     dequantized,
     is_constant,
     quantized_weights,
-    saved_as_plain,
 )
-from mmr1.vision.families.loading import save_in_hub_layout
 
 ADAPTER_FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
-_ADAPTER = "default"
+ADAPTER = "default"
 
 
 def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> Any:
@@ -125,39 +122,12 @@ def has_adapters(model: Any) -> bool:
 
 def plain_weights(model: Any) -> Mapping[str, torch.Tensor]:
     """The weights by the names of the plain transformers model, adapters merged into them."""
-    return _MergedWeights.of(model) if has_adapters(model) else model.state_dict()
+    return MergedWeights.of(model) if has_adapters(model) else model.state_dict()
 
 
 def adapter_state(model: Any) -> dict[str, torch.Tensor]:
     """The adapters' own tensors, as peft saves them; empty for a plain model."""
     return peft.get_peft_model_state_dict(model) if has_adapters(model) else {}
-
-
-def save_pretrained(
-    model: Any,
-    folder: Path,
-    weights: Mapping[str, torch.Tensor],
-    adapters: Mapping[str, torch.Tensor],
-) -> None:
-    """A Hugging Face directory of these weights; the adapters beside them in ``adapter/``.
-
-    They are those of :func:`plain_weights` and :func:`adapter_state`, or copies.
-    """
-    base = unwrapped(model)
-    dtype = base.config.dtype
-    with saved_as_plain(base):
-        save_in_hub_layout(base, folder, weights)
-        if (
-            getattr(torch, base.config.dtype) != dtype
-        ):  # it wrote that of the parameters in training
-            base.config.dtype = dtype
-            base.config.save_pretrained(folder)
-    base.config.dtype = dtype
-    if not has_adapters(model):
-        return
-    (folder / ADAPTER_FOLDER).mkdir()
-    model.peft_config[_ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
-    save_file(dict(adapters), folder / ADAPTER_FOLDER / WEIGHTS)
 
 
 def adapter_weights(model: Any) -> dict[str, torch.Tensor]:
@@ -173,7 +143,7 @@ def set_adapter_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None
 
 
 @dataclass(frozen=True)
-class _MergedWeights(Mapping[str, torch.Tensor]):
+class MergedWeights(Mapping[str, torch.Tensor]):
     """Merges a weight when it is asked for: a second copy of a large model may not fit.
 
     Attributes:
@@ -187,7 +157,7 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
     quantized: Mapping[str, torch.Tensor]
 
     @staticmethod
-    def of(model: Any) -> _MergedWeights:
+    def of(model: Any) -> MergedWeights:
         base = model.get_base_model()
         plain = {
             name.replace(".base_layer.", "."): tensor
@@ -199,7 +169,11 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
             for name, weight in quantized_weights(base).items()
         }
         layers = {f"{n}.weight": m for n, m in base.named_modules() if hasattr(m, "lora_A")}
-        return _MergedWeights(plain, layers, quantized)
+        return MergedWeights(plain, layers, quantized)
+
+    def stored(self, name: str) -> torch.Tensor:
+        """What the weight is made of, beside adapters."""
+        return self.quantized.get(name, self.plain[name])
 
     def __getitem__(self, name: str) -> torch.Tensor:
         weight = self.plain[name]
@@ -207,7 +181,7 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
             weight = dequantized(self.quantized[name])
         if name not in self.adapted:
             return weight
-        delta = self.adapted[name].get_delta_weight(_ADAPTER).detach()
+        delta = self.adapted[name].get_delta_weight(ADAPTER).detach()
         if isinstance(delta, DTensor) and not isinstance(weight, DTensor):
             delta = delta.full_tensor()  # each rank has all weights in 4 bits
         return (weight.to(delta.dtype) + delta).to(weight.dtype)

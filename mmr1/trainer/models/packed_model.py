@@ -7,18 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
 from mmr1.trainer.forward.context_packing import frame_parts
 from mmr1.trainer.forward.kl_head import Distributions
-from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
-from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
+from mmr1.trainer.forward.micro_batches import (
+    MicroBatch,
+    ProcessGroup,
+    SingleProcess,
+    micro_batches,
+)
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
-from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.parts import known_to_engines
-from mmr1.trainer.models.state import WholeWeights, copy_into, model_weights
+from mmr1.trainer.models.weights import copy_into, model_adapters, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -38,7 +40,6 @@ class PackedModel:
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
-        run: What calls the functions of ``scores.py``.
         jsd_beta: Which divergence from a reference it measures; see :func:`kl.divergence`.
     """
 
@@ -49,7 +50,6 @@ class PackedModel:
     vision_token_cost: float = 1.0
     features: FeatureCache | None = None
     process_group: ProcessGroup = field(default_factory=SingleProcess)
-    run: Run = run_whole
     jsd_beta: float = 1.0
 
     @property
@@ -89,7 +89,7 @@ class PackedModel:
         With a reference's distributions at the same tokens, the divergence from them too. An empty
         batch takes part in the collective calls: it gives ``[0, 1]`` numbers.
         """
-        scores: TokenScores = self.run(
+        scores: TokenScores = self.process_group.run(
             completion_scores,
             self.model,
             self.groups_of(batch),
@@ -108,7 +108,7 @@ class PackedModel:
     def distributions(self, batch: MicroBatch) -> Distributions:
         """What the model would draw the tokens of the batch's completions from. No gradient."""
         self.model.eval()
-        return self.run(
+        return self.process_group.run(
             completion_distributions,
             self.model,
             self.groups_of(batch),
@@ -179,14 +179,12 @@ class PackedModel:
         copy_into(self.model.state_dict(), weights)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """By the names of the plain transformers model; see :func:`state.model_weights`."""
+        """By the names of the plain transformers model; see :func:`weights.model_weights`."""
         return model_weights(self.model)
 
     def adapters(self) -> Mapping[str, torch.Tensor]:
-        """Those of the policy alone, as peft saves them; sharded ones are put together."""
-        adapters = adapter_state(self.model)
-        sharded = any(isinstance(tensor, DTensor) for tensor in adapters.values())
-        return WholeWeights(adapters) if sharded else adapters
+        """See :func:`weights.model_adapters`."""
+        return model_adapters(self.model)
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""

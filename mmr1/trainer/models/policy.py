@@ -24,12 +24,8 @@ from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
-from mmr1.trainer.models.state import (
-    WriteCheckpoint,
-    copy_to_cpu,
-    load_snapshot,
-    model_snapshot,
-)
+from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
+from mmr1.trainer.models.weights import copy_to_cpu
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 WIDEST_GAP = "rollout/logprob_gap_max"

@@ -19,16 +19,15 @@ from safetensors.torch import load_file, save_file
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
-from mmr1.trainer.forward.sequences import GroupInput, completion_mask
-from mmr1.trainer.forward.states import Read, to_rows
+from mmr1.trainer.forward.sequences import GroupInput, Read, completion_mask, to_rows
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot, whole
+from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.weights import whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
 from mmr1.vision.features import FeatureCache
@@ -135,7 +134,7 @@ class PackedScalarModel:
     def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
         own = self.packed_model
-        values: torch.Tensor = own.run(
+        values: torch.Tensor = own.process_group.run(
             _values,
             self.model,
             own.groups_of(batch),

@@ -18,25 +18,22 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmr1.adapters import unwrapped
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.models.digests import Digests, sync_and_digest
-from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
+from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.streaming import StreamingWriter
+from mmr1.trainer.models.weights import copy_on_first, model_adapters, model_weights
 
 TRAINING = "training"
 
@@ -70,26 +67,30 @@ def model_snapshot(
     group = process_group or SingleProcess()
     rank = group.rank
     weights: Mapping[str, torch.Tensor] = model_weights(model)
-    adapters: Mapping[str, torch.Tensor] = adapter_state(model)
-    if isinstance(weights, WholeWeights):
-        weights, adapters = weights.on_first(rank), WholeWeights(adapters).on_first(rank)
+    adapters: Mapping[str, torch.Tensor] = model_adapters(model)
     tensors: Mapping[str, torch.Tensor] = {} if only_model else optimizer.tensors()
     if copy:
-        weights, adapters = map(copy_to_cpu, (weights, adapters))
+        weights, adapters = (copy_on_first(each, rank) for each in (weights, adapters))
         tensors = copies(tensors)
     rng = _rng_state()
 
     def write_files(folder: Path) -> Digests:
         written: list[Path] = []
-        if rank == 0:
-            save_pretrained(model, folder, weights, adapters)
-            processor.save_pretrained(folder)
-            training = folder / TRAINING  # where other ranks write
-            files = (path for path in folder.rglob("*") if path.is_file())
-            written += (path for path in files if training not in path.parents)
+        failure: Exception | None = None
+        try:
+            save_pretrained(model, folder, weights, adapters, writes=rank == 0)
+            if rank == 0:
+                processor.save_pretrained(folder)
+                training = folder / TRAINING  # where other ranks write
+                files = (path for path in folder.rglob("*") if path.is_file())
+                written += (path for path in files if training not in path.parents)
+        except Exception as error:
+            failure = error  # of rank 0's disk: the other ranks wait for it below
         if not only_model:
             written += save_tensors(folder / TRAINING / "optimizer", tensors, group.saving)
             written.append(_save_rng(folder / TRAINING / "rng", rng, rank))
+        if failure is not None:
+            raise failure
         return sync_and_digest(folder, written)
 
     return write_files
@@ -104,103 +105,6 @@ def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None
     load_tensors(checkpoint / TRAINING / "optimizer", optimizer.tensors())
     optimizer.tensors_loaded()
     _load_rng(checkpoint / TRAINING / "rng", rank)
-
-
-def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, torch.Tensor]:
-    """By the names of the plain transformers model, adapters merged, sharded ones put together.
-
-    Not copies, but for the merged ones and those put together, which are made when asked for: all
-    ranks must ask for the same ones in the same order.
-
-    Args:
-        left_out: Names of weights that are not wanted.
-    """
-    weights = plain_weights(model)
-    if left_out:
-        weights = _Selected(weights, tuple(name for name in weights if name not in left_out))
-    sharded = any(isinstance(p, DTensor) for p in model.parameters())
-    return WholeWeights(weights, unwrapped(model).config.dtype) if sharded else weights
-
-
-@dataclass(frozen=True)
-class _Selected(Mapping[str, torch.Tensor]):
-    """Some of the weights, which are made when asked for."""
-
-    weights: Mapping[str, torch.Tensor]
-    names: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.weights[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-@dataclass(frozen=True)
-class WholeWeights(Mapping[str, torch.Tensor]):
-    """Puts a sharded weight together when it is asked for, so that one at a time is whole.
-
-    Attributes:
-        shards: The weights by name.
-        dtype: What sharded ones are rounded to before they are put together: that of the model,
-            where the ranks train it in float32. None: nothing is rounded.
-    """
-
-    shards: Mapping[str, torch.Tensor]
-    dtype: torch.dtype | None = None
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self.shards[name]
-        if not isinstance(tensor, DTensor):
-            return tensor
-        return whole(tensor.to(self.dtype or tensor.dtype))
-
-    def on_first(self, rank: int) -> dict[str, torch.Tensor]:
-        """All of them in main memory of rank 0, none on the others; all ranks must call it.
-
-        Tensors that are one (tied weights) stay one.
-        """
-        kept: dict[str, torch.Tensor] = {}
-        owners: dict[int, tuple[str, ReferenceType[torch.Tensor]]] = {}
-        for name, shard in self.shards.items():
-            local = shard.to_local() if isinstance(shard, DTensor) else shard
-            storage = local.untyped_storage()._cdata
-            first, owner = owners.get(storage, (name, None))
-            # The storage of a weight that was made to be read is given out again.
-            if owner is None or owner() is None:
-                first, owners[storage] = name, (name, ref(shard))
-            whole = self[name] if first == name else None
-            if rank == 0:
-                kept[name] = kept[first] if whole is None else whole.cpu()
-        return kept
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shards)
-
-    def __len__(self) -> int:
-        return len(self.shards)
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as it is, or a sharded one put together, which all ranks must call. No gradient."""
-    tensor = tensor.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
-    """Take over whole weights, each rank its shards of them."""
-    with torch.no_grad():
-        for name, tensor in own.items():
-            if isinstance(tensor, DTensor):
-                shards = distribute_tensor(
-                    weights[name].to(tensor.device), tensor.device_mesh, tensor.placements
-                )
-                tensor.copy_(shards)
-            else:
-                tensor.copy_(weights[name])
 
 
 def save_tensors(
@@ -292,16 +196,6 @@ def _cause_raised() -> Iterator[None]:
     except CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
         raise cause from None
-
-
-def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies in main memory; tensors that shared their memory (tied weights) share a copy."""
-    tensors = dict(tensors)  # merged weights are made when asked for: all must live at once
-    copies: dict[int, torch.Tensor] = {}
-    for tensor in tensors.values():
-        if tensor.data_ptr() not in copies:
-            copies[tensor.data_ptr()] = tensor.detach().to("cpu", copy=True)
-    return {name: copies[tensor.data_ptr()] for name, tensor in tensors.items()}
 
 
 def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

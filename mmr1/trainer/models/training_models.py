@@ -22,7 +22,7 @@ from mmr1.trainer.algorithms.importance_sampling import (
     rollout_importance_weights,
     unit_weights,
 )
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import LocalCritic, build_critic
 from mmr1.trainer.models.load_model import LoadModel, load_here
@@ -80,13 +80,11 @@ def build_training_models(
         load: Where there are any, it spreads a model over them.
     """
     algorithm, rates = config.algorithm, config.optimizer.lr_of_parts
-    model, run = load(config.model, True, "model.path", lr_of_parts=rates)
+    model = load(config.model, True, "model.path", lr_of_parts=rates)
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
     temperature = config.rollout.sampling.temperature
-    packed_model = build_packed_model(
-        config, model, inputs, temperature, features, process_group, run
-    )
+    packed_model = build_packed_model(config, model, inputs, temperature, features, process_group)
     measured = None
     if isinstance(algorithm.kl, KlFull):
         packed_model = replace(packed_model, jsd_beta=algorithm.kl.jsd_beta)
@@ -145,8 +143,8 @@ def _reference(
         key = f"{section}.path"
         check_same_tokens(config.model.path, path, key)
         own = own.changed(path=path)
-    model, run = load(own, False, key, offload=chosen.offload)
-    frozen = replace(policy, model=model, run=run)
+    model = load(own, False, key, offload=chosen.offload)
+    frozen = replace(policy, model=model)
     if path is not None:  # its vision tower is another one
         frozen = replace(frozen, features=FeatureCache())
     moved = chosen.offload and policy.process_group.size == 1

@@ -20,7 +20,7 @@ from mmr1.config.dpo import PreferenceLoss, PreferenceLossConfig
 from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.progress import doing
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here

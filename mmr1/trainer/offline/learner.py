@@ -10,7 +10,7 @@ from mmr1.config import Config
 from mmr1.progress import doing
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.learner import PolicyLearner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel
@@ -36,9 +36,9 @@ def policy_learner(
     features: FeatureCache | None = None,
 ) -> PolicyLearner[Example]:
     """The policy of ``model.path``, for ``trainer.max_steps`` steps."""
-    model, run = load(config.model, True, "model.path", lr_of_parts=config.optimizer.lr_of_parts)
+    model = load(config.model, True, "model.path", lr_of_parts=config.optimizer.lr_of_parts)
     inputs = ModelInputs(family, media)
-    packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group, run)
+    packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return PolicyLearner(packed_model, optimizer, learn, config.rollout.sampling.temperature)
 
@@ -54,16 +54,9 @@ def scalar_learner(
 ) -> ScalarLearner[Example]:
     """The reward model of ``model.path``, for ``trainer.max_steps`` steps."""
     rates = config.optimizer.lr_of_parts
-    model, run = load(config.model, True, "model.path", head=True, lr_of_parts=rates)
-    backbone = build_packed_model(
-        config,
-        model.backbone,
-        ModelInputs(family, media),
-        1.0,
-        feature_cache(config),
-        process_group,
-        run,
-    )
+    model = load(config.model, True, "model.path", head=True, lr_of_parts=rates)
+    inputs, features = ModelInputs(family, media), feature_cache(config)
+    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return ScalarLearner(PackedScalarModel(model, backbone, "at"), optimizer, learn, supervision)
 

@@ -24,7 +24,7 @@ from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite

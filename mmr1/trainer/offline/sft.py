@@ -13,7 +13,7 @@ import numpy as np
 
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, cast
 
-import torch
 from transformers import AutoConfig, PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -112,16 +109,6 @@ def keep_names_in_files(read: Any, model: Any) -> None:
     transformers knows them of a model that it has loaded, and guesses those of others.
     """
     model._weight_conversions = getattr(read, "_weight_conversions", None)
-
-
-def save_in_hub_layout(model: Any, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
-    """``save_pretrained`` of a transformers model, with these weights by their names in it."""
-    in_files = architecture_of(model).in_files
-    own = dict(weights)
-    laid_out = {name: in_files(name, weight) for name, weight in own.items()}
-    # transformers would turn them back.
-    as_it_is = all(laid_out[name] is own[name] for name in own)
-    model.save_pretrained(folder, state_dict=laid_out, save_original_format=as_it_is)
 
 
 def _settings(path: str, key: str) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from PIL import Image
 
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed import fsdp
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import whole
+from mmr1.trainer.models.weights import whole
 from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -80,10 +80,10 @@ def learnt(
     """Log-probs of the own groups, and the gradient that all ranks' groups make together."""
     torch.manual_seed(0)  # adapters begin at random
     config = ModelConfig(path=str(folder / name), dtype="float32", **SETTINGS[of])
-    model, run = load(config, True, "model.path")
+    model = load(config, True, "model.path")
     family = load_family(config.path)
     inputs = ModelInputs(family, MediaCache(family.prepare_media))
-    packed = PackedModel(model, inputs, 0.7, 150, process_group=process_group, run=run)
+    packed = PackedModel(model, inputs, 0.7, 150, process_group=process_group)
     every = groups_of(name, family, folder / "clip.mp4")
     own = every if process_group.size == 1 else (every[:3], every[3:])[process_group.rank]
     with torch.no_grad():

@@ -29,8 +29,8 @@ from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
 from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import whole
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models
+from mmr1.trainer.models.weights import whole
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, Prompt, Reward, ScoredGroup, StepStats
 from mmr1.vision.build import family_of, media_cache
@@ -169,9 +169,9 @@ def _learn(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> No
         loaded: list[Any] = []
 
         def load(*args: Any, loaded: list[Any] = loaded, **options: Any) -> Any:
-            model, run = fsdp.load(*args, mesh=mesh, **options)
+            model = fsdp.load(*args, mesh=mesh, **options)
             loaded.append(model)
-            return model, run
+            return model
 
         models = build_training_models(
             config,
@@ -249,11 +249,11 @@ def test_a_tools_picture_costs_the_tower_once_for_a_group(tiny_model, tmp_path):
 
 def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
     torch.manual_seed(rank)  # what dropout and sampling leave behind is not alike
-    model, run = fsdp.load(ModelConfig(path=str(path), dtype="float32"), True, mesh=mesh)
+    model = fsdp.load(ModelConfig(path=str(path), dtype="float32"), True, mesh=mesh)
     settings = OptimizerConfig(lr=1e-3, scheduler={"warmup_steps": 0}, state_dtype="bfloat16")
     optimizer = Optimizer(model, settings, 10)
     for _ in range(3):
-        run(completion_scores, model, batch, 1.0).logprobs.sum().backward()
+        fsdp.run_sharded(completion_scores, model, batch, 1.0).logprobs.sum().backward()
         optimizer.step()
     for name, tensor in optimizer.tensors().items():
         own = tensor.to_local() if isinstance(tensor, DTensor) else tensor

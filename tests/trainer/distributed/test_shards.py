@@ -29,9 +29,9 @@ from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.state import (
     load_snapshot,
     model_snapshot,
-    model_weights,
     save_progress,
 )
+from mmr1.trainer.models.weights import model_weights
 from mmr1.trainer.runs.checkpoint import (
     latest_valid_checkpoint,
     verify_checkpoint,
@@ -74,7 +74,7 @@ def _check_what_is_loaded(rank: int, mesh: Any, path: Path, adapter: Path) -> No
     stored = {"dtype": "float32", "lora": {"path": str(adapter)}}
     for sections in (*LOADED, stored):
         config = ModelConfig(path=str(path), **sections)
-        model, _ = fsdp.load(config, True, mesh=mesh)
+        model = fsdp.load(config, True, mesh=mesh)
         whole = load_trainable(config)
         sharded = 0
         for name, parameter in model.named_parameters():
@@ -104,7 +104,7 @@ def test_ranks_load_their_shards(tied, adapter):
 def _check_4_bits(rank: int, mesh: Any, path: Path, adapter: Path, out: Path) -> None:
     lora = {"path": str(adapter), "load_in_4bit": True}
     config = ModelConfig(path=str(path), freeze_vision_tower=True, lora=lora)
-    model, _ = fsdp.load(config, True, mesh=mesh)
+    model = fsdp.load(config, True, mesh=mesh)
     sharded = {n for n, p in model.named_parameters() if isinstance(p, DTensor)}
     assert {n for n, p in model.named_parameters() if p.requires_grad} <= sharded
     assert not sharded & set(quantized_weights(model))
@@ -144,12 +144,12 @@ def _check_bfloat16(
     rank: int, mesh: Any, path: Path, batches: list[Any], out: Path, digests: Path
 ) -> None:
     config = ModelConfig(path=str(path), dtype="bfloat16")
-    model, run = fsdp.load(config, True, mesh=mesh)
+    model = fsdp.load(config, True, mesh=mesh)
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-4, scheduler={"warmup_steps": 0}), 10)
 
     def gradients(of: list[Any]) -> dict[str, torch.Tensor]:
         for batch in of:
-            run(completion_scores, model, batch, 1.0).logprobs.sum().backward()
+            fsdp.run_sharded(completion_scores, model, batch, 1.0).logprobs.sum().backward()
         caught = {n: _full(p.grad) for n, p in model.named_parameters()}
         optimizer.zero_grad()
         return caught
@@ -167,7 +167,7 @@ def _check_bfloat16(
         assert (ours - parameter.grad).norm() <= 0.02 * norm, name
 
     before = {n: _full(p).clone() for n, p in model.named_parameters()}
-    run(completion_scores, model, batches[0], 1.0).logprobs.sum().backward()
+    fsdp.run_sharded(completion_scores, model, batches[0], 1.0).logprobs.sum().backward()
     optimizer.step()
     moved = [n for n, p in model.named_parameters() if not torch.equal(_full(p), before[n])]
     assert len(moved) == len(before)

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
-from mmr1.trainer.models.lora import save_pretrained
+from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.vision.families.loading import architecture_of
 from tests.vision.families.tiny_family import FAMILIES
 

@@ -27,7 +27,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from mmr1.vision.families.loading import save_in_hub_layout
+from mmr1.vision.families.loading import architecture_of
 from mmr1.vision.families.tiny_tokenizer import QWEN_TEMPLATE, VOCABULARY, qwen_tokenizer
 
 
@@ -62,7 +62,11 @@ def new_model(
     model = AutoModelForImageTextToText.from_config(config).float()
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    save_in_hub_layout(model, output, model.state_dict())
+    own, in_files = model.state_dict(), architecture_of(model).in_files
+    laid_out = {name: in_files(name, weight) for name, weight in own.items()}
+    # transformers would turn them back.
+    as_it_is = all(laid_out[name] is own[name] for name in own)
+    model.save_pretrained(output, state_dict=laid_out, save_original_format=as_it_is)
     generation.processor(
         image_processor=generation.image_processor(),
         tokenizer=tokenizer,

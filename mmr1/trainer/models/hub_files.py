@@ -1,0 +1,144 @@
+"""The model's own files in a checkpoint: a Hugging Face directory, written weight by weight.
+
+transformers' ``save_pretrained`` wants all weights at once. Here it writes what is beside them, and
+the weights follow one by one, each to its place in its file. Ranks put each together for that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+from mmr1.adapters import unwrapped
+from mmr1.trainer.models.lora import ADAPTER, ADAPTER_FOLDER, WEIGHTS, has_adapters
+from mmr1.trainer.models.quantization import saved_as_plain
+from mmr1.trainer.models.streaming import TensorFile
+from mmr1.trainer.models.weights import Sketch, sketches
+from mmr1.vision.families.loading import architecture_of
+
+_FILE, _INDEX = "model{suffix}.safetensors", "model.safetensors.index.json"
+_LARGEST = "50GB"  # of a file, as transformers has it
+
+Weights = Mapping[str, torch.Tensor]
+LayOut = Callable[[Weights], Weights]
+"""From weights of the model makes those that files have, by their names there."""
+
+
+def save_pretrained(
+    model: Any, folder: Path, weights: Weights, adapters: Weights, writes: bool = True
+) -> None:
+    """A Hugging Face directory of these weights; the adapters beside them in ``adapter/``.
+
+    They are those of :func:`weights.model_weights` and :func:`weights.model_adapters`, or copies.
+    All ranks of a sharded model must call it.
+
+    Args:
+        writes: This process writes; another one only puts the weights together.
+    """
+    base = unwrapped(model)
+    with saved_as_plain(base):
+        known = sketches(weights)
+        lay_out = _layout(base, known)
+        groups = _groups(lay_out, {name: known[name].like for name in _untied(base, known)})
+        laid_out = (lay_out({name: weights[name] for name in group}) for group in groups)
+        made = ((name, tensor) for group in laid_out for name, tensor in group.items())
+        of_adapters = iter(adapters.items())
+        try:
+            if writes:
+                _save_all_but_weights(base, folder)
+                _write_weights(folder, {n: t for g in groups for n, t in lay_out(g).items()}, made)
+            if writes and has_adapters(model):
+                (folder / ADAPTER_FOLDER).mkdir()
+                model.peft_config[ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
+                likes = {name: sketch.like for name, sketch in sketches(adapters).items()}
+                _write_files(folder / ADAPTER_FOLDER, {WEIGHTS: likes}, of_adapters)
+        finally:  # where writing failed, the other ranks still put the rest together
+            for rest in (made, of_adapters):
+                deque(rest, maxlen=0)
+
+
+def _save_all_but_weights(base: Any, folder: Path) -> None:
+    dtype = base.config.dtype
+    base.save_pretrained(folder, state_dict={})
+    if getattr(torch, base.config.dtype) != dtype:  # it wrote that of the parameters in training
+        base.config.dtype = dtype
+        base.config.save_pretrained(folder)
+    base.config.dtype = dtype
+
+
+def _untied(base: Any, known: Mapping[str, Sketch]) -> Weights:
+    """Those that are saved, of weights that are one the one that transformers wants."""
+    one_of = {sketch.memory: torch.empty(1) for sketch in known.values()}
+    stand_ins = {name: one_of[sketch.memory] for name, sketch in known.items()}
+    for name in base._keys_to_ignore_on_save or ():
+        stand_ins.pop(name, None)
+    kept: Weights = remove_tied_weights_from_state_dict(stand_ins, base)
+    return kept
+
+
+def _layout(base: Any, known: Mapping[str, Sketch]) -> LayOut:
+    """How files of the hub have the weights of the model."""
+    in_files = architecture_of(base).in_files
+
+    def turned(weights: Weights) -> Weights:
+        return {name: in_files(name, weight) for name, weight in weights.items()}
+
+    if any(in_files(name, sketch.like) is not sketch.like for name, sketch in known.items()):
+        return turned  # transformers would turn them back
+    return lambda weights: revert_weight_conversion(base, dict(weights))
+
+
+def _groups(lay_out: LayOut, likes: Weights) -> list[Weights]:
+    """Weights by themselves, but for those that become one in the files."""
+    groups: list[dict[str, torch.Tensor]] = []
+    group_with: dict[str, dict[str, torch.Tensor]] = {}
+    for name, like in likes.items():
+        in_file = list(lay_out({name: like}))
+        group = next((group_with[n] for n in in_file if n in group_with), None)
+        if group is None:
+            groups.append(group := {})
+        group[name] = like
+        group_with |= dict.fromkeys(in_file, group)
+    return list(groups)
+
+
+def _write_weights(
+    folder: Path, likes: Weights, weights: Iterable[tuple[str, torch.Tensor]]
+) -> None:
+    split = split_torch_state_dict_into_shards(
+        dict(likes), filename_pattern=_FILE, max_shard_size=_LARGEST
+    )
+    files = {
+        file: {name: likes[name] for name in names}
+        for file, names in split.filename_to_tensors.items()
+    }
+    _write_files(folder, files, weights)
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (folder / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def _write_files(
+    folder: Path, likes: Mapping[str, Weights], weights: Iterable[tuple[str, torch.Tensor]]
+) -> None:
+    """Files of safetensors, whose weights may come in any order.
+
+    Args:
+        likes: Of each file what it holds, on the ``meta`` device.
+    """
+    with ExitStack() as stack:
+        file_with: dict[str, TensorFile] = {}
+        for name, own in likes.items():
+            file = stack.enter_context(TensorFile(folder / name, own, {"format": "pt"}))
+            file_with |= dict.fromkeys(own, file)
+        for name, weight in weights:
+            file_with[name].write(name, weight)
