@@ -506,11 +506,11 @@ KTO_SETTINGS = {
 SFT_DEFAULTS: Tree = {"learning_rate": 2e-5, "loss_type": "nll"}
 SFT_COMPOSED = {
     "loss_type": "nll: the mean over the tokens of the answers",
+    "packing": "none: sequences are always packed, but a batch counts rows",
     "completion_only_loss": "none: the loss is always of the answers only",
     "assistant_only_loss": "none: the loss is always of the answers only",
 }
 SFT_UNNEEDED = {
-    "packing": "sequences are always packed, and no one sees another",
     "packing_strategy": "sequences are always packed, and no one sees another",
     "eval_packing": "sequences are always packed, and no one sees another",
 }

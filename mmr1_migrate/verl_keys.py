@@ -134,8 +134,10 @@ OLDER = {
     "reward_model.model.path": "reward.reward_model.model_path",
     "reward_model.reward_kwargs.max_resp_len": "reward.reward_kwargs.max_resp_len",
     **{
-        f"reward_model.reward_kwargs.overlong_buffer_cfg.{name}": (
-            f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        f"{section}.{name}": f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        for section in (
+            "reward_model.reward_kwargs.overlong_buffer_cfg",
+            "reward_model.overlong_buffer",  # recipe/dapo of 0.6
         )
         for name in ("enable", "len", "penalty_factor", "log")
     },

@@ -22,6 +22,7 @@ POLICY: tuple[Command, ...] = ("train", "iterate")
 OFFLINE: tuple[Command, ...] = ("sft", "rm", "dpo")
 TRAINING: tuple[Command, ...] = (*POLICY, *OFFLINE)
 DPO: tuple[Command, ...] = ("dpo",)
+REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
 VISION = {"vision_tower", "multi_modal_projector"}
 
 
@@ -97,6 +98,11 @@ def _few_demonstrations(c: Config) -> bool:
 
 def _engines_without_rank(c: Config) -> bool:
     return c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks)
+
+
+def _nothing_for_reward_ranks(c: Config) -> bool:
+    holds = c.rewards.uses(REWARD_MODEL) or isinstance(c.algorithm.advantage, ProcessAdvantage)
+    return c.resources.reward_ranks > 1 and not (holds and c.distributed)
 
 
 def _only_warm_up(c: Config) -> bool:
@@ -252,6 +258,13 @@ REFUSED: tuple[Row, ...] = (
         ("rollout.engine.type", "resources.engines", "resources.ranks"),
         _engines_without_rank,
         "each rank shares its GPU with one engine; leave resources.engines out",
+    ),
+    Row(
+        ("resources.reward_ranks",),
+        _nothing_for_reward_ranks,
+        "a run in one process holds its reward models itself, and one without reward models has "
+        "none to hold; leave it out",
+        (*POLICY, "dpo", "eval"),
     ),
     Row(
         ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),

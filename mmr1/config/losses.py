@@ -29,7 +29,8 @@ class LossConfig(Section):
     agg_scope: Literal["mini-batch", "rollout"] = Field(
         "mini-batch",
         description="Whose sequences and tokens are counted when losses are added up: each "
-        "mini-batch's (verl, EasyR1), or the whole rollout's (TRL's dapo and cispo)",
+        "mini-batch's (verl, EasyR1), or the mean of the rollout's mini-batches (TRL's dapo and "
+        "cispo)",
     )
 
     @property

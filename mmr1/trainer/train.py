@@ -21,6 +21,7 @@ from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
@@ -84,7 +85,8 @@ def training_steps(
         return last
     timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
@@ -93,7 +95,7 @@ def training_steps(
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, inputs.media)
+        steps = build_step_reward_manager(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)

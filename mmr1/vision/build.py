@@ -11,7 +11,8 @@ import torch
 
 from mmr1.config import Config, DataConfig, ModelConfig
 from mmr1.lifetime import start_lasting
-from mmr1.parallel import cores, spawned
+from mmr1.machine import cores
+from mmr1.parallel import spawned
 from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed

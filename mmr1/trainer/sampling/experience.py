@@ -126,12 +126,14 @@ def build_experience(
         kept = [high_entropy(old.entropy, mask & part, share) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
 
-    scopes = parts if config.loss.agg_scope == "mini-batch" else [torch.ones_like(mask[:, :1])]
+    by_rollout = config.loss.agg_scope == "rollout"
+    scopes = [torch.ones_like(mask[:, :1])] if by_rollout else parts
+    weights = _loss_weights(mask, scopes, algorithm.loss_agg_mode, max_tokens)
     return Experience(
         groups=tuple(scored),
         completion_mask=mask,
         advantages=advantages,
-        loss_weights=_loss_weights(mask, scopes, algorithm.loss_agg_mode, max_tokens),
+        loss_weights=weights * len(parts) if by_rollout else weights,
         learning=_learning(advantages, chosen, parts, len(scored[0].rewards), algorithm),
         mini_batches=len(parts),
         mini_batch_of=mini_batch,
