@@ -279,7 +279,7 @@ UNNEEDED = {
     "worker.actor.ulysses_size": "resources.context_parallel_size cuts sequences over ranks",
     "worker.actor.ulysses_sequence_parallel_size": "resources.context_parallel_size cuts sequences "
     "over ranks",
-    "worker.actor.model.trust_remote_code": "set model.trust_remote_code once you have read the code",
+    "worker.actor.model.trust_remote_code": "model.trust_remote_code, once you have read it",
     "worker.actor.model.tokenizer_path": "the tokenizer is that of model.path",
     "worker.actor.model.override_config": "edit the config.json of model.path",
     "worker.hybrid_engine": "one process trains and samples unless resources say more",
