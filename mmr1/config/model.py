@@ -116,6 +116,12 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    trust_remote_code: bool = Field(
+        False,
+        description="Run the Python code that models bring along (auto_map): that of model.path "
+        "and of every other model that the configuration names, in every process that loads them. "
+        "Read it first",
+    )
     lora: Lora | None = Field(
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
     )
