@@ -198,11 +198,16 @@ def _pixels(kind: Kind, grid: tuple[int, int, int], pixels: torch.Tensor) -> Pre
 
 
 def load_family(
-    path: str, config: Any, takes: frozenset[str], chat: ChatOptions, **media_options: float
+    path: str,
+    config: Any,
+    takes: frozenset[str],
+    chat: ChatOptions,
+    trust_remote_code: bool,
+    **media_options: float,
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
     try:
-        processor = from_pretrained(AutoProcessor, path)
+        processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
