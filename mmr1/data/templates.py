@@ -2,8 +2,8 @@
 
 The variables of a template are ``question`` (write it exactly once; EasyR1's and verl's name for it
 is ``content``), ``options``, ``task``, ``media`` (the kinds of the media, in order) and ``row``
-(the columns of the record). ``{% set system %}…{% endset %}`` sets a system message for conversations
-without one.
+(the columns of the record). ``{% set system %}…{% endset %}`` sets a system message for
+conversations without one.
 
 ``FILE.py:CONSTANT`` takes the text from another project's file, by parsing it. Its field of
 ``str.format`` is the question. ``FILE.py:A + B[column]`` joins several; a column of the record
