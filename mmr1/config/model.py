@@ -116,6 +116,11 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    use_liger_kernel: bool | None = Field(
+        None,
+        description="Norms, gated MLPs and rotary embeddings by Liger-Kernel's fused kernels (TRL: "
+        "use_liger_kernel); null: on a GPU, where it is installed",
+    )
     lora: Lora | None = Field(
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
     )
