@@ -1,7 +1,7 @@
 """Counts the kernels, bytes and FLOPs of an update of a published shape, on a stand-in device.
 
-    python scripts/bench/counted_step.py                   a group of 8 x 1,024 tokens on 3B
-    python scripts/bench/counted_step.py --model 7b --tokens 2048
+    python -m scripts.bench.counted_step                   a group of 8 x 1,024 tokens on 3B
+    python -m scripts.bench.counted_step --model 7b --tokens 2048
 
 Without a GPU, and with no clock: seconds are those of an H100's peaks (989 TFLOP/s in bfloat16,
 3.35 TB/s), reached in full. Each operator of the forward and the backward counts as one kernel that
@@ -29,8 +29,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
 from mmr1.attention import varlen
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models import fused_layers

@@ -1,4 +1,4 @@
-"""``scripts/bench/counted_step.py``: the count of an update of 3B, with and without fused layers."""
+"""``scripts/bench/counted_step.py``: an update of 3B, with and without fused layers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
@@ -37,7 +38,7 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
     return _load_weights(config, key).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def check_same_tokens(path: str, other: str, key: str) -> None:
+def check_same_tokens(path: str, other: str, key: str, trust_remote_code: bool) -> None:
     """Check that the model at ``other`` reads what the model at ``path`` writes.
 
     Raises:
@@ -45,7 +46,11 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
     """
     if type(find_architecture(path)) is not type(find_architecture(other, key)):
         raise ValueError(f"{key} '{other}' is of another model family than model.path '{path}'")
-    if load_family(path).tokenizer.get_vocab() != load_family(other).tokenizer.get_vocab():
+    tokens, others = (
+        load_family(each, trust_remote_code=trust_remote_code).tokenizer.get_vocab()
+        for each in (path, other)
+    )
+    if tokens != others:
         raise ValueError(
             f"{key} '{other}' has other tokens than model.path '{path}', so it cannot score them; "
             "name a model with the same tokenizer"
@@ -87,9 +92,13 @@ def trainable_on_meta(
         ValueError: There is no model at ``config.path``, or no family for it.
     """
     auto_class = find_architecture(config.path, key).auto_class
-    shapes = from_pretrained(AutoConfig, config.path)
+    shapes = from_pretrained(AutoConfig, config.path, config.trust_remote_code)
     with torch.device("meta"):
-        model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
+        model = auto_class.from_config(
+            shapes,
+            dtype=getattr(torch, config.dtype),
+            trust_remote_code=config.trust_remote_code,
+        )
         return _made_trainable(model, config, lr_of_parts)
 
 
@@ -137,6 +146,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         model, report = from_pretrained(
             auto_class,
             config.path,
+            config.trust_remote_code,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
             output_loading_info=True,
@@ -163,6 +173,8 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
+        family = cast(Examples, load_family(config.path))
+        settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
 
@@ -171,7 +183,12 @@ def check_head(model: Any, name: str) -> None:
     """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "
+            "computed; such a model needs a family of its own (docs/models.md)"
+        )
     wanted = base(input_ids=ids, use_cache=False).logits
     if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
         raise ValueError(
@@ -196,7 +213,7 @@ def vision_token_cost(config: Config, model: Any | None = None) -> float:
     if model is not None:
         return architecture_of(model).shape(unwrapped(model).config).vision_token_cost
     path = config.model.path
-    shapes = AutoConfig.from_pretrained(path)
+    shapes = from_pretrained(AutoConfig, path, config.model.trust_remote_code)
     return find_architecture(path).shape(shapes).vision_token_cost
 
 
