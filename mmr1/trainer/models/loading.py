@@ -16,6 +16,7 @@ from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
@@ -113,6 +114,8 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
             "optimizer.lr_of_parts and model.freeze_vision_tower: nothing is left to train; leave "
             "a rate of 0 out"
         )
+    if uses_liger(config):
+        fuse_layers(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
