@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,10 +69,7 @@ def constant(path: Path, name: str) -> str | Choice:
     scopes = [tree.body]
     *outer, last = name.split(".")
     for part in outer:
-        node = next((n for s in scopes for n in ast.walk(_block(s)) if _is_named(n, part)), None)
-        if node is None:
-            raise ValueError(f"{path} has no function or class '{part}'")
-        scopes = [node.body, *scopes]
+        scopes = [_holder(path, scopes[0], part).body, *scopes]
     for node in ast.walk(_block(scopes[0])):
         if isinstance(node, _Function) and node.name == last:
             return _returned(path, node, [node.body, *scopes])
@@ -95,6 +93,14 @@ def _block(body: Scope) -> ast.Module:
 
 def _is_named(node: ast.AST, name: str) -> bool:
     return isinstance(node, _Holder) and node.name == name
+
+
+def _holder(path: Path, body: Scope, name: str) -> _Function | ast.ClassDef:
+    """The function or class of that name."""
+    for node in ast.walk(_block(body)):
+        if isinstance(node, _Holder) and node.name == name:
+            return node
+    raise ValueError(f"{path} has no function or class '{name}'")
 
 
 def _assigned(body: Scope, name: str) -> tuple[ast.expr, list[Scope]] | None:
@@ -187,10 +193,7 @@ def function(path: Path, name: str, given: Mapping[str, Any] | None = None) -> A
     *outer, last = name.split(".")
     bodies: list[Scope] = [tree.body]
     for part in outer:
-        holder = next((n for n in ast.walk(_block(bodies[0])) if _is_named(n, part)), None)
-        if holder is None:
-            raise ValueError(f"{path} has no function or class '{part}'")
-        bodies.insert(0, holder.body)
+        bodies.insert(0, _holder(path, bodies[0], part).body)
     target = next((n for n in _flat(bodies[0]) if _is_named(n, last)), None)
     if target is None:
         raise ValueError(f"{path} has no function '{name}'")
@@ -209,9 +212,9 @@ def block(path: Path, statements: Sequence[ast.stmt], given: Mapping[str, Any]) 
 
 def _plain(node: _Function) -> _Function:
     """Without decorators, which name what is not needed, and without annotations."""
-    copy = type(node)(**{field: getattr(node, field, None) for field in node._fields})
-    copy.decorator_list, copy.returns = [], None
-    return ast.copy_location(copy, node)
+    plain = copy(node)
+    plain.decorator_list, plain.returns = [], None
+    return plain
 
 
 def _flat(body: Scope) -> Iterator[ast.stmt]:
