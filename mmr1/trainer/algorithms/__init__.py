@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms.algorithm import Advantage, Algorithm, Loss
+from mmr1.trainer.algorithms.algorithm import Advantage, Algorithm, Loss, composed_algorithm
 from mmr1.trainer.algorithms.catalog import build_advantage, build_loss
-from mmr1.trainer.algorithms.terms import composed_algorithm
 
 
 def build_algorithm(config: AlgorithmConfig) -> Algorithm:

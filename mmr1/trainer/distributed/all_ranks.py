@@ -25,8 +25,7 @@ from mmr1.trainer.distributed.rank_weights import (
 from mmr1.trainer.distributed.ray_calls import Actor, Call, Watch, get, outcomes
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.models.state import Digests, WriteCheckpoint
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 Built = TypeVar("Built")

@@ -9,9 +9,8 @@ import torch
 
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.optimizer import check_finite
-from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.packed_model import DeviceSums, PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.types import RolloutGroup
 

@@ -189,3 +189,31 @@ class PackedModel:
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""
         return model_weights(self.model, left_out=known_to_engines(self.model))
+
+
+class DeviceSums:
+    """Float64 sums and maxima by name, added up on the device that computes them and read once.
+
+    Reading a number from a GPU waits until everything before it has run. Read in every micro-batch,
+    the GPU would idle while the next one is laid out.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, value: torch.Tensor) -> None:
+        """Add a tensor of one number."""
+        value = value.detach().double()
+        self._values[name] = self._values[name] + value if name in self._values else value
+
+    def widen(self, name: str, value: torch.Tensor) -> None:
+        """Keep the larger one."""
+        value = value.detach().double()
+        before = self._values.get(name, value)
+        self._values[name] = torch.maximum(before, value)
+
+    def read(self) -> dict[str, float]:
+        """The numbers, in one transfer."""
+        if not self._values:
+            return {}
+        return dict(zip(self._values, torch.stack([*self._values.values()]).tolist(), strict=True))

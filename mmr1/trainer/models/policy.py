@@ -14,15 +14,13 @@ from torch.profiler import record_function
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.importance_sampling import Correction, unit_weights
 from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.algorithms.losses import Correction, unit_weights
+from mmr1.trainer.forward.micro_batches import MicroBatch, rows_of
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.device_sums import DeviceSums
-from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.packed_model import DeviceSums, PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
 from mmr1.trainer.models.weights import copy_to_cpu
@@ -93,7 +91,7 @@ class LocalPolicy:
         passes: Over each rollout.
         reference: To measure the KL over the vocabulary to, where the loss has it.
         correction: What makes up for the engine's own probabilities; see
-            ``importance_sampling.py``.
+            ``losses.rollout_importance_weights``.
         hands_adapters: Engines are given the adapters alone, in place of merged weights.
         distil_demonstrations: The PTX term is the divergence from the reference at the
             demonstrations' tokens, and not their likelihood.

@@ -22,11 +22,10 @@ from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import GroupInput, Read, completion_mask, to_rows
-from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.state import Digests, WriteCheckpoint, model_snapshot
 from mmr1.trainer.models.weights import whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts

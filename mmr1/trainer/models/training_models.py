@@ -17,7 +17,7 @@ from mmr1.config import (
     TeacherModel,
 )
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.importance_sampling import (
+from mmr1.trainer.algorithms.losses import (
     Correction,
     rollout_importance_weights,
     unit_weights,
@@ -35,8 +35,7 @@ from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.models.reference import AdapterReference, FrozenReference
-from mmr1.trainer.models.served_reference import ServedReference
+from mmr1.trainer.models.reference import AdapterReference, FrozenReference, ServedReference
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache

@@ -28,7 +28,6 @@ from mmr1.trainer.models.loading import feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import learning, policy_learner
 from mmr1.trainer.offline.preference_losses import (
     LossOnPairs,
     PairScores,
@@ -36,7 +35,14 @@ from mmr1.trainer.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
-from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    Records,
+    learning,
+    load_training_records,
+    policy_learner,
+    run_offline,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily

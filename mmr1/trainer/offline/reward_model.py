@@ -36,10 +36,17 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import itself, learning, scalar_learner
-from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    Records,
+    itself,
+    learning,
+    load_training_records,
+    run_offline,
+    scalar_learner,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
-from mmr1.trainer.sampling.step_ends import step_ends, token_at
+from mmr1.trainer.sampling.reward_models import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

@@ -21,8 +21,14 @@ from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import itself, learning, policy_learner
-from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    itself,
+    learning,
+    load_training_records,
+    policy_learner,
+    run_offline,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import MediaRef, Prompt, RolloutGroup, Sample, Span, StepStats
 from mmr1.vision.families.family import ModelFamily, is_packed

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlReward
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
-from mmr1.trainer.algorithms.coefficients import Coefficients
-from mmr1.trainer.algorithms.kl import ESTIMATORS
-from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
-from mmr1.trainer.algorithms.reward_scaling import scaled_rewards
-from mmr1.trainer.algorithms.terms import sampled_estimator
-from mmr1.trainer.algorithms.token_choice import high_entropy
-from mmr1.trainer.forward.sequences import TokenScores, completion_mask
-from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens, after_picture
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens, sampled_estimator
+from mmr1.trainer.algorithms.kl import ESTIMATORS, Coefficients
+from mmr1.trainer.algorithms.losses import LossAggMode, high_entropy, token_weights
+from mmr1.trainer.forward.micro_batches import mini_batch_of, rows_of
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
 from mmr1.types import (
+    Completion,
     CriticTargets,
     Experience,
     LossCoefficients,
@@ -314,3 +310,109 @@ def _step_rewards(
             rewards[row, token] += reward
             ends[row, token] = True
     return rewards, ends
+
+
+class SampledTokens:
+    """Moves the policy's tokens of each row to its beginning, and what was made of them back.
+
+    Args:
+        sampled: ``[B, R]`` bool. Where no row has a gap, nothing is moved or copied.
+    """
+
+    def __init__(self, sampled: torch.Tensor) -> None:
+        gaps = (~sampled[:, :-1] & sampled[:, 1:]).any()
+        self._order = (~sampled).long().argsort(dim=1, stable=True) if gaps else None
+
+    def of(self, inputs: AdvantageInputs) -> AdvantageInputs:
+        """The inputs with every ``[B, R]`` tensor gathered."""
+        if self._order is None:
+            return inputs
+        tensors = {f.name: self._gathered(getattr(inputs, f.name)) for f in fields(inputs)}
+        return replace(inputs, **tensors)
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """``[B, R]`` values of gathered tokens at the tokens' own places."""
+        if self._order is None:
+            return values
+        return torch.zeros_like(values).scatter(1, self._order, values)
+
+    def _gathered(self, value: Any) -> Any:
+        assert self._order is not None
+        by_token = isinstance(value, torch.Tensor) and value.shape == self._order.shape
+        return value.gather(1, self._order) if by_token else value
+
+
+def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
+    """``[B, R]`` bool: sampled tokens after the first picture that an environment showed.
+
+    None where none was shown.
+    """
+    completions = [c for g in groups for c in g.completions]
+    if not any(c.media for c in completions):
+        return None
+    mask = torch.zeros_like(length_mask([len(c.token_ids) for c in completions]))
+    for row, completion in zip(mask, completions, strict=True):
+        if completion.media:
+            start = _first_picture(completion)
+            row[start : len(completion.token_ids)] = sampled_mask(completion)[start:]
+    return mask
+
+
+def _first_picture(completion: Completion) -> int:
+    """The tokens before the span of the first picture."""
+    before = 0
+    for span in completion.spans:
+        if span.media:
+            break
+        before += span.tokens
+    return before
+
+
+COUNT, MEAN, SQUARES = "rewards/count", "rewards/mean", "rewards/squares"
+
+
+def scaled_rewards(
+    x: AdvantageInputs, config: AlgorithmConfig, state: dict[str, float]
+) -> AdvantageInputs:
+    """With the rewards of completions, the greedy ones too, scaled as the configuration says.
+
+    ``clip((r - mean) / (std + eps), low, high)``, or one of the two (arXiv 2307.04964: reward
+    normalization and clipping).
+
+    Args:
+        state: The moments of all rewards before; this batch's are added.
+    """
+    rewards, greedy = x.rewards, x.greedy
+    if config.normalize_rewards:
+        add_rewards(state, rewards[x.valid])
+        rewards = torch.where(x.valid, normalised(rewards, state), 0.0)
+        greedy = None if greedy is None else normalised(greedy, state)
+    if config.reward_clip_range is not None:
+        low, high = config.reward_clip_range
+        rewards = rewards.clamp(low, high)
+        greedy = None if greedy is None else greedy.clamp(low, high)
+    return replace(x, rewards=rewards, greedy=greedy)
+
+
+def add_rewards(state: dict[str, float], rewards: torch.Tensor) -> None:
+    """Add ``[N]`` rewards to the running count, mean and sum of squared differences from it.
+
+    The parallel form of Welford's algorithm (Chan, Golub and LeVeque 1979).
+    """
+    if len(rewards) == 0:
+        return
+    before, mean = state.get(COUNT, 0.0), state.get(MEAN, 0.0)
+    values = rewards.double()
+    gap = float(values.mean()) - mean
+    total = before + len(values)
+    squares = float((values - values.mean()).square().sum())
+    state[SQUARES] = state.get(SQUARES, 0.0) + squares + gap**2 * before * len(values) / total
+    state[MEAN] = mean + gap * len(values) / total
+    state[COUNT] = total
+
+
+def normalised(rewards: torch.Tensor, state: dict[str, float], eps: float = 1e-6) -> torch.Tensor:
+    """``(r - mean) / (std + eps)``, the sample deviation of all rewards so far."""
+    freedom = max(state.get(COUNT, 0.0) - 1, 1.0)
+    deviation = (state.get(SQUARES, 0.0) / freedom) ** 0.5
+    return (rewards - state.get(MEAN, 0.0)) / (deviation + eps)

@@ -18,8 +18,7 @@ from mmr1.config.file import load_config
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.terms import completion_means
+from mmr1.trainer.algorithms.algorithm import LossInputs, completion_means
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     SampledGroups,

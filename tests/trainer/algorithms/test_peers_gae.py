@@ -19,7 +19,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens
+from mmr1.trainer.sampling.experience import SampledTokens
 
 Rows = list[list[float]]
 WIDTH = 9

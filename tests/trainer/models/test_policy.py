@@ -10,10 +10,10 @@ import torch
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.forward.micro_batches import rows_of
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
-from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy

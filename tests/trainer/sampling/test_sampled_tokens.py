@@ -16,8 +16,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.scalar_model import at_the_end
-from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens
+from mmr1.trainer.sampling.experience import Models, SampledTokens, build_experience
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
