@@ -16,8 +16,8 @@ from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
-from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.distributed.ray_calls import Actor, Call
+from mmr1.trainer.models.policy import SentWeights
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class RayEngines:
         self._timeout_s = timeout_s
         self._restarts = restarts
         self.colocation: Colocation | None = None
-        self._weights: RankWeights | None = None
+        self._weights: SentWeights | None = None
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -142,7 +142,7 @@ class RayEngines:
             self._replace_lost(i, why)
         self.send()
 
-    def load_weights(self, weights: RankWeights, version: int) -> None:
+    def load_weights(self, weights: SentWeights, version: int) -> None:
         """The ranks send the engines their weights."""
         before, self._weights, self._version = self._weights, weights, version
         if self.colocation is None:

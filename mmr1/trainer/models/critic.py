@@ -16,8 +16,7 @@ from mmr1.config import Config, CriticConfig, ModelConfig
 from mmr1.trainer.algorithms.losses import value_loss
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_batch_of, rows_of
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.load_model import LoadModel, load_here
-from mmr1.trainer.models.loading import build_packed_model, feature_cache
+from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import DeviceSums
 from mmr1.trainer.models.scalar_model import PackedScalarModel, rewards_of

@@ -34,11 +34,16 @@ class SentWeights(Protocol):
     """Weights that stay where they are, on ranks, until engines ask for them."""
 
     def send(self, engines: Sequence[Any], version: int) -> None:
-        """These engines get them, and then sample with them."""
+        """Send them to these engines, actors on Ray, which then sample with them.
+
+        Raises:
+            TransferError: Not all engines have them.
+            WorkerLostError: A rank is gone, or has not sent them in time.
+        """
         ...
 
     def release(self) -> None:
-        """They are not needed any more."""
+        """Free them: they are not needed any more."""
         ...
 
 

@@ -172,8 +172,8 @@ class ServedReference:
     ``POST /inference/v1/generate`` takes the tokens of prompt and completion as they are, with the
     pictures as data URLs, and gives the log-probs of its prompt; ``vllm serve MODEL
     --enable-scale-out`` has it. The log-probs are over the whole vocabulary, the tokens that the
-    policy is forbidden included. The server must have the policy's tokenizer and image processor. The environment variable
-    ``VLLM_API_KEY`` is sent as the key, where it is set.
+    policy is forbidden included. The server must have the policy's tokenizer and image processor.
+    The environment variable ``VLLM_API_KEY`` is sent as the key, where it is set.
 
     Args:
         url: The server's address, without a path.

@@ -25,11 +25,12 @@ from mmr1.trainer.algorithms.losses import (
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import LocalCritic, build_critic
-from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import (
+    LoadModel,
     build_packed_model,
     check_same_tokens,
     feature_cache,
+    load_here,
 )
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer

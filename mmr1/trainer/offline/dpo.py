@@ -23,8 +23,7 @@ from mmr1.progress import doing
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import Learner, PolicyLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
-from mmr1.trainer.models.loading import feature_cache
+from mmr1.trainer.models.loading import LoadModel, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint

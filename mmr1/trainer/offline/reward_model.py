@@ -26,7 +26,7 @@ from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
     OUTCOME,

@@ -16,7 +16,7 @@ from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import PolicyLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel

@@ -22,8 +22,7 @@ from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
-from mmr1.trainer.models.load_model import LoadModel
-from mmr1.trainer.models.loading import build_packed_model, feature_cache
+from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision

@@ -22,12 +22,11 @@ from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.loading import build_packed_model
+from mmr1.trainer.models.loading import build_packed_model, load_scalar_model
 from mmr1.trainer.models.scalar_model import (
     HEAD_FILE,
     PackedScalarModel,
     is_scalar_model,
-    load_scalar_model,
     rewards_of,
     supervision_of,
 )

@@ -16,15 +16,11 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance, fit_line
+from mmr1.trainer.models.loading import load_scalar_model
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.scalar_model import (
-    PackedScalarModel,
-    ScalarModel,
-    load_scalar_model,
-    scalar_snapshot,
-)
+from mmr1.trainer.models.scalar_model import PackedScalarModel, ScalarModel, scalar_snapshot
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
