@@ -41,7 +41,6 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                     experience = build_experience(
                         batch.groups,
                         components.algorithm,
-                        algorithm,
                         models,
                         components.coefficients,
                         config.rollout.max_response_length,

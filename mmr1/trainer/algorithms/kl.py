@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 import torch
 
 from mmr1.config import AlgorithmConfig, DistillationAdvantage, PpoKlLoss
-from mmr1.trainer.algorithms import kl
 from mmr1.types import StepStats
 
 LOG_RATIO_BOUND = 20.0
@@ -40,7 +39,7 @@ def k2(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``exp(d) - d - 1``: unbiased, never negative, of low variance; GRPO's choice."""
-    d = _log_ratio(logprobs, ref_logprobs)
+    d = (ref_logprobs - logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return (d.exp() - d - 1).clamp(max=BOUND)
 
 
@@ -51,19 +50,14 @@ def absolute(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor
 
 def k1_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``r d``: k1 for the other direction, KL(reference || policy)."""
-    d = _log_ratio(logprobs, ref_logprobs)
+    d = (ref_logprobs - logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return (d.exp() * d).clamp(max=BOUND)
 
 
 def k3_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``r d - (r - 1)``: k3 for KL(reference || policy); unbiased, never negative."""
-    d = _log_ratio(logprobs, ref_logprobs)
+    d = (ref_logprobs - logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return (d.exp() * d - (d.exp() - 1)).clamp(max=BOUND)
-
-
-def _log_ratio(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
-    """``d`` within the bound."""
-    return (ref_logprobs - logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def bounded(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: str) -> torch.Tensor:
@@ -178,11 +172,11 @@ class Coefficients:
         if self._logs_ppo_kl:
             stats["ppo_kl_coef"] = self.ppo_kl
         if self._ppo_kl_target is not None and "ppo_kl_last" in stats:
-            self.ppo_kl = kl.ppo_adapted_coefficient(
+            self.ppo_kl = ppo_adapted_coefficient(
                 self.ppo_kl, stats["ppo_kl_last"], self._ppo_kl_target
             )
         if self._kl_target is not None and "kl" in stats:
-            self.kl = kl.adapted_coefficient(self.kl, stats["kl"], self._kl_target, ADAPTATION_RATE)
+            self.kl = adapted_coefficient(self.kl, stats["kl"], self._kl_target, ADAPTATION_RATE)
         if self._entropy_target is not None and "entropy" in stats:
             self.entropy = adapted_entropy_coefficient(
                 self.entropy, stats["entropy"], self._entropy_target, ADAPTATION_RATE

@@ -32,11 +32,6 @@ def ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     return (logprobs - old_logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
-def ratio_bounded(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
-    """True where the bound of :func:`ratio` holds: ``[B, R]`` bool."""
-    return (logprobs - old_logprobs).abs() > LOG_RATIO_BOUND
-
-
 def ppo_clip(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
@@ -223,13 +218,6 @@ Form = Literal["none", "token", "sequence"]
 OutlierForm = Literal["token", "sequence", "geometric"]
 Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(logprobs, rollout_logprobs, mask) -> weights``, all ``[B, R]``."""
-
-
-def unit_weights(
-    logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """1 for every token: the engine samples from the policy itself. ``[B, R]``."""
-    return torch.ones_like(logprobs)
 
 
 def rollout_importance_weights(

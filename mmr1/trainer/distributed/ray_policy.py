@@ -30,12 +30,12 @@ class RayPolicy:
     """The policy on all ranks; a ``Policy``.
 
     Args:
-        hands_adapters: Engines are given the adapters alone.
+        sync_adapters_only: Engines are given the adapters alone.
     """
 
-    def __init__(self, policy: OnRanks[LocalPolicy], hands_adapters: bool = False) -> None:
+    def __init__(self, policy: OnRanks[LocalPolicy], sync_adapters_only: bool = False) -> None:
         self._policy = policy
-        self._hands_adapters = hands_adapters
+        self._sync_adapters_only = sync_adapters_only
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -56,7 +56,7 @@ class RayPolicy:
 
     def weights(self, copy: bool = False) -> SentWeights:
         """A handle of the weights, which stay on the ranks."""
-        if self._hands_adapters:
+        if self._sync_adapters_only:
             return self._policy.adapters(LocalPolicy.weights)
         return self._policy.weights(LocalPolicy.engine_weights, copy)
 

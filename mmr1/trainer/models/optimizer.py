@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from mmr1.config import OptimizerConfig
 from mmr1.runtime import return_freed_memory
 from mmr1.trainer.models.parts import parameters_of
+from mmr1.types import StepStats
 
 
 class NonFiniteError(RuntimeError):
@@ -49,6 +51,8 @@ class Optimizer:
         for parameter in self._parameters:
             parameter.grad_dtype = torch.float32
         self._masters = [_master(p, config.offload) for p in self._parameters]
+        pairs = zip(self._parameters, self._masters, strict=True)
+        self._copied = any(master is not parameter for parameter, master in pairs)
         self._buffers: list[torch.Tensor] = []  # of the masters, with optimizer.offload
         self._config = config
         self._steps = steps
@@ -61,27 +65,29 @@ class Optimizer:
             fused=has_fused_adamw(self._parameters, self._masters),
         )
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the next step."""
-        return self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
+    def step(self) -> StepStats:
+        """Clip the accumulated gradient by its global norm and step.
 
-    def step(self) -> float:
-        """Clip the accumulated gradient by its global norm and step; returns that norm.
+        Returns:
+            That norm as ``grad_norm``, and the learning rate as ``lr``.
 
         Raises:
             NonFiniteError: The norm is not finite. Nothing was changed.
         """
-        self._gradients_to_masters()
-        norm = _whole(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
+        if self._copied:
+            self._gradients_to_masters()
+        clipped = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
+        # Over all ranks where the parameters are sharded.
+        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
         if not math.isfinite(norm):
             self.zero_grad()
             raise NonFiniteError(
                 f"the gradient's norm is {norm}; the weights were not changed. Lower "
                 "optimizer.lr, or look at the last rollouts for what caused it"
             )
+        lr = self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
         for group in self.adamw.param_groups:
-            group["lr"] = group["share"] * self.lr
+            group["lr"] = group["share"] * lr
         if self._config.state_dtype == "bfloat16":
             for master in self._masters:
                 self._state_of(master)
@@ -90,9 +96,10 @@ class Optimizer:
             self.adamw.step()
         self.steps_taken += 1
         self.zero_grad()
-        self._masters_to_parameters()
+        if self._copied:
+            self._masters_to_parameters()
         return_freed_memory()
-        return norm
+        return {"grad_norm": norm, "lr": lr}
 
     @torch.no_grad()
     def parameters_changed(self) -> None:
@@ -210,11 +217,6 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad.to(torch.float32)
 
 
-def _whole(norm: torch.Tensor) -> float:
-    """The norm as a number; over all ranks where the parameters are sharded."""
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
@@ -236,6 +238,25 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
     lowest = config.min_lr / config.lr
     return lowest + (1 - lowest) * left
+
+
+def averaged(steps: Sequence[StepStats]) -> StepStats:
+    """What the optimizer steps of a rollout logged: means, the largest where a name ends in
+    ``_max``, the last where it ends in ``_last``, and the last learning rate.
+
+    A step whose tokens are all masked did not measure what is a mean of tokens; the others count.
+
+    >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
+    {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
+    """
+    averages: StepStats = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        values = [step[name] for step in steps if name in step]
+        if name == "lr" or name.endswith("_last"):
+            averages[name] = values[-1]
+        else:
+            averages[name] = max(values) if name.endswith("_max") else fmean(values)
+    return averages
 
 
 BLOCK = 1 << 26

@@ -75,21 +75,16 @@ class FrozenReference:
             own.model.to("cpu")
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        with self._on_device():
-            return self._own.logprobs(groups)
-
-    def distributions(self, batch: MicroBatch) -> Distributions:
-        return self._own.distributions(batch)
-
-    @contextmanager
-    def _on_device(self) -> Iterator[None]:
         if self._offload:
             self._own.model.to(self._policy.model.device)
         try:
-            yield
+            return self._own.logprobs(groups)
         finally:
             if self._offload:
                 self._own.model.to("cpu")
+
+    def distributions(self, batch: MicroBatch) -> Distributions:
+        return self._own.distributions(batch)
 
     def refresh(self, share: float = 1.0) -> None:
         policy = self._policy.weights()

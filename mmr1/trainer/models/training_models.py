@@ -20,7 +20,6 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.losses import (
     Correction,
     rollout_importance_weights,
-    unit_weights,
 )
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -101,17 +100,17 @@ def build_training_models(
         reference=measured,
         distil_demonstrations=algorithm.ptx is not None and algorithm.ptx.loss == "distillation",
         correction=_correction(config),
-        hands_adapters=config.model.sync_adapters_only,
+        sync_adapters_only=config.model.sync_adapters_only,
     )
     critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)
 
 
-def _correction(config: Config) -> Correction:
+def _correction(config: Config) -> Correction | None:
     weights = config.algorithm.rollout_correction.importance_sampling
     rejection = config.algorithm.rollout_correction.rejection_sampling
     if config.resolved_rollout_is == "none" and rejection is None:
-        return unit_weights
+        return None
     return partial(
         rollout_importance_weights,
         form=config.resolved_rollout_is,

@@ -223,11 +223,9 @@ def pair_step(
             sums_of[name] += float(values.detach().float().sum()) / counts["pairs"]
     stats = total(sums_of)
     check_finite(stats["loss"])
-    lr = optimizer.lr
     return {
         **stats,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": counts["tokens"],
     }
 
@@ -308,15 +306,13 @@ def kto_step(
         }
     )
     check_finite(stats["loss"])
-    lr = optimizer.lr
     return {
         "loss": stats["loss"],
         "dpo/kl": float(kl),
         "dpo/desirable": stats["desirable"] / counts["own"],
         **_mean("dpo/chosen", stats["chosen"], stats["desirable"]),
         **_mean("dpo/rejected", stats["rejected"], counts["own"] - stats["desirable"]),
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": counts["tokens"],
     }
 

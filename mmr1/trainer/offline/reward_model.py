@@ -177,8 +177,7 @@ def reward_model_step(
         sums["rm/accuracy"] += right / count
     stats = total(sums)
     check_finite(stats["loss"])
-    lr = optimizer.lr
-    return {**stats, "grad_norm": optimizer.step(), "lr": lr}
+    return {**stats, **optimizer.step()}
 
 
 def bradley_terry(rewards: torch.Tensor) -> torch.Tensor:
@@ -298,13 +297,7 @@ def process_step(
         sums["right"] += int(((logits > 0) == (labels > 0.5)).sum())
     sums = total(sums)
     check_finite(sums["loss"])
-    lr = optimizer.lr
-    return {
-        "loss": sums["loss"],
-        "rm/accuracy": sums["right"] / count,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
-    }
+    return {"loss": sums["loss"], "rm/accuracy": sums["right"] / count, **optimizer.step()}
 
 
 def _of_steps(

@@ -152,10 +152,8 @@ def sft_step(
     packed_model.model.train()
     loss = add_nll_gradient(packed_model, groups)
     own = {"tokens": float(completion_mask(groups).sum())}
-    lr = optimizer.lr
     return {
         "loss": loss,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": int(packed_model.process_group.total(own)["tokens"]),
     }

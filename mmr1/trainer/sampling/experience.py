@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 
-from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlReward
+from mmr1.config import AlgorithmConfig, KlFull
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens, sampled_estimator
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
 from mmr1.trainer.algorithms.kl import ESTIMATORS, Coefficients
-from mmr1.trainer.algorithms.losses import LossAggMode, high_entropy, token_weights
+from mmr1.trainer.algorithms.losses import high_entropy, token_weights
 from mmr1.trainer.forward.micro_batches import mini_batch_of, rows_of
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
 from mmr1.types import (
@@ -72,7 +72,6 @@ class Models:
 def build_experience(
     scored: Sequence[ScoredGroup],
     algorithm: Algorithm,
-    config: AlgorithmConfig,
     models: Models,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
@@ -88,55 +87,47 @@ def build_experience(
     Raises:
         ValueError: The groups are not of one size.
     """
-    _check_sizes(scored)
-    groups = [s.group for s in scored]
+    config, advantage, groups = algorithm.config, algorithm.advantage, [s.group for s in scored]
     coefficients = coefficients or Coefficients(config)
-    old = _ask_models(models, groups, algorithm, config)
+    old = _ask_models(models, groups, algorithm)
 
     sampled = counted = completion_mask(groups)
-    advantage, choose = algorithm.advantage, algorithm.policy_loss.choose
     if not advantage.step_supervision:
         counted = sampled & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     mask = counted
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
         mask = counted & ~_truncated(groups)[:, None]
 
-    inputs = _advantage_inputs(scored, counted, old, config, coefficients.kl, reward_weights)
-    inputs = scaled_rewards(inputs, config, algorithm.reward_state)
-    policys = SampledTokens(sampled)
-    of_policy = policys.of(inputs)
-    advantages = policys.spread(advantage.of_tokens(of_policy)) * mask
+    inputs = _advantage_inputs(scored, counted, old, algorithm, coefficients.kl, reward_weights)
+    advantages = without_gaps(advantage.of_tokens, inputs, sampled) * mask
     critic = None
     if advantage.returns is not None and inputs.values is not None:
-        critic = CriticTargets(inputs.values, policys.spread(advantage.returns(of_policy)))
+        returns = without_gaps(advantage.returns, inputs, sampled)
+        critic = CriticTargets(inputs.values, returns)
 
     mini_batch = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     parts = [rows_of(scored, mini_batch, part)[:, None] for part in range(max(mini_batch) + 1)]
     chosen = None
-    if choose is not None:  # compares the tokens of a mini-batch
+    if (choose := algorithm.policy_loss.choose) is not None:  # compares tokens of a mini-batch
         assert old.logprobs is not None
         of_parts = [UpdateTokens(old.logprobs, advantages, mask & part) for part in parts]
         chosen = torch.stack([choose(tokens) for tokens in of_parts]).any(0)
     if old.entropy is not None:
-        share = config.loss.token_share
+        share = algorithm.token_share
         kept = [high_entropy(old.entropy, mask & part, share) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
 
-    scopes = parts if config.loss.agg_scope == "mini-batch" else [torch.ones_like(mask[:, :1])]
+    ptx = 0.0 if config.ptx is None else config.ptx.coef
+    weighed = (coefficients.kl, coefficients.ppo_kl, coefficients.entropy, ptx)
     return Experience(
         groups=tuple(scored),
         completion_mask=mask,
         advantages=advantages,
-        loss_weights=_loss_weights(mask, scopes, algorithm.loss_agg_mode, max_tokens),
+        loss_weights=_loss_weights(mask, parts, algorithm, max_tokens),
         learning=_learning(advantages, chosen, parts, len(scored[0].rewards), algorithm),
         mini_batches=len(parts),
         mini_batch_of=mini_batch,
-        coefficients=LossCoefficients(
-            coefficients.kl,
-            coefficients.ppo_kl,
-            coefficients.entropy,
-            0.0 if config.ptx is None else config.ptx.coef,
-        ),
+        coefficients=LossCoefficients(*weighed),
         old_logprobs=old.logprobs,
         ref_logprobs=old.ref_logprobs,
         critic=critic,
@@ -149,32 +140,27 @@ def build_experience(
 class _Old:
     """What the models say of the completions before the update; None where nothing asks for it."""
 
-    logprobs: torch.Tensor | None
-    entropy: torch.Tensor | None
-    ref_logprobs: torch.Tensor | None
-    values: torch.Tensor | None
-    final_values: torch.Tensor | None
+    logprobs: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    ref_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    final_values: torch.Tensor | None = None
 
 
-def _ask_models(
-    models: Models,
-    groups: Sequence[RolloutGroup],
-    algorithm: Algorithm,
-    config: AlgorithmConfig,
-) -> _Old:
+def _ask_models(models: Models, groups: Sequence[RolloutGroup], algorithm: Algorithm) -> _Old:
     """The policy's own log-probs need a forward pass only when several updates share the rollout,
     the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
     """
     policy, reference, critic = models.policy, models.reference, models.critic
-    ref_logprobs = None
+    config, ref_logprobs = algorithm.config, None
     if reference is not None and not isinstance(config.kl, KlFull):  # the update measures it
         ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = reference is not None and _rewards_kl(config)
+    kl_in_reward = reference is not None and algorithm.kl_in_reward
     logprobs = entropy = None
-    if config.loss.token_share < 1:
+    if algorithm.token_share < 1:
         scores = policy.scores(groups)
         logprobs, entropy = scores.logprobs, scores.entropy
-    elif config.has_several_updates or kl_in_reward or algorithm.policy_loss.choose is not None:
+    elif algorithm.needs_old_logprobs or kl_in_reward:
         logprobs = policy.logprobs(groups)
     values = final_values = None
     if critic is not None:
@@ -184,11 +170,6 @@ def _ask_models(
     return _Old(logprobs, entropy, ref_logprobs, values, final_values)
 
 
-def _rewards_kl(config: AlgorithmConfig) -> bool:
-    """Is the KL, or what a teacher says, a penalty in the reward?"""
-    return isinstance(config.advantage, DistillationAdvantage) or isinstance(config.kl, KlReward)
-
-
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]`` bool."""
     return torch.tensor([c.truncated for g in groups for c in g.completions])
@@ -196,17 +177,17 @@ def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
 
 def _loss_weights(
     mask: torch.Tensor,
-    scopes: Sequence[torch.Tensor],
-    loss_agg_mode: LossAggMode,
+    parts: Sequence[torch.Tensor],
+    algorithm: Algorithm,
     max_tokens: int | None,
 ) -> torch.Tensor:
-    """``[B, R]``: ``token_weights`` of the sequences of each scope by themselves."""
-    if len(scopes) == 1:
-        return token_weights(mask, loss_agg_mode, max_tokens)
+    """``[B, R]``: ``token_weights`` of all sequences, or of those of each mini-batch."""
+    if len(parts) == 1 or algorithm.config.loss.agg_scope != "mini-batch":
+        return token_weights(mask, algorithm.loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
-    for scope in scopes:
-        rows = scope[:, 0]
-        weights[rows] = token_weights(mask[rows], loss_agg_mode, max_tokens)
+    for part in parts:
+        rows = part[:, 0]
+        weights[rows] = token_weights(mask[rows], algorithm.loss_agg_mode, max_tokens)
     return weights
 
 
@@ -241,7 +222,15 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
-def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
+def _advantage_inputs(
+    scored: Sequence[ScoredGroup],
+    mask: torch.Tensor,
+    old: _Old,
+    algorithm: Algorithm,
+    kl_coef: float,
+    reward_weights: Mapping[str, float],
+) -> AdvantageInputs:
+    rows = [s.rewards for s in scored]
     sizes = {len(s.rewards): s.group.prompt.sample.id for s in scored}
     if len(sizes) > 1:
         listed = ", ".join(f"{size} of sample '{id_}'" for size, id_ in sizes.items())
@@ -249,27 +238,23 @@ def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
             f"the groups of a step have different numbers of completions: {listed}; every prompt "
             "needs rollout.n of them, so look at the rollout engine"
         )
-
-
-def _advantage_inputs(
-    scored: Sequence[ScoredGroup],
-    mask: torch.Tensor,
-    old: _Old,
-    config: AlgorithmConfig,
-    kl_coef: float,
-    reward_weights: Mapping[str, float],
-) -> AdvantageInputs:
-    rows = [s.rewards for s in scored]
     rewards, valid = reward_matrix(rows)
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
-    step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    step_rewards = step_ends = None
+    if algorithm.advantage.step_supervision:
+        step_rewards, step_ends = _step_rewards(scored, mask.shape)
     kl_penalty = torch.zeros(1).expand(mask.shape)
-    if _rewards_kl(config) and old.ref_logprobs is not None:
+    if algorithm.kl_in_reward and old.ref_logprobs is not None:
         assert old.logprobs is not None
-        estimate = ESTIMATORS[sampled_estimator(config)]
+        estimate = ESTIMATORS[algorithm.kl_estimator]
         kl_penalty = kl_coef * estimate(old.logprobs, old.ref_logprobs)
-    return AdvantageInputs(
+    # [F, G, n]: of each reward function, 0 without a valid reward
+    components = [
+        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
+        for name in reward_weights
+    ]
+    inputs = AdvantageInputs(
         rewards=rewards,
         valid=valid,
         mask=mask,
@@ -280,66 +265,54 @@ def _advantage_inputs(
         step_ends=step_ends,
         values=None if old.values is None else old.values * mask,
         final_values=old.final_values,
-        components=component_matrix(rows, list(reward_weights)),
+        components=torch.tensor(components, dtype=torch.float32),
         weights=torch.tensor(list(reward_weights.values())),
     )
-
-
-def component_matrix(rows: Sequence[Sequence[Reward]], names: Sequence[str]) -> torch.Tensor:
-    """``[F, G, n]``: the unweighted values of these reward functions; 0 without a valid reward."""
-    values = [
-        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
-        for name in names
-    ]
-    return torch.tensor(values, dtype=torch.float32)
+    if not algorithm.scales_rewards:
+        return inputs
+    return scaled_rewards(inputs, algorithm.config, algorithm.reward_state)
 
 
 def _step_rewards(
     scored: Sequence[ScoredGroup], shape: torch.Size
-) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``[B, R]`` each: rewards at the tokens that end steps, and True at these tokens.
 
     Rewards of steps that end at the same token add up.
     """
-    rows = [steps for s in scored for steps in s.steps or ()]
-    if not rows:
-        return None, None
     rewards, ends = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    for row, steps in enumerate(rows):
+    for row, steps in enumerate(steps for s in scored for steps in s.steps or ()):
         for token, reward in steps:
             rewards[row, token] += reward
             ends[row, token] = True
     return rewards, ends
 
 
-class SampledTokens:
-    """Moves the policy's tokens of each row to its beginning, and what was made of them back.
+def without_gaps(
+    compute: Callable[[AdvantageInputs], torch.Tensor],
+    inputs: AdvantageInputs,
+    sampled: torch.Tensor,
+) -> torch.Tensor:
+    """``compute(inputs)`` ``[B, R]``, as if tokens of an environment were not there.
+
+    What it answered is not an action of the policy. So the return of a token, its discount and its
+    temporal difference go on at the policy's next token, as if nothing stood between.
 
     Args:
-        sampled: ``[B, R]`` bool. Where no row has a gap, nothing is moved or copied.
+        sampled: ``[B, R]`` bool, the policy's tokens. They are moved to the beginning of each row,
+            and what is computed is moved back.
     """
-
-    def __init__(self, sampled: torch.Tensor) -> None:
-        gaps = (~sampled[:, :-1] & sampled[:, 1:]).any()
-        self._order = (~sampled).long().argsort(dim=1, stable=True) if gaps else None
-
-    def of(self, inputs: AdvantageInputs) -> AdvantageInputs:
-        """The inputs with every ``[B, R]`` tensor gathered."""
-        if self._order is None:
-            return inputs
-        tensors = {f.name: self._gathered(getattr(inputs, f.name)) for f in fields(inputs)}
-        return replace(inputs, **tensors)
-
-    def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """``[B, R]`` values of gathered tokens at the tokens' own places."""
-        if self._order is None:
-            return values
-        return torch.zeros_like(values).scatter(1, self._order, values)
-
-    def _gathered(self, value: Any) -> Any:
-        assert self._order is not None
-        by_token = isinstance(value, torch.Tensor) and value.shape == self._order.shape
-        return value.gather(1, self._order) if by_token else value
+    if not (~sampled[:, :-1] & sampled[:, 1:]).any():
+        return compute(inputs)
+    order = (~sampled).long().argsort(dim=1, stable=True)
+    values = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
+    moved: dict[str, Any] = {
+        name: value.gather(1, order)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.shape == order.shape
+    }
+    of_moved = compute(replace(inputs, **moved))
+    return torch.zeros_like(of_moved).scatter(1, order, of_moved)
 
 
 def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
@@ -348,7 +321,7 @@ def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
     None where none was shown.
     """
     completions = [c for g in groups for c in g.completions]
-    if not any(c.media for c in completions):
+    if not any(c.spans and c.media for c in completions):
         return None
     mask = torch.zeros_like(length_mask([len(c.token_ids) for c in completions]))
     for row, completion in zip(mask, completions, strict=True):

@@ -49,7 +49,7 @@ def test_clipping_is_by_the_norm_over_all_parameters():
         parameter.grad = torch.full_like(parameter, 2.0)
     caught: list[torch.Tensor] = []
     optimizer.adamw.step = lambda: caught.extend(p.grad.clone() for p in layers.parameters())
-    assert optimizer.step() == pytest.approx(4.0)  # sqrt(4 * 2**2)
+    assert optimizer.step()["grad_norm"] == pytest.approx(4.0)  # sqrt(4 * 2**2)
     assert [float(g) for g in caught] == pytest.approx([0.5] * 4, abs=1e-5)
 
 

@@ -33,7 +33,7 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
-    return build_experience(parts[3], build_algorithm(config), config, Models(own, reference))
+    return build_experience(parts[3], build_algorithm(config), Models(own, reference))
 
 
 def gradients_of_update(parts, config, budget=10_000, reference=None):
@@ -41,9 +41,9 @@ def gradients_of_update(parts, config, budget=10_000, reference=None):
     own, model = policy(parts, config, budget)
     caught: dict[str, torch.Tensor] = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
     stats = own.update(experience(parts, config, own, reference))

@@ -90,10 +90,10 @@ def caught_gradient(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, t
     """Filled with the accumulated gradient when the optimizer is asked to step."""
     caught: dict[str, torch.Tensor] = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         trained = {n: p for n, p in model.named_parameters() if p.grad is not None}
         caught.update({n: p.grad.clone() for n, p in trained.items()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     optimizer.step = step  # type: ignore[method-assign]
     return caught
