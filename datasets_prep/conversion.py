@@ -36,7 +36,8 @@ from mmr1.data.readers import media_folder
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
-from mmr1.parallel import cores, in_order, one_pool
+from mmr1.machine import cores
+from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
 from mmr1.types import Sample
 

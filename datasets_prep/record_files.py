@@ -15,7 +15,8 @@ from mmr1.data.plain import Find
 from mmr1.data.readers import kind_of
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
 from mmr1.files import sha256_of, stamp
-from mmr1.parallel import cores, in_order
+from mmr1.machine import cores
+from mmr1.parallel import in_order
 from mmr1.progress import Progress
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.paths import resolve_media

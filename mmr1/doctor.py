@@ -163,7 +163,7 @@ def _bfloat16() -> Check:
     """Whether the device has instructions for it, and what ``auto`` chooses for a data type."""
     import torch
 
-    from mmr1.cpu_flags import auto_dtype, native_bfloat16
+    from mmr1.machine import auto_dtype, native_bfloat16
     from mmr1.runtime import bfloat16_cost
 
     choice = f"auto means {auto_dtype()}"

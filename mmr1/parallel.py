@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from mmr1.lifetime import die_with
+from mmr1.machine import cores
 
 T = TypeVar("T")
 ALONE_S = 1.0
@@ -25,11 +26,6 @@ PENDING = 2
 Pools = dict[int, ProcessPoolExecutor]
 """By their number of processes."""
 _kept: ContextVar[Pools | None] = ContextVar("pools", default=None)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(

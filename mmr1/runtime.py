@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from mmr1.cpu_flags import native_bfloat16
+from mmr1.machine import native_bfloat16
 
 logger = logging.getLogger(__name__)
 

@@ -79,7 +79,7 @@ def migrate_file(
         ValueError: The file cannot be read, or is no configuration of a project that is known.
     """
     try:
-        given = read(path, overrides, sources_of(project))
+        given = read(path, overrides, sources_of(project), named=project is not None)
         return Migrated(path, given, migrate(given.source, given.keys))
     except ValueError as error:
         message = str(error)

@@ -155,14 +155,14 @@ def _filter(flat: Tree, migration: Migration) -> None:
     tries = flat.pop("trainer.max_try_make_batch")
     if not flat.pop("algorithm.online_filtering"):
         return
-    set_resampling(migration, tries, (low, high))
+    set_resampling(migration, tries, (low, high) if key == "overall" else None)
     if key != "overall":
         migration.note(
             "algorithm.filter_key",
             key,
-            "the groups are filtered by the whole reward; give that score a reward function of its "
-            "own in rewards.functions, with weight 0, and name it in "
-            "algorithm.filter_groups.range.metric",
+            "groups stay whose whole rewards differ; to keep those whose mean of that score is "
+            f"from {low} to {high}, give it a reward function of its own in rewards.functions, "
+            "with weight 0, and name it in algorithm.filter_groups.range.metric",
         )
     migration.note(
         "trainer.max_try_make_batch", tries, "after so many draws a step uses the groups it has"
@@ -239,13 +239,19 @@ def _reward(flat: Tree, migration: Migration) -> None:
 def _template(flat: Tree, migration: Migration) -> None:
     if path := flat.pop("data.format_prompt", None):
         migration.set("data.prompt_template", path)
-        migration.notes.append(
-            f"data.prompt_template: in {path}, 'content' is called 'question' here"
-        )
-    for bound in ("min_pixels", "max_pixels"):
-        if value := flat.pop(f"data.{bound}", None):
-            for kind in ("image", "video"):
-                migration.set(f"data.{kind}.{bound}", value)
+    both = {bound: flat.pop(f"data.{bound}_pixels", None) for bound in ("min", "max")}
+    for kind in ("image", "video"):
+        for bound, shared in both.items():
+            own = flat.pop(f"data.{kind}_{bound}_pixels", None)
+            if value := own or shared:
+                migration.set(f"data.{kind}.{bound}_pixels", value)
+    if not flat.pop("data.shuffle"):
+        migration.note("data.shuffle", False, "the data are always shuffled, by seed")
+    if flat.pop("worker.rollout.enable_mix_policy", False):
+        migration.note(
+            "worker.rollout.enable_mix_policy", True, "all completions of a group are sampled; "
+            "none is taken from the data",
+        )  # fmt: skip
 
 
 def _logging(flat: Tree, migration: Migration) -> None:

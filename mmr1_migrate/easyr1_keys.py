@@ -21,6 +21,7 @@ DEFAULTS: Tree = {
     "data.min_pixels": 262144,
     "data.max_pixels": 4194304,
     "data.seed": 1,
+    "data.shuffle": True,
     "algorithm.adv_estimator": "grpo",
     "algorithm.gamma": 1.0,
     "algorithm.lam": 1.0,
@@ -87,6 +88,8 @@ RENAMED = {
     "data.train_files": "data.train",
     "data.image_dir": "data.media_root",
     "data.video_fps": "data.video.fps",
+    "data.video_max_frames": "data.video.max_frames",
+    "data.video_total_pixels": "data.video.total_pixels",
     "data.override_chat_template": "data.chat_template",
     "data.seed": "seed",
     "worker.actor.max_grad_norm": "optimizer.max_grad_norm",
@@ -142,7 +145,7 @@ _CRITIC = {
     "optim.lr_scheduler_type": "none: its rate is constant",
     "model.lora": "none: it has adapters where the policy has",
     "model.tokenizer_path": "none: the tokenizer is that of model.path",
-    "model.trust_remote_code": "none: code of a model's repository is never run",
+    "model.trust_remote_code": "none: model.trust_remote_code is for all models",
     "model.override_config": "none: edit the config.json of the model",
     "strategy": "none: more than one rank always runs on FSDP2",
     "fsdp": "none: resources.ranks and resources.fsdp_size shard it",
@@ -166,7 +169,14 @@ COMPOSED = {
     "data.rollout_batch_size": "`data.train_batch_size`",
     "data.min_pixels": "`data.image.min_pixels` and `data.video.min_pixels`",
     "data.max_pixels": "`data.image.max_pixels` and `data.video.max_pixels`",
-    "data.format_prompt": "`data.prompt_template`; the variable content is called question",
+    **{
+        f"data.{kind}_{bound}_pixels": f"`data.{kind}.{bound}_pixels`, before {bound}_pixels"
+        for kind in ("image", "video")
+        for bound in ("min", "max")
+    },
+    "data.format_prompt": "`data.prompt_template`, as it is",
+    "data.shuffle": "none: the data are always shuffled, by seed",
+    "worker.rollout.enable_mix_policy": "none: all completions of a group are sampled",
     "algorithm.adv_estimator": "`algorithm.name`, or `algorithm.advantage.type` under another loss",
     "algorithm.gamma": "`algorithm.advantage.gamma`, of REINFORCE++ and PPO",
     "algorithm.lam": "`algorithm.advantage.lam`",
@@ -178,7 +188,7 @@ COMPOSED = {
     "algorithm.kl_horizon": "none: a step changes the coefficient by 0.1 of the relative error",
     "algorithm.kl_target": "`algorithm.kl.target`",
     "algorithm.online_filtering": "`algorithm.filter_groups.type=resample`",
-    "algorithm.filter_key": "`algorithm.filter_groups.range.metric`: overall",
+    "algorithm.filter_key": "`algorithm.filter_groups.range.metric`: overall; others are left out",
     "algorithm.filter_low": "`algorithm.filter_groups.range.between`",
     "algorithm.filter_high": "`algorithm.filter_groups.range.between`",
     "worker.actor.global_batch_size": "`algorithm.ppo_mini_batch_size`, in prompts too",
@@ -232,7 +242,26 @@ COMPOSED = {
 
 # Keys without a counterpart, or sections of such keys, and why there is none.
 UNNEEDED = {
-    "data.shuffle": "the data are always shuffled, by seed",
+    **dict.fromkeys(
+        (
+            "data.use_preprocessed_videos",
+            "data.video_source_mode",
+            "data.preprocessed_video_dir",
+            "data.val_preprocessed_video_dir",
+            "data.val_video_source_mode",
+        ),
+        "frames are decoded when they are needed, and kept",
+    ),
+    **dict.fromkeys(
+        (
+            "data.val_video_fps",
+            "data.val_video_max_frames",
+            "data.val_video_min_pixels",
+            "data.val_video_max_pixels",
+            "data.val_video_total_pixels",
+        ),
+        "a validation has the frames of the training",
+    ),
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",
     "data.filter_overlong_prompts_workers": "prompts are measured without worker processes",
     "data.val_batch_size": "prompts are evaluated in parts, which does not change the result",
@@ -250,7 +279,7 @@ UNNEEDED = {
     "worker.actor.ulysses_size": "resources.context_parallel_size cuts sequences over ranks",
     "worker.actor.ulysses_sequence_parallel_size": "resources.context_parallel_size cuts sequences "
     "over ranks",
-    "worker.actor.model.trust_remote_code": "code of a model's repository is never run",
+    "worker.actor.model.trust_remote_code": "model.trust_remote_code, once you have read it",
     "worker.actor.model.tokenizer_path": "the tokenizer is that of model.path",
     "worker.actor.model.override_config": "edit the config.json of model.path",
     "worker.hybrid_engine": "one process trains and samples unless resources say more",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,31 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mmr1.config import Config
 from mmr1_migrate.migration import Tree
-from mmr1_migrate.shell import read_script
+from mmr1_migrate.shell import Script, read_script
 from mmr1_migrate.source import Source, flattened
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+FIELDS = "program_fields"
+"""What a program declares, where its file is found near the script."""
+PROGRAM = "\0program"
+_OTHERS = {
+    "swift": "ms-swift",
+    "megatron": "ms-swift",
+    "llamafactory-cli": "LLaMA-Factory",
+    "xtuner": "XTuner",
+    "train_async.py": "slime",
+}
+_SWITCHES = {
+    "standalone",
+    "multi_gpu",
+    "no_python",
+    "module",
+    "m",
+    "use_deepspeed",
+    "use_fsdp",
+    "no_wait",
+}
+"""Options of launchers that take no value."""
 _OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")
 
 
@@ -37,13 +59,16 @@ class Given:
     notes: list[str] = field(default_factory=list)
 
 
-def read(path: Path, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
+def read(
+    path: Path, overrides: Sequence[str], sources: Sequence[Source], named: bool = False
+) -> Given:
     """A YAML file, or a shell script that starts one of the projects.
 
     Args:
         path: The file.
         overrides: What comes on top, as the project's command line has it.
         sources: The kinds of configuration that it may be.
+        named: The user has said so, and did not leave it to the content.
 
     Raises:
         ValueError: It cannot be read, or is none of them.
@@ -53,11 +78,11 @@ def read(path: Path, overrides: Sequence[str], sources: Sequence[Source]) -> Giv
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if path.suffix in (".yaml", ".yml", ".json"):
-        return _of_yaml(text, overrides, sources)
-    return _of_script(path, text, overrides, sources)
+        return _of_yaml(text, overrides, sources, named)
+    return _of_script(path, text, overrides, sources, named)
 
 
-def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
+def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source], named: bool) -> Given:
     tree = _yaml(text)
     if _is_ours(tree):
         raise ValueError(
@@ -66,7 +91,8 @@ def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> 
         )
     for source in sources:
         keys = with_arguments(tree, overrides, source)
-        if source.is_theirs(keys) or (source.kind and len(sources) == 1):
+        is_theirs = source.is_theirs(keys) and (source.sure or named)
+        if is_theirs or (source.kind and len(sources) == 1):
             return Given(source, keys)
     kinds = [source.kind for source in sources if source.kind]
     if kinds and keys.keys() & set(sources[-1].renamed):
@@ -84,19 +110,53 @@ def _is_ours(tree: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
-    script = read_script(text)
+def _of_script(
+    path: Path, text: str, overrides: Sequence[str], sources: Sequence[Source], named: bool
+) -> Given:
+    script = read_script(text, str(path.resolve()))
+    found = _runs_of(path, script, overrides, sources, named)
+    if not found:  # perhaps it stands under a condition that only a run could tell
+        script = read_script(text, str(path.resolve()), unknown_holds=True)
+        found = _runs_of(path, script, overrides, sources, named)
+    if not found:
+        raise ValueError(_none_found(script.commands, sources, named))
+    if len(found) > 1:
+        all_titles = ", ".join(given.source.title for given in found)
+        found[-1].notes.append(
+            f"the script starts {len(found)} runs ({all_titles}); this is the last of them"
+        )
+    return found[-1]
+
+
+def _runs_of(
+    path: Path, script: Script, overrides: Sequence[str], sources: Sequence[Source], named: bool
+) -> list[Given]:
+    """The runs that it starts, in their order."""
     found: list[Given] = []
+    folders: list[str] = []
     for at, command in enumerate(script.commands):
+        if command[0] == "cd":
+            folders += command[1:2]
         rest = _torn_off(script.commands[at + 1 :])
-        readings = [
-            Given(source, _of_command(path, [*split, *rest], overrides, source))
+        started = {
+            source.kind or source.project: start
             for source in sources
-            if (split := _arguments(path, command, source, len(sources) == 1)) is not None
-        ]
-        if not readings:
+            if (start := _start(command, source, named)) is not None
+        }
+        if not started:
             continue
-        given = next((g for g in readings if g.source.is_theirs(g.keys)), readings[0])
+        program = next(iter(started.values())).program
+        declared = _declared(path, folders, program)
+        readings = []
+        for source in sources:
+            if (start := started.get(source.kind or source.project)) is None:
+                continue
+            words = [*_of_start(path, start, source, declared), *start.arguments, *rest]
+            readings.append(Given(source, _of_command(path, words, overrides, source)))
+        given = next((g for g in readings if g.source.is_theirs(_seen(g.keys, declared))), None)
+        if given is None and not (named or readings[0].source.sure):
+            raise ValueError(_which(program, [g.source for g in readings]))
+        given = given or readings[0]
         given.notes += script.notes_on([*command, *rest])
         if rest:
             given.notes.append(
@@ -104,47 +164,92 @@ def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequenc
                 "does not pass on what follows; it is read as if it did"
             )
         found.append(given)
-    if not found:
-        programs = sorted({program for source in sources for program in source.program})
-        raise ValueError(
-            f"no command of {_titles(sources)} is started here; looked for {', '.join(programs)}"
-        )
-    if len(found) > 1:
-        started = ", ".join(given.source.title for given in found)
-        found[-1].notes.append(
-            f"the script starts {len(found)} runs ({started}); this is the last of them"
-        )
-    return found[-1]
+    return found
+
+
+def _which(program: str, sources: Sequence[Source]) -> str:
+    names = dict.fromkeys(source.kind or source.project for source in sources)
+    return (
+        f"{program} is the program of several projects, which count and default differently; add "
+        f"--from {', or '.join(names)}, or leave the script in its checkout, where the program is "
+        "looked into"
+    )
+
+
+def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source], named: bool) -> str:
+    """Why no command is theirs; a trainer that is known by name has a sentence of its own."""
+    for command in commands:
+        for word in command:
+            if (name := word.rpartition("/")[2]) in _OTHERS:
+                return f"it starts {_OTHERS[name]}, whose keys are not read here"
+    message = f"no command of {_titles(sources)} is started here"
+    scripts = [w for c in commands for w in c if w.endswith(".py") and not re.search("^-|=", w)]
+    if scripts and not named:
+        projects = ", ".join(dict.fromkeys(source.project for source in sources))
+        return f"{message}; if {scripts[-1]} is of one of them, add --from {projects}"
+    programs = sorted({program for source in sources for program in source.program})
+    return f"{message}; looked for {', '.join(programs)}"
 
 
 def _titles(sources: Sequence[Source]) -> str:
     return ", ".join(source.title for source in sources)
 
 
-def _arguments(
-    path: Path, command: Sequence[str], source: Source, is_only: bool
-) -> list[str] | None:
-    """The arguments of the source's program, if the command starts it."""
-    programs = (*source.program, *(["*.py"] if source.kind and is_only else []))
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How a program is started.
+
+    Attributes:
+        launcher: The words before it.
+        program: Its path, or what its name is made of.
+        arguments: The words after it.
+    """
+
+    launcher: Sequence[str]
+    program: str
+    arguments: Sequence[str]
+
+
+def _start(command: Sequence[str], source: Source, named: bool) -> _Start | None:
+    """The start of the source's program, if the command has it. A value of an option is none."""
+    programs = (*source.program, *(source.if_named if named else ()))
     for at in range(len(command)):
+        if at and command[at - 1].startswith("--") and not _is_switch(command[at - 1]):
+            continue
         for program in programs:
             patterns = program.split()
             words = command[at : at + len(patterns)]
             if len(words) == len(patterns) and all(map(fnmatchcase, words, patterns)):
-                after = command[at + len(patterns) :]
-                return [*_processes(path, command[:at], source), *after]
+                return _Start(command[:at], words[-1], command[at + len(patterns) :])
     return None
 
 
-def _processes(path: Path, launcher: Sequence[str], source: Source) -> list[str]:
-    """The number of processes that accelerate, torchrun or deepspeed start, as an argument."""
-    if "num_processes" not in source.known:
-        return []
+def _is_switch(word: str) -> bool:
+    """Is it an option of a launcher that takes no value, or has it with it?"""
+    return word == "--" or "=" in word or word.lstrip("-").replace("-", "_") in _SWITCHES
+
+
+def _of_start(path: Path, start: _Start, source: Source, declared: Mapping[str, str]) -> list[str]:
+    """What the start of the program says, as arguments of it."""
+    arguments = _processes(path, start.launcher) if "num_processes" in source.known else []
+    if "program" in source.known:
+        arguments.append(f"--program={declared.get(PROGRAM, start.program)}")
+    return arguments
+
+
+def _processes(path: Path, launcher: Sequence[str]) -> list[str]:
+    """The number of processes that accelerate, torchrun or deepspeed start, as an argument.
+
+    accelerate counts those of all machines, the others those of each.
+    """
     start = next((at for at, word in enumerate(launcher) if word.startswith("-")), len(launcher))
     options = dict(_options(launcher[start:]))
-    for name in ("num_processes", "nproc_per_node", "num_gpus"):
-        if isinstance(options.get(name), int):
-            return [f"--num_processes={options[name]}"]
+    if isinstance(options.get("num_processes"), int):
+        return [f"--num_processes={options['num_processes']}"]
+    for name, machines in (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes")):
+        each, nodes = options.get(name), options.get(machines, 1)
+        if isinstance(each, int) and isinstance(nodes, int):
+            return [f"--num_processes={each * nodes}"]
     if isinstance(file := options.get("config_file"), str):
         try:
             text = _beside(path, file).read_text(encoding="utf-8")
@@ -152,6 +257,48 @@ def _processes(path: Path, launcher: Sequence[str], source: Source) -> list[str]
             return []
         return [f"--num_processes={_yaml(text).get('num_processes', 1)}"]
     return []
+
+
+def _declared(script: Path, folders: Sequence[str], program: str) -> Mapping[str, str]:
+    """The names that a program and its trainer declare, if its file is found near the script.
+
+    It is looked for from the script's own folder upwards, below the folders that the script changes
+    into, and below those of a package, as ``src/PACKAGE``. Nothing is run.
+    """
+    if not program.endswith(".py") or program.startswith("/"):
+        return {}
+    for folder in script.resolve().parents[:5]:
+        inner = [folder, *(folder / name for name in folders if "$" not in name)]
+        for root in [*inner, *sorted(folder.glob("src/*")), *sorted(folder.glob("*"))]:
+            if (file := root / program).is_file():
+                names = {PROGRAM: str(file)}
+                for source in (file, file.parent / "trainer/grpo_trainer.py"):
+                    if source.is_file():
+                        names |= dict.fromkeys(_names_of(source), "")
+                return names
+    return {}
+
+
+def _names_of(file: Path) -> set[str]:
+    """Classes, imported names and annotated fields."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return names
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case ast.ImportFrom(module=module, names=imported):
+                names |= {f"{module}.{alias.name}" for alias in imported}
+                names |= {alias.name for alias in imported}
+    return names
+
+
+def _seen(keys: Tree, declared: Mapping[str, str]) -> Tree:
+    """The keys, and what the program declares under ``program_fields``."""
+    return {**keys, FIELDS: frozenset(declared)} if declared else keys
 
 
 def _torn_off(commands: Sequence[Sequence[str]]) -> list[str]:
@@ -241,9 +388,11 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", name):
             close()
             changes.append((name, scalar(text)))
+        elif not argument.strip():
+            continue
         elif changes:
             values.append(scalar(argument.rstrip(",")))
-        elif argument.strip():
+        else:
             raise ValueError(f"'{argument}' follows no option; write it as --key value")
     close()
     return changes

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ast
 import operator
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
 Raw = list[str]
 """The words of one command as they are written, quotes included; an operator is a word too."""
@@ -20,6 +22,8 @@ Raw = list[str]
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=(?P<value>.*)", re.S)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!]")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w./ -]*>(?=\s|$)")
+"""``<PATH-TO-DATASET>``: for the shell a redirection, for the reader what is to be filled in."""
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _ENDS = {"fi", "done", "esac", "elif", "else", "then", "do", ";;", "}"}
 
@@ -44,13 +48,18 @@ class Script:
         return [*self.notes, *about]
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str, path: str = "", unknown_holds: bool = False) -> Script:
     """The commands of a script.
+
+    Args:
+        text: The script.
+        path: Where it is, which scripts ask for.
+        unknown_holds: Read what stands under a condition that only a run could tell.
 
     Raises:
         ValueError: A quote or a bracket is never closed.
     """
-    reader = _Reader(list(_tokens(text)))
+    reader = _Reader(list(_tokens(text)), path, unknown_holds)
     reader.block(frozenset())
     return Script(reader.commands, reader.unknown, list(dict.fromkeys(reader.notes)))
 
@@ -77,6 +86,9 @@ def _tokens(text: str) -> Iterator[str]:
             yield "\n"
         elif match := re.compile(r"<<-?\s*(['\"]?)(\w+)\1").match(text, at):
             documents.append(match[2])
+            at = match.end()
+        elif match := _PLACEHOLDER.match(text, at):
+            yield f"'{match[0]}'"
             at = match.end()
         elif match := re.compile(r"\d*(>>?|<)&?\s*").match(text, at):
             at = match.end()  # where the output goes does not matter
@@ -144,8 +156,9 @@ def _closing(text: str, at: int) -> int:
 class _Reader:
     """Follows the tokens once, from the first to the last."""
 
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.at = tokens, 0
+    def __init__(self, tokens: list[str], path: str, unknown_holds: bool) -> None:
+        self.tokens, self.at, self._path = tokens, 0, path
+        self._unknown_holds = unknown_holds
         self.commands: list[list[str]] = []
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
@@ -217,9 +230,10 @@ class _Reader:
             condition = self._until("then")
             holds = self._holds(condition) if reads and not taken else False
             if holds is None:
+                holds = self._unknown_holds
                 self.notes.append(
-                    f"if {' '.join(condition)}: only a run could tell, so what stands under it is "
-                    "not read"
+                    f"if {' '.join(condition)}: only a run could tell; what stands under it is "
+                    f"{'read' if holds else 'not read'}"
                 )
             self._reads = reads and not taken and holds is True
             taken = taken or holds is True
@@ -389,10 +403,25 @@ class _Reader:
                 at += 1
 
     def _output(self, text: str) -> str:
+        if (folder := self._folder(text)) is not None:
+            return folder
         self.unknown[text] = f"{text}: only a run of the script could tell; it stays as it is"
         return text
 
+    def _folder(self, text: str) -> str | None:
+        """What ``$(dirname "$0")`` and ``$(cd FOLDER && pwd)`` give; None for other commands."""
+        if not self._path or not text.startswith("$("):
+            return None
+        inside = text[2:-1].strip()
+        if match := re.fullmatch(r"dirname\s+(?:--\s+)?(.+)", inside, re.S):
+            return str(PurePosixPath("".join(self.expand(match[1]))).parent)
+        if match := re.fullmatch(r"cd\s+(.+?)\s*(?:&&|;)\s*pwd(?:\s+-P)?", inside, re.S):
+            return os.path.normpath("".join(self.expand(match[1])))
+        return None
+
     def _value(self, name: str) -> str:
+        if self._path and name in ("0", "BASH_SOURCE"):
+            return self._path
         if name in self._values:
             return " ".join(self._values[name])
         if name in "@*" or name.isdigit():
@@ -404,6 +433,12 @@ class _Reader:
         return text
 
     def _parameter(self, text: str) -> str:
+        if indexed := re.fullmatch(r"(\w+)\[(\d+)\]", text):
+            name, at = indexed[1], int(indexed[2])
+            if at < len(self._values.get(name, [])):
+                return self._values[name][at]
+            if name == "BASH_SOURCE" and at == 0:
+                return self._value(name)
         match = re.fullmatch(r"(\w+|[@*])(?:\[[@*]\])?(:?[-=+?]|%%?|##?)?(.*)", text, re.S)
         if match is None or (match[1] in "@*" and match[3]):
             return "" if text[:1] in ("@", "*") else self._output(f"${{{text}}}")

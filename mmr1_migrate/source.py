@@ -36,6 +36,7 @@ class Source:
         kind: The configuration, as ``--from`` names it; empty where a project has only one.
         title: Project and configuration, as the documentation names them.
         program: What a script starts, as patterns of one or several words of its command.
+        if_named: Programs besides that may be theirs, where ``--from`` names the project.
         arguments: How a command line gives the keys: ``a.b=value`` (hydra) or ``--a value``.
         config_argument: The argument that names a YAML file; empty if there is none.
         is_theirs: Are these the keys of such a configuration?
@@ -53,6 +54,7 @@ class Source:
         nullable: Keys with a default that null switches off; for others it is as good as nothing.
         whole: Keys whose value is a mapping that stays together.
         command: Our command that runs what comes out.
+        sure: Its program is its own: a command that starts it is theirs, whatever its keys.
     """
 
     project: str
@@ -74,6 +76,8 @@ class Source:
     config_argument: str = ""
     command: Command = "train"
     kind: str = ""
+    if_named: tuple[str, ...] = ()
+    sure: bool = True
 
     @property
     def known(self) -> list[str]:
@@ -130,6 +134,9 @@ def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
             f"a value is of another kind than it should be ({error}); give it as an override"
             + (f". Not known: {', '.join(unknown)}" if unknown else "")
         ) from error
+    except ZeroDivisionError as error:
+        zeros = [f"{k}={v}" for k, v in given.items() if v == 0 and not isinstance(v, bool)]
+        raise ValueError(f"{', '.join(zeros)}: one of these must be at least 1") from error
     for key, ours in source.renamed.items():
         if key in flat:
             migration.set(ours, flat.pop(key))

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from mmr1_migrate.easyr1 import EASYR1
 from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
 from mmr1_migrate.openrlhf_offline import OFFLINE
+from mmr1_migrate.r1v import FORKS
 from mmr1_migrate.source import Source
 from mmr1_migrate.trl import GRPO, RLOO
 from mmr1_migrate.trl_offline import DPO, KTO, REWARD, SFT
 from mmr1_migrate.verl import VERL
 
 SOURCES: tuple[Source, ...] = (
-    EASYR1, VERL, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1, *OFFLINE,
+    EASYR1, VERL, *FORKS, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1, *OFFLINE,
 )  # fmt: skip
 PROJECTS = tuple(dict.fromkeys(source.project for source in SOURCES))
 

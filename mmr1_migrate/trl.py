@@ -111,6 +111,10 @@ def _rewards(flat: Tree, migration: Migration) -> None:
         return
     names = [given] if isinstance(given, str) else list(given)
     weights = [weights] if isinstance(weights, int | float) else weights
+    if weights is not None and len(weights) != len(names):
+        raise ValueError(
+            f"reward_weights: {len(weights)} for {len(names)} reward_funcs; give one for each"
+        )
     functions: Tree = {}
     for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
         if name == "accuracy_reward":
@@ -275,15 +279,12 @@ def _has(*names: str) -> Any:
     return is_theirs
 
 
-def _programs(name: str) -> tuple[str, ...]:
-    return (f"trl {name}", f"{name}*.py", f"*/{name}*.py", f"trl.scripts.{name}")
-
-
 GRPO = Source(
     project="trl",
     kind="trl-grpo",
-    title="TRL GRPOConfig",
-    program=(*_programs("grpo"), *_programs("gspo")),
+    title="TRL 1.16 GRPOConfig",
+    program=(*shared.programs("grpo"), *shared.programs("gspo")),
+    if_named=("*.py",),
     arguments="options",
     config_argument="config",
     is_theirs=_has(*keys.GRPO_COMPOSED, "num_generations", "max_completion_length"),
@@ -300,8 +301,9 @@ GRPO = Source(
 RLOO = Source(
     project="trl",
     kind="trl-rloo",
-    title="TRL RLOOConfig",
-    program=_programs("rloo"),
+    title="TRL 1.16 RLOOConfig",
+    program=shared.programs("rloo"),
+    if_named=("*rloo*.py",),
     arguments="options",
     config_argument="config",
     is_theirs=_has(*keys.RLOO_COMPOSED, *keys.RLOO_RENAMED),

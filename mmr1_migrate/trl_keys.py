@@ -108,7 +108,7 @@ UNNEEDED = {
     "dataset_streaming": "records are read from a file by their positions",
     "ignore_bias_buffers": _PROCESSES,
     "datasets": "data.train takes several files with weights",
-    "trust_remote_code": "code of a model's repository is never run",
+    "trust_remote_code": "model.trust_remote_code, once you have read the code",
     "attn_implementation": "the fastest one that is installed is used",
     "model_init_kwargs": "model.dtype and the configuration of model.path",
     "quantization_config": "weights are not quantised",
@@ -506,11 +506,11 @@ KTO_SETTINGS = {
 SFT_DEFAULTS: Tree = {"learning_rate": 2e-5, "loss_type": "nll"}
 SFT_COMPOSED = {
     "loss_type": "nll: the mean over the tokens of the answers",
+    "packing": "none: sequences are always packed, but a batch counts rows",
     "completion_only_loss": "none: the loss is always of the answers only",
     "assistant_only_loss": "none: the loss is always of the answers only",
 }
 SFT_UNNEEDED = {
-    "packing": "sequences are always packed, and no one sees another",
     "packing_strategy": "sequences are always packed, and no one sees another",
     "eval_packing": "sequences are always packed, and no one sees another",
 }

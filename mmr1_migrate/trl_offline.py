@@ -43,6 +43,8 @@ def _dpo(flat: Tree, migration: Migration) -> None:
     kinds, weights = flat.pop("loss_type"), flat.pop("loss_weights", None)
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
     weights = [weights] if isinstance(weights, int | float) else weights
+    if weights is not None and len(weights) != len(kinds):
+        raise ValueError(f"loss_weights: {len(weights)} for {len(kinds)} losses; give one for each")
     share = dict(zip(kinds, weights or [1.0] * len(kinds), strict=True))
     likelihood = share.pop("sft", None)
     kind = next((name for name in share if name in keys.DPO_LOSSES), "sigmoid")
@@ -77,6 +79,14 @@ def _kto(flat: Tree, migration: Migration) -> None:
 def _sft(flat: Tree, migration: Migration) -> None:
     if (kind := flat.pop("loss_type")) not in ("nll", "chunked_nll"):
         migration.note("loss_type", kind, "no such loss here; it is nll")
+    if flat.pop("packing", False):
+        rows = flat["per_device_train_batch_size"] * flat["num_processes"]
+        rows *= int(flat["gradient_accumulation_steps"])
+        migration.note(
+            "packing", True, f"a batch of TRL's then has {rows} packed sequences of max_length="
+            f"{flat['max_length']} tokens, here {rows} rows; set data.train_batch_size to the rows "
+            "that fill them",
+        )  # fmt: skip
     for key in ("completion_only_loss", "assistant_only_loss"):
         if (only := flat.pop(key, None)) is not None:
             migration.note(key, only, "the loss is always of the answers only")
@@ -106,8 +116,9 @@ def _source(
     return Source(
         project="trl",
         kind=f"trl-{name}",
-        title=f"TRL {title}",
-        program=(f"trl {name}", f"{name}*.py", f"*/{name}*.py", f"trl.scripts.{name}"),
+        title=f"TRL 1.16 {title}",
+        program=shared.programs(name),
+        if_named=(f"{name}*.py", f"*/{name}*.py"),
         arguments="options",
         config_argument="config",
         is_theirs=_is_any(*telling),

@@ -20,6 +20,13 @@ SCHEDULES = {
 }  # fmt: skip
 
 
+def programs(name: str) -> tuple[str, ...]:
+    """TRL's own: its command, and the scripts of its repository."""
+    scripts = [f"{folder}/{name}*.py" for folder in ("examples/scripts", "trl/scripts")]
+    own = [f"trl {name}", f"trl.scripts.{name}", *scripts, *(f"*/{path}" for path in scripts)]
+    return tuple(own)
+
+
 @dataclass(frozen=True, slots=True)
 class Batches:
     """How TRL counts.
@@ -46,6 +53,10 @@ def rows_per_update(flat: Tree) -> int:
 def data(flat: Tree, migration: Migration) -> None:
     train, test = flat.pop("dataset_train_split"), flat.pop("dataset_test_split")
     name = flat.pop("dataset_name", None)
+    if not isinstance(name, str | None):
+        raise ValueError(
+            f"dataset_name={name}: it must be a name; give it as an override, dataset_name=NAME"
+        )
     if name is not None:
         migration.set("data.train", _split(name, train))
     if (subset := flat.pop("dataset_config", None)) is not None:

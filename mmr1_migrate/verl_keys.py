@@ -134,8 +134,10 @@ OLDER = {
     "reward_model.model.path": "reward.reward_model.model_path",
     "reward_model.reward_kwargs.max_resp_len": "reward.reward_kwargs.max_resp_len",
     **{
-        f"reward_model.reward_kwargs.overlong_buffer_cfg.{name}": (
-            f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        f"{section}.{name}": f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        for section in (
+            "reward_model.reward_kwargs.overlong_buffer_cfg",
+            "reward_model.overlong_buffer",  # recipe/dapo of 0.6
         )
         for name in ("enable", "len", "penalty_factor", "log")
     },
@@ -359,14 +361,14 @@ UNNEEDED = {
     "data.validation_shuffle": "a validation has all rows, so their order does not matter",
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",
     "data.filter_overlong_prompts_workers": "prompts are measured without worker processes",
-    "data.trust_remote_code": "code of a model's repository is never run",
+    "data.trust_remote_code": "model.trust_remote_code, once you have read the code",
     "data.custom_cls": "a format of your own is a file in mmr1/data/forms/catalog",
     "data.sampler": "the order of the prompts is that of a shuffle, by seed",
     "data.datagen": "data are not made while training",
     f"{MODEL}.hf_config_path": "the configuration is that of model.path",
     f"{MODEL}.tokenizer_path": "the tokenizer is that of model.path",
     f"{MODEL}.use_shm": _SPEED,
-    f"{MODEL}.trust_remote_code": "code of a model's repository is never run",
+    f"{MODEL}.trust_remote_code": "model.trust_remote_code, once you have read the code",
     f"{MODEL}.external_lib": "code of a model's repository is never run",
     f"{MODEL}.override_config": "edit the config.json of model.path",
     f"{MODEL}.enable_activation_offload": _SPEED,

@@ -91,6 +91,8 @@ def of_form(form: str, task: str | None = None) -> Convert:
 
 def with_task(sample: Sample, task: str | None, answer: object = None) -> Sample:
     """The sample with this task type and answer; None leaves what it has."""
+    if answer is None and task in (None, sample.task):
+        return sample
     return Sample(
         sample.id,
         sample.messages,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from mmr1.cpu_flags import auto_dtype
+from mmr1.machine import auto_dtype
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -46,7 +46,7 @@ class Section(BaseModel):
     with ``variant_of``, and each has a ``variant``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     variant: ClassVar[str] = ""
 
     @classmethod

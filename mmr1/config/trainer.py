@@ -12,7 +12,7 @@ from mmr1.registry import TRACKERS
 
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100
-SPLIT = ("ranks", "engines", "fsdp_size")
+SPLIT = ("ranks", "engines", "fsdp_size", "reward_ranks")
 """The keys that ``resources: auto`` decides."""
 
 
@@ -216,6 +216,11 @@ class ResourcesConfig(Section):
         description="Ranks that share each sequence, cut by tokens: for sequences whose "
         "activations one rank has no memory for",
     )
+    reward_ranks: Positive = Field(
+        1,
+        description="Processes that hold the reward models of a run on Ray, sharded over them and "
+        "on GPUs of their own. A run in one process holds them itself",
+    )
     collective_timeout_s: Coefficient = Field(
         1800, description="Seconds after which a collective operation counts as hung"
     )
@@ -243,8 +248,8 @@ class ResourcesConfig(Section):
         fields = type(self).model_fields
         if self.auto and any(getattr(self, key) != fields[key].default for key in SPLIT):
             raise ValueError(
-                "auto chooses ranks, engines and fsdp_size by the GPUs of this machine; leave them "
-                "out, or auto"
+                "auto chooses ranks, engines, fsdp_size and reward_ranks by the GPUs of this "
+                "machine; leave them out, or auto"
             )
         for key in ("fsdp_size", "context_parallel_size"):
             size = getattr(self, key)
@@ -304,7 +309,7 @@ class IterateConfig(Section):
 
     rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
     rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
-    rm_lr: Coefficient | None = Field(None, description="Its learning rate; null: optimizer.lr")
+    rm_lr: Coefficient = Field(1e-4, description="Its learning rate")
     history: str | None = Field(
         None, description="Rankings or pairs that it was trained on before the first round"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmr1.types import ContentPart, MediaRef, Message, TextPart
@@ -34,7 +34,7 @@ class Tag:
 
 def check_text(text: str) -> str:
     """Returns the text. Raises ValueError if it contains a token of chat templates or of vision."""
-    if token := _RESERVED.search(text):
+    if "<" in text and (token := _RESERVED.search(text)):  # few texts have one: all are asked
         raise ValueError(f"the text holds the model's own token {token[0]}; remove it")
     return text
 
@@ -46,7 +46,7 @@ def split_tags(text: str) -> Iterator[str | Tag]:
     ['<image>', 'Which ', '<video1>', '?']
     """
     end = 0
-    for match in TAG.finditer(text):
+    for match in TAG.finditer(text) if "<" in text else ():
         if text[end : match.start()]:
             yield text[end : match.start()]
         yield Tag(match[1], int(match[2]) if match[2] else None)
@@ -75,14 +75,15 @@ def fill(
     Raises:
         ValueError: As :func:`assign`.
     """
-    tags = [tag for _, text in turns for tag in tags_of(text)]
+    split = [(role, list(split_tags(text))) for role, text in turns]
+    tags = [piece for _, pieces in split for piece in pieces if isinstance(piece, Tag)]
     refs = iter(assign(tags, {"image": images, "video": videos}))
-    return tuple(Message(role, tuple(parts_of(text, refs))) for role, text in turns)
+    return tuple(Message(role, tuple(parts_of(pieces, refs))) for role, pieces in split)
 
 
-def parts_of(text: str, refs: Iterator[MediaRef]) -> Iterator[ContentPart]:
-    """The text with its tags replaced by the next of the media."""
-    for piece in split_tags(text):
+def parts_of(pieces: Iterable[str | Tag], refs: Iterator[MediaRef]) -> Iterator[ContentPart]:
+    """The pieces of a text with the tags among them replaced by the next of the media."""
+    for piece in pieces:
         yield next(refs) if isinstance(piece, Tag) else TextPart(check_text(piece))
 
 
@@ -148,7 +149,7 @@ def prepend(
 
     For datasets that write no tags because the media always come first.
     """
-    if any(TAG.search(text) for _, text in turns):
+    if any("<" in text and TAG.search(text) for _, text in turns):
         return list(turns)
     first = next((i for i, (role, _) in enumerate(turns) if role == "user"), None)
     if first is None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mmr1.data.lines import not_utf8
-from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, tags_of
+from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, split_tags, tags_of
 from mmr1.data.plain import Find, plain_sample
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
@@ -118,7 +118,7 @@ def _is_bare(item: MediaItem) -> bool:
 
 def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path) -> Iterator[ContentPart]:
     if isinstance(turn.content, str):
-        yield from parts_of(turn.content, refs)
+        yield from parts_of(split_tags(turn.content), refs)
         return
     for item in turn.content:
         if isinstance(item, TextItem):

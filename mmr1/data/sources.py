@@ -18,7 +18,6 @@ from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
-from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
@@ -62,6 +61,7 @@ def load_samples(
     unread: dict[str, None] = {}
     places: dict[str, str] = {}
     total = 0
+    columns = config.columns
     with _uncollected():
         for where, sample, row in _located(spec, config):
             total += 1
@@ -71,7 +71,7 @@ def load_samples(
             samples.append(apply_template(sample, template) if template else sample)
             places[sample.id] = where
             if say is not None:
-                unread |= dict.fromkeys(unread_columns(row, sample, config.columns))
+                unread |= dict.fromkeys(unread_columns(row, sample, columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
     quarantine.locate(str(spec), places.get)
@@ -101,23 +101,24 @@ def _open_large(
     template: Template | None,
     quarantine: Quarantine,
 ) -> Rows:
-    root = Path(config.media_root) if config.media_root else media_folder(spec)
+    sample_of = _reader(spec, config)
+    columns = config.columns
 
     def read(row: Any, number: int) -> Sample:
-        sample = _sample(row, Place(root, source_name(spec), number), config)
+        sample = sample_of(row, number)
         return apply_template(sample, template) if template else sample
 
     name = config.prompt_template
     facts = {
         "format": config.format_name,
-        "columns": config.columns,
-        "media_root": str(root.resolve()),
+        "columns": columns,
+        "media_root": str(_media_root(spec, config).resolve()),
         "source": source_name(spec),
         "template": Path(name).read_text() if name and Path(name).is_file() else name,
     }
 
     def unread(row: Any, sample: Sample) -> list[str]:
-        return unread_columns(row, sample, config.columns)
+        return unread_columns(row, sample, columns)
 
     rows, total, dropped = open_rows(stores, facts, read, unread)
     for where, reason in dropped:
@@ -136,26 +137,37 @@ def _located(
     spec: str | Path, config: DataConfig
 ) -> Iterator[tuple[str, Sample | ValueError, Any]]:
     """``(location, sample or error, row)`` of every row."""
-    root = Path(config.media_root) if config.media_root else media_folder(spec)
-    source = source_name(spec)
+    sample_of = _reader(spec, config)
     for index, (where, row) in enumerate(read_rows(spec)):
         if isinstance(row, ValueError):
             yield where, row, None
             continue
         try:
-            yield where, _sample(row, Place(root, source, index), config), row
+            yield where, sample_of(row, index), row
         except ValueError as error:
             yield where, error, row
 
 
-def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
-    if not isinstance(row, dict):
-        raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
-    refuse_lone_surrogates(row)
-    if config.columns:
-        sample = read_row(renamed(row, config.columns), place, "easyr1")
-        return with_own_columns(sample, row)
-    return read_row(row, place, config.format_name)
+def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample]:
+    """Reads a row of a dataset, given with its number, as a sample. Raises ValueError."""
+    root, source = _media_root(spec, config), source_name(spec)
+    columns, form = config.columns, config.format_name  # once, not for every row
+
+    def sample_of(row: Any, number: int) -> Sample:
+        if not isinstance(row, dict):
+            raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
+        refuse_lone_surrogates(row)
+        place = Place(root, source, number)
+        if not columns:
+            return read_row(row, place, form)
+        as_easyr1 = renamed(row, columns)
+        return read_row(as_easyr1, place, "easyr1", own={**as_easyr1, **row})
+
+    return sample_of
+
+
+def _media_root(spec: str | Path, config: DataConfig) -> Path:
+    return Path(config.media_root) if config.media_root else media_folder(spec)
 
 
 def source_name(spec: str | Path) -> str:

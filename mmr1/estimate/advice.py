@@ -48,6 +48,9 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
             lines = lines or ["rollout.engine=vllm: ranks and engines on GPUs of their own"]
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
+    if result.total("reward model") > 0.9 * memory:
+        more = 2 * config.resources.reward_ranks
+        lines.append(f"resources.reward_ranks={more}: half of the reward models' weights each")
     if weights > 0.9 * engine_memory:
         lines.append(
             f"rollout.engine.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "

@@ -24,7 +24,7 @@ from mmr1.estimate.memory import (
     saving_bytes,
     trainer_bytes,
 )
-from mmr1.estimate.proposal import colocated, proposed
+from mmr1.estimate.proposal import colocated, proposed, reward_ranks
 from mmr1.estimate.shapes import read_shapes
 from mmr1.rollout.engines import engine_type
 
@@ -67,6 +67,8 @@ def run_estimate(
     if gpus > 1:
         proposal = proposed(config, "train", Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
+        gpus -= reward_ranks(config, Gpus(gpus, memory), load)
+    if gpus > 1:
         for line in split_lines(config, load, gpus, memory):
             console.print(line, soft_wrap=True)
     return not changes
@@ -143,8 +145,10 @@ def _device_bytes() -> float:
 def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
     """``(owner, item, GiB)`` for a table, with a total of each owner."""
     table = []
-    for owner in ("trainer", "engine"):
+    for owner in ("trainer", "engine", "reward model"):
         items = [i for i in result.items if i.owner == owner and i.bytes]
+        if not items:
+            continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
     if config.rollout.colocated:

@@ -22,7 +22,9 @@ from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.loading import vision_token_cost
+from mmr1.trainer.models.scalar_model import is_scalar_model
 from mmr1.trainer.models.streaming import PIECE_BYTES
+from mmr1.trainer.sampling.reward_models import named_reward_models, of_reward_model
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.features import MAX_BYTES
 
@@ -46,7 +48,8 @@ class Estimate:
     """Memory of a trainer rank and of a rollout engine, each on its device.
 
     Attributes:
-        items: The uses of memory; ``owner`` is ``trainer`` or ``engine``.
+        items: The uses of memory; ``owner`` is ``trainer``, ``engine`` or, of one of
+            ``resources.reward_ranks``, ``reward model``.
         sync_bytes: Weights that every step sends to each engine.
     """
 
@@ -67,7 +70,10 @@ def estimate(config: Config, load: Load) -> Estimate:
         ValueError: The model's configuration cannot be read.
     """
     shapes = read_shapes(config)
-    items = (*_trainer(config, shapes, load), *_engine(config, shapes, load))
+    rewards = reward_models_bytes(config, load, config.resources.reward_ranks)
+    owner = "reward model" if config.distributed else "trainer"
+    of_rewards = [Item(owner, "reward models", rewards)] if rewards else []
+    items = (*_trainer(config, shapes, load), *of_rewards, *_engine(config, shapes, load))
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
 
 
@@ -75,6 +81,27 @@ def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> flo
     """Bytes of one of so many ranks."""
     with_ranks = config.changed({"resources.ranks": ranks, "resources.auto": False})
     return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
+
+
+def reward_models_bytes(config: Config, load: Load, ranks: int) -> float:
+    """Bytes of the reward models of a run on one of so many ranks; 0 where there are none.
+
+    Weights, what ranks gather of them, and what a layer works on: they only score. One that is not
+    there yet is taken to be as large as the policy.
+
+    Raises:
+        ValueError: The configuration of one cannot be read.
+    """
+    total = working = 0.0
+    for key, path in named_reward_models(config).items():
+        own = of_reward_model(config, path if is_scalar_model(path) else config.model.path)
+        shapes, width = read_shapes(own, key), WIDTHS[own.model.dtype]
+        total += width * shapes.weights / ranks
+        if ranks > 1:
+            total += width * (shapes.outside_layers + 2 * shapes.layer)
+        tokens = _micro_batch(own, shapes, load).tokens
+        working = max(working, width * _layer_elements(shapes.model.language) * tokens)
+    return total + working
 
 
 def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:

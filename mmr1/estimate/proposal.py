@@ -18,9 +18,10 @@ from mmr1.estimate.advice import advice
 from mmr1.estimate.gpu_split import Step, best_split
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
-from mmr1.estimate.memory import GIB, holds_an_engine, trainer_bytes
+from mmr1.estimate.memory import GIB, holds_an_engine, reward_models_bytes, trainer_bytes
 from mmr1.estimate.shapes import read_shapes
 from mmr1.rollout.engines import engine_type
+from mmr1.trainer.sampling.reward_models import named_reward_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,13 @@ def proposed(
     if resume and (before := _of_the_run(config, gpus)) is not None:
         return Proposal(_with(config, before), str(before))
     refused: list[str] = []
-    for choice in _choices(config, command, gpus, load, refused):
+    held = 0
+    if command == "eval" or _samples(config, command):
+        held = reward_ranks(config, gpus, load)
+    left = Gpus(gpus.count - held, gpus.memory)
+    for choice in _choices(config, command, left, load, refused):
+        if held:
+            choice = _beside(choice, held)
         try:
             return Proposal(_checked(_with(config, choice)), str(choice))
         except ValueError as error:
@@ -98,6 +105,26 @@ def proposed(
     return Proposal(_with(config, one), str(one))
 
 
+def reward_ranks(config: Config, gpus: Gpus, load: Load | None = None) -> int:
+    """GPUs that the reward models of a run take beside ranks and engines; 0 without any.
+
+    Args:
+        load: Default: measured on the training data.
+    """
+    if not named_reward_models(config):
+        return 0
+    load = load or measured_or_longest(config)[0]
+    numbers = range(1, gpus.count + 1)
+    fitting = (n for n in numbers if reward_models_bytes(config, load, n) <= 0.9 * gpus.memory)
+    return next(fitting, gpus.count)
+
+
+def _beside(choice: Choice, held: int) -> Choice:
+    """The choice, beside so many ranks for reward models."""
+    own = {"resources.reward_ranks": held} if held > 1 else {}
+    return Choice({**choice.values, **own}, f"{choice.why}, beside {held} for the reward models")
+
+
 def _choices(
     config: Config, command: Command, gpus: Gpus, load: Load | None, refused: list[str]
 ) -> Iterator[Choice]:
@@ -107,6 +134,8 @@ def _choices(
         refused.append(
             "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
         )
+    elif count < 2:
+        refused.append("the reward models leave less than two GPUs")
     elif command == "eval":
         width = config.rollout.tensor_parallel_size
         if width > count:

@@ -22,9 +22,10 @@ from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engines import engine_type
 from mmr1.trainer.distributed.cluster import engines_on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
-from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.evaluate import Evaluation, decodings, evaluate, prompt_scores
 from mmr1.trainer.validation.statistics import Paired, paired
@@ -74,7 +75,8 @@ def run_evaluations(
     """
     results: Results = {}
     with ExitStack() as stack:
-        tasks = [_task(stack, functions, *pair) for pair in _pairs(config)]
+        values = stack.enter_context(reward_model_values(config.for_command("eval")))
+        tasks = [_task(stack, functions, values, *pair) for pair in _pairs(config)]
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         for model in dict.fromkeys(task.model for task in tasks):
             tasks_of_model = [task for task in tasks if task.model == model]
@@ -114,12 +116,13 @@ def _config_of_pair(config: Config, model: str, records: str) -> Config:
 def _task(
     stack: ExitStack,
     functions: Mapping[str, RewardFunction],
+    values: Mapping[str, GroupValues],
     model: str,
     data: str,
     config: Config,
     folder: Path | None,
 ) -> Task:
-    own = {**reward_models(config), **functions}
+    own = {**reward_models(config, values), **functions}
     composite_reward = stack.enter_context(build_composite_reward(config.rewards, own))
     inputs = check_inputs(config, composite_reward, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None

@@ -21,6 +21,7 @@ REWARDS = Registry(
         "format": "mmr1.rewards.shaping.format:format",
         "iou": "mmr1.rewards.grounding.iou:iou",
         "judge": "mmr1.rewards.judges.judge:JudgeReward",
+        "length_bonus": "mmr1.rewards.shaping.length:length_bonus",
         "length_cosine": "mmr1.rewards.shaping.length:length_cosine",
         "math": "mmr1.rewards.math.equality:math",
         "numeric": "mmr1.rewards.math.numeric:numeric",
@@ -64,7 +65,7 @@ GOLD_CHECKS = {
 }
 
 # Built-ins that need the accuracy of another reward function; their option ``of`` names it.
-DERIVED = ("length_cosine", "temporal_contrast")
+DERIVED = ("length_bonus", "length_cosine", "temporal_contrast")
 
 # Task types (of our converters and of other projects' records) to their reward function.
 TASKS = {

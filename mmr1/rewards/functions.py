@@ -25,6 +25,7 @@ from mmr1.rewards.item import (
     RewardItem,
     as_reward,
     group_means,
+    group_values,
     invalid,
     reward_of_exception,
     without_accuracy,
@@ -176,7 +177,7 @@ class DerivedReward:
         self._of = str(options.get("of", "math"))
         function_options = {k: v for k, v in options.items() if k != "of"}
         check_options(function, function_options, name)
-        measurable = ("accuracy", "group_accuracy", "shuffled_accuracy")
+        measurable = ("accuracy", "group_accuracy", "group_accuracies", "shuffled_accuracy")
         self._measured = [n for n in measurable if n in inspect.signature(function).parameters]
         self._arguments = bind(function, {**function_options, **dict.fromkeys(self._measured, 0.0)})
         self._reuse = self._of in earlier
@@ -192,12 +193,12 @@ class DerivedReward:
             accuracies = [value[self._of] for value in values]
         else:
             accuracies = self._accuracy.score(items, values)
-        means = group_means(
+        groups = group_values(
             [(item.group, reward) for item, reward in zip(items, accuracies, strict=True)]
         )
         shuffled_means = self._shuffled(items) if "shuffled_accuracy" in self._measured else {}
         return [
-            self._derive(item, reward, means.get(item.group), shuffled_means.get(item.group))
+            self._derive(item, reward, groups.get(item.group, []), shuffled_means.get(item.group))
             for item, reward in zip(items, accuracies, strict=True)
         ]
 
@@ -222,14 +223,15 @@ class DerivedReward:
         self,
         item: RewardItem,
         accuracy: Reward,
-        group_accuracy: float | None,
+        group: Sequence[float],
         shuffled_accuracy: float | None,
     ) -> Reward:
         if not accuracy.valid:
             return without_accuracy(self._of, accuracy)
         accuracies = {
             "accuracy": accuracy.value,
-            "group_accuracy": group_accuracy,
+            "group_accuracy": sum(group) / len(group),
+            "group_accuracies": group,
             "shuffled_accuracy": shuffled_accuracy,
         }
         if item.shuffled is None and "shuffled_accuracy" in self._measured:

@@ -56,13 +56,18 @@ class RewardItem:
     earlier: Mapping[str, Any] = field(default_factory=dict)
 
 
-def group_means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
-    """The mean of the valid rewards of each group."""
+def group_values(rewards: Sequence[tuple[int, Reward]]) -> dict[int, list[float]]:
+    """The valid rewards of each group."""
     groups: dict[int, list[float]] = {}
-    for group, reward in values:
+    for group, reward in rewards:
         if reward.value is not None:
             groups.setdefault(group, []).append(reward.value)
-    return {group: sum(group_values) / len(group_values) for group, group_values in groups.items()}
+    return groups
+
+
+def group_means(rewards: Sequence[tuple[int, Reward]]) -> dict[int, float]:
+    """The mean of the valid rewards of each group."""
+    return {group: sum(values) / len(values) for group, values in group_values(rewards).items()}
 
 
 def without_accuracy(of: str, reward: Reward) -> Reward:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S
+from mmr1.progress import WAIT_S, doing
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -21,6 +21,7 @@ from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
@@ -82,7 +83,8 @@ def training_steps(
         return last
     timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
@@ -91,7 +93,7 @@ def training_steps(
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, inputs.media)
+        steps = build_step_reward_manager(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
@@ -227,11 +229,10 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with PhaseTimer("end", WAIT_S)("evaluating the last weights"):
-                result = validation.evaluate(lambda mode, groups: None)
-        else:
-            _, result = validation.last
-        run.record_evaluation(result)
+            with doing("evaluating the last weights"):
+                validation(config.trainer.steps)
+        assert validation.last is not None
+        run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
@@ -275,8 +276,7 @@ def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Valida
     )
 
     def record(step: int, scored: Scored) -> None:
-        for mode, groups in scored.items():
-            sampling.run.directory.log_rollouts(step, groups, inputs.media, mode=mode)
+        sampling.run.directory.log_validation(step, scored, inputs.media)
 
     return Validation(lambda keep: of_held_out(keep=keep), record)
 

@@ -44,6 +44,12 @@ def resolve_media(root: Path, name: str) -> Path:
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
             "(data.media_root, --media-root) to the folder the paths are relative to"
         )
+    return _as_path(path)
+
+
+@lru_cache(maxsize=1 << 14)
+def _as_path(path: str) -> Path:
+    """Records about one medium share its path, which takes as long to make as the rest."""
     return Path(path)
 
 

@@ -3,7 +3,8 @@
     python scripts/bench/data.py --records 20000 --before ../another/checkout
 
 Makes a dataset of questions about pictures, several about each, and runs every command on it in
-new processes. ``--before`` names a checkout of another version of this repository to compare with.
+new processes. ``--before`` names a checkout of another version of this repository to compare with:
+with ``--repeat 5`` both run five times, in turn, and the least of each counts.
 Memory is that of all processes of a command together: shared pages count once (PSS).
 """
 
@@ -25,6 +26,8 @@ import numpy as np
 import psutil
 from PIL import Image
 
+FEW = 4000
+"""Rows of a dataset that is converted in the time that the command takes to start."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = """
 import sys, time
@@ -43,6 +46,7 @@ def main() -> None:
     parser.add_argument("--share", type=int, default=4, help="records about one picture")
     parser.add_argument("--side", type=int, default=224, help="of a picture, in pixels")
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each; the least counts")
     parser.add_argument("--only", nargs="*", help="commands to run; default: all")
     parser.add_argument("--folder", type=Path, help="keep and reuse the dataset here")
     args = parser.parse_args()
@@ -53,11 +57,17 @@ def main() -> None:
         for name, command in commands(folder, args.records).items():
             if args.only and name not in args.only:
                 continue
-            row: dict[str, Any] = {"command": name}
+            runs: dict[Path, list[dict[str, float]]] = {REPOSITORY: []}
             if args.before:
-                before = measured(command, Path(scratch), args.before)
-                row |= {f"{key}, before": value for key, value in before.items()}
-            row |= measured(command, Path(scratch), REPOSITORY)
+                runs = {args.before: [], **runs}
+            for _ in range(args.repeat):
+                for code, figures in runs.items():
+                    figures.append(measured(command, Path(scratch), code))
+            row: dict[str, Any] = {"command": name}
+            for code, figures in runs.items():
+                least = {key: min(figure[key] for figure in figures) for key in figures[0]}
+                end = "" if code == REPOSITORY else ", before"
+                row |= {f"{key}{end}": value for key, value in least.items()}
             if args.before:
                 row["before / after"] = row["wall s, before"] / row["wall s"]
             rows.append(row)
@@ -75,6 +85,8 @@ def commands(folder: Path, records: int) -> dict[str, list[str]]:
     return {
         "convert": [*data, "convert", "easyr1", "--input", str(folder / "rows.jsonl"),
                     "--output", "OUT/out"],
+        "convert rows": [*data, "convert", "rows", "--input", str(folder / "few.jsonl"), "--map",
+                         "question=problem,answer=answer,image=images", "--output", "OUT/out"],
         "validate": [*data, "validate", train],
         "stats": [*data, "stats", train],
         "split": [*data, "split", train, "train=0.9", "eval=0.1", "--output", "OUT/out"],
@@ -102,6 +114,7 @@ def make(folder: Path, records: int, share: int, side: int) -> None:
         (folder / "records.jsonl").open("w") as train,
         (folder / "test.jsonl").open("w") as test,
         (folder / "rows.jsonl").open("w") as rows,
+        (folder / "few.jsonl").open("w") as few,
     ):
         for number in range(records):
             path = f"images/{number // share}.jpg"
@@ -117,6 +130,8 @@ def make(folder: Path, records: int, share: int, side: int) -> None:
                 test.write(json.dumps(record) + "\n")
             row = {"problem": f"<image>{text}", "images": [path], "answer": record["answer"]}
             rows.write(json.dumps(row) + "\n")
+            if number < FEW:
+                few.write(json.dumps(row) + "\n")
     (folder / "made").touch()
 
 
@@ -173,7 +188,7 @@ class Peak(threading.Thread):
 
 
 def _cell(value: object) -> str:
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from page_table import write_or_check
 
+from mmr1_migrate.r1v import FORKS
 from mmr1_migrate.source import Source
 from mmr1_migrate.sources import PROJECTS, SOURCES
 
@@ -32,15 +33,18 @@ def _tables() -> Iterator[tuple[str, list[str]]]:
             yield f"{title}: former name | today", names
     for project in PROJECTS:
         kinds = {s.title: list(_rows(s)) for s in SOURCES if s.project == project}
-        shown: set[str] = set()
+        is_fork = project == FORKS[0].project  # of R1-V; what TRL's tables have is not repeated
+        shown = {row for s in SOURCES if is_fork and s.kind == "trl-grpo" for row in _rows(s)}
         if len(kinds) > 1:
             first, *others = kinds.values()
-            rows = [row for row in first if all(row in other for other in others)]
+            rows = [
+                row for row in first if row not in shown and all(row in other for other in others)
+            ]
             shown |= set(rows)
             yield f"all of {next(iter(kinds)).split()[0]} | its default | here", rows
         for title, rows in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
-            own = [row for row in rows if row not in shown]
-            yield f"{title} | its default | here", own
+            if own := [row for row in rows if row not in shown]:
+                yield f"{title} | its default | here", own
             shown |= set(rows)
 
 

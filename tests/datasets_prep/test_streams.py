@@ -24,7 +24,8 @@ from datasets_prep.stats import percentile
 from datasets_prep.validate import check_piece, validate
 from mmr1.data.lines import Piece, line_numbers, pieces
 from mmr1.data.record import read_records, write_records
-from mmr1.parallel import cores, in_order, one_pool
+from mmr1.machine import cores
+from mmr1.parallel import in_order, one_pool
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from tests.vision.media import encoded, noise
 

@@ -72,7 +72,7 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1):
     (tmp_path / "run.sh").write_text(SCRIPT)
     code, output, message = mmr1("migrate", tmp_path / "run.sh", "seed=7")
     assert code == 0, message
-    assert "read as TRL GRPOConfig" in output
+    assert "read as TRL 1.16 GRPOConfig" in output
     assert "num_genrations: 4: no key that is known here, and left out (did you mean" in output
     ours = config_from(yaml.safe_load(output))
     # 8 rows, 8 processes, 8 steps: 512 completions of 8 per prompt; half of them per update.

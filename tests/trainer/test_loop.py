@@ -112,7 +112,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
         reference=reference,
         coefficients=Coefficients(config.algorithm),
         media=media,
-        steps=build_step_reward_manager(config, family, media),
+        steps=build_step_reward_manager(config, family, {}),
         critic=build_critic(config, inputs),
     )
     return list(train(config, parts)), model, reference

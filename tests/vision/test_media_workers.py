@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from mmr1.config import Config
-from mmr1.parallel import cores
+from mmr1.machine import cores
 from mmr1.vision.build import media_workers
 
 

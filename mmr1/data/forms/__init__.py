@@ -98,8 +98,14 @@ def named_form(name: str) -> Form:
     return form
 
 
-def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
+def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = None) -> Sample:
     """A row as a sample. Its format is recognised by its keys unless ``form`` names it.
+
+    Args:
+        row: With the names of columns that its format has.
+        place: Where it is.
+        form: Its format.
+        own: The row with the columns that reward functions ask for, where others were renamed.
 
     Raises:
         ValueError: The row cannot be used.
@@ -113,7 +119,7 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
         if name in _RECORDS:
             return sample
         refuse_bare_letter(sample, row)
-        return with_own_columns(sample, row)
+        return with_own_columns(sample, row if own is None else own)
     except ValueError:
         raise
     except KeyError as error:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmr1.rewards.answers.choice import named_option
-
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 # "A. cat", "(B) dog", "C: bee", "D) ant"
@@ -51,6 +49,8 @@ class Options:
         Raises:
             ValueError: It is none of the options, or could be two of them.
         """
+        from mmr1.rewards.answers.choice import named_option  # for few datasets, and not light
+
         text = str(answer).strip()
         letter = named_option(text, self.by_letter) if text else None
         shown = ", ".join(f"{letter}. {option}" for letter, option in self.by_letter.items())

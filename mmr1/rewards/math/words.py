@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import cache
 
 # Not by word2number or num2words: docs/decisions.md says why.
 _ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -39,14 +40,6 @@ _MULTIPLE = rf"(?:{_LITERAL}|an?|{_UP_TO_99})(?:{_FACTOR})+"
 _PART = rf"(?:half|(?:\d+|an?|{_UP_TO_99})[\s-](?:{'|'.join(_PARTS)})s?){_END}"
 _POINT = rf"{_TO_999}\spoint(?:\s(?:{'|'.join(_ONES)}){_END})+"
 _SIGN = r"(?:minus|negative)\s+"
-_NUMBER = re.compile(
-    rf"(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
-    rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
-    rf"|(?P<whole>(?P<cardinal>{_CARDINAL})(?!{_FACTOR})|(?P<multiple>{_MULTIPLE})"
-    rf"|(?P<literal>{_LITERAL}))"
-    rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)",
-    re.IGNORECASE,
-)
 _TOKEN = re.compile(r"[a-z]{3,}")
 _AROUND = {*_SMALL, *_FACTORS, "minus", "negative", "half", "halve"}
 _AROUND |= {f"{word}s" for word in _AROUND}
@@ -67,6 +60,19 @@ _CHINESE = re.compile(
 )
 
 
+@cache
+def _number() -> re.Pattern[str]:
+    """Numbers in words. Compiled with the first: it takes longer than all else here to import."""
+    return re.compile(
+        rf"(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
+        rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
+        rf"|(?P<whole>(?P<cardinal>{_CARDINAL})(?!{_FACTOR})|(?P<multiple>{_MULTIPLE})"
+        rf"|(?P<literal>{_LITERAL}))"
+        rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)",
+        re.IGNORECASE,
+    )
+
+
 def has_number_word(text: str) -> bool:
     """Whether a word for a number, or for a share or multiple of one, stands in a text."""
     return not _AROUND.isdisjoint(_TOKEN.findall(text.lower()))
@@ -84,7 +90,7 @@ def with_digits(text: str) -> str:
         text = _CHINESE.sub(_read_chinese, text)
     if _ANY.isdisjoint(_TOKEN.findall(text.lower())):
         return text
-    return _NUMBER.sub(_read, text)
+    return _number().sub(_read, text)
 
 
 def _read(match: re.Match[str]) -> str:

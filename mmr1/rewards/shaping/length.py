@@ -40,6 +40,44 @@ def length_cosine(
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
+def length_bonus(
+    completion: str,
+    accuracy: float,
+    group_accuracies: Sequence[float],
+    token_ids: Sequence[int],
+    *,
+    min_length: int,
+    max_length: int,
+    bonus: float = 0.2,
+    correct_above: float = 0.5,
+) -> float:
+    """``bonus`` for a right answer of ``min_length`` to ``max_length`` tokens; else 0.
+
+    Only in groups with two right answers or more, as in the code of Video-R1, which takes 320 to
+    512 tokens (Feng et al. 2025, https://arxiv.org/abs/2503.21776).
+
+    Args:
+        completion: The whole completion.
+        accuracy: Its accuracy, from the reward function that ``of`` names.
+        group_accuracies: Those of its group.
+        token_ids: Its tokens.
+        min_length: Tokens from which the bonus is paid.
+        max_length: Tokens up to which it is paid.
+        bonus: The reward of such an answer.
+        correct_above: An answer is right above this accuracy.
+
+    >>> length_bonus("...", 1.0, [1.0, 1.0], range(400), min_length=320, max_length=512)
+    0.2
+    """
+    if not 0 < min_length <= max_length:
+        raise ValueError(
+            f"min_length={min_length}: it must be above 0 and at most max_length={max_length}"
+        )
+    right = sum(a > correct_above for a in group_accuracies)
+    fits = min_length <= _length(completion, token_ids) <= max_length
+    return bonus if accuracy > correct_above and right > 1 and fits else 0.0
+
+
 def overlong(completion: str, token_ids: Sequence[int], *, max_length: int, buffer: int) -> float:
     """DAPO's soft overlong penalty.
 

@@ -94,20 +94,13 @@ def engines_on_ray(config: Config) -> Iterator[RayEngines]:
 
 
 @contextmanager
-def workers(
-    config: Config, ranks: int, engines: int, build: Build[Built] | None = None
-) -> Iterator[tuple[AllRanks[Built], RayEngines]]:
-    """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
-
-    Args:
-        build: Builds what the ranks hold; None where there are none.
+def connected(config: Config, processes: int) -> Iterator[None]:
+    """The cluster that ``resources`` names, or a local one with room for so many processes; the
+    one that is connected already, if any.
 
     Raises:
-        ValueError: Ray is not installed, the cluster does not let us in, or a worker refused its
-            configuration.
-        WorkerLostError: The cluster has less than ``resources`` asks for.
+        ValueError: Ray is not installed, or the cluster does not let us in.
     """
-    config = of_workers(config, ranks, engines)
     try:
         import ray
     except ImportError as error:
@@ -116,13 +109,56 @@ def workers(
             f"installed ({error}); install 'mmr1[ray]', or set resources.ranks=1 "
             "resources.engines=1"
         ) from error
+    if ray.is_initialized():
+        yield
+        return
+    address = config.resources.cluster.address
+    if address is None:
+        start_local_cluster(processes)
+    else:
+        join_cluster(address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def workers(
+    config: Config,
+    ranks: int,
+    engines: int,
+    build: Build[Built] | None = None,
+    name: str = "rank",
+    beside: int = 0,
+) -> Iterator[tuple[AllRanks[Built], RayEngines]]:
+    """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
+
+    Args:
+        build: Builds what the ranks hold; None where there are none.
+        name: Of the files in which ranks write their stacks.
+        beside: So many processes will be started beside these.
+
+    Raises:
+        ValueError: Ray is not installed, the cluster does not let us in, or a worker refused its
+            configuration.
+        WorkerLostError: The cluster has less than ``resources`` asks for.
+    """
+    config = of_workers(config, ranks, engines)
+    with (
+        connected(config, ranks + engines + beside),
+        _started(config, ranks, engines, build, name) as started,
+    ):
+        yield started
+
+
+@contextmanager
+def _started(
+    config: Config, ranks: int, engines: int, build: Build[Built] | None, name: str
+) -> Iterator[tuple[AllRanks[Built], RayEngines]]:
+    import ray
+
     resources = config.resources
-    joined = ray.is_initialized()
-    if not joined:
-        if resources.cluster.address is None:
-            start_local_cluster(ranks + engines)
-        else:
-            join_cluster(resources.cluster.address)
     actors: list[Actor[Any]] = []
     reserved: list[Any] = []
     begin = time.time()
@@ -152,7 +188,7 @@ def workers(
             get([new.start(Engine.build, colocated)])
             return new
 
-        trainers = [start(Rank, i, i, build) for i in range(ranks)]
+        trainers = [start(Rank, i, i, build, name) for i in range(ranks)]
         samplers = [start(Engine, ranks + i) for i in range(engines)]
         rendezvous = get([rank.start(Rank.open_rendezvous) for rank in trainers[:1]])
         building = [engine.start(Engine.build, colocated) for engine in samplers]
@@ -187,8 +223,6 @@ def workers(
             ray.kill(actor.handle)
         for group in reserved:  # else it would last as long as the connection
             ray.util.remove_placement_group(group)
-        if not joined:
-            ray.shutdown()
 
 
 def of_workers(config: Config, ranks: int, engines: int) -> Config:
@@ -215,7 +249,7 @@ def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeE
     """
     written = [
         path
-        for path in sorted(folder.glob("rank_*.stacks"))
+        for path in sorted(folder.glob("*rank_*.stacks"))
         if path.stat().st_size and path.stat().st_mtime >= begin
     ]
     if not written:

@@ -93,12 +93,15 @@ class Rank:
 
     Args:
         on_machine: Ranks on this machine.
+        name: Of the file of ``stacks``.
 
     Attributes:
         stacks: File for the stack traces of a collective call that hangs.
     """
 
-    def __init__(self, config: Config, on_machine: int, rank: int, build: Build[Any]) -> None:
+    def __init__(
+        self, config: Config, on_machine: int, rank: int, build: Build[Any], name: str = "rank"
+    ) -> None:
         self.config, self._rank, self._build = config, rank, build
         self._on_machine = on_machine
         self._listener: socket.socket | None = None
@@ -107,7 +110,7 @@ class Rank:
         self._sources: dict[str, RankSource] = {}
         self._kept: dict[int, KeptSource] = {}
         self._trace: profile | None = None
-        self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
+        self.stacks = Path(config.trainer.output_dir).resolve() / f"{name}_{rank}.stacks"
 
     def open_rendezvous(self) -> str:
         """Listen where the ranks will meet; returns ``host:port`` on this rank's node."""

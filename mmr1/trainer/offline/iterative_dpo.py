@@ -22,6 +22,7 @@ from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.ray_policy import RayLearner
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
@@ -62,7 +63,8 @@ def iterative_dpo_steps(
     check_loss(config.dpo)
     timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)

@@ -186,6 +186,17 @@ class RunDirectory:
             self._dropped = len(rows)
             self._summary.quarantined = list(rows)
 
+    def log_validation(
+        self, step: int, scored: Mapping[str, Iterable[ScoredGroup]], media: MediaCache
+    ) -> None:
+        """Write the completions of a validation, by its way of decoding, in place of earlier ones.
+
+        A run that was killed at its end evaluates again.
+        """
+        (self.path / "validation" / f"step_{step:06d}.jsonl").unlink(missing_ok=True)
+        for mode, groups in scored.items():
+            self.log_rollouts(step, groups, media, mode=mode)
+
     def log_rollouts(
         self,
         step: int,

@@ -181,8 +181,10 @@ def _loss_weights(
     algorithm: Algorithm,
     max_tokens: int | None,
 ) -> torch.Tensor:
-    """``[B, R]``: ``token_weights`` of all sequences, or of those of each mini-batch."""
-    if len(parts) == 1 or algorithm.config.loss.agg_scope != "mini-batch":
+    """``[B, R]``: ``token_weights`` of those of each mini-batch, or of all sequences together."""
+    if algorithm.config.loss.agg_scope == "rollout":
+        return token_weights(mask, algorithm.loss_agg_mode, max_tokens) * len(parts)
+    if len(parts) == 1:
         return token_weights(mask, algorithm.loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
     for part in parts:

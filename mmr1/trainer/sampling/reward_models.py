@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from mmr1.config import Config, RewardFunctionConfig
+from mmr1.config import Config, ProcessAdvantage, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.loading import build_packed_model, load_scalar_model
+from mmr1.trainer.models.loading import LoadModel, build_packed_model, load_here
 from mmr1.trainer.models.scalar_model import (
     HEAD_FILE,
     PackedScalarModel,
+    at_the_end,
     is_scalar_model,
-    rewards_of,
     supervision_of,
 )
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
@@ -36,17 +39,101 @@ from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
+GroupValues = Callable[[Sequence[RolloutGroup]], torch.Tensor]
+"""``[B, R]`` of the completions of groups: a reward model's number at each token."""
 
-def reward_models(config: Config) -> dict[str, RewardFunction]:
-    """The reward models of ``rewards.functions`` by name, loaded.
+STEP_REWARDS = "algorithm.advantage.step_rewards"
+
+
+def named_reward_models(config: Config) -> dict[str, str]:
+    """The keys that name reward models, and their paths as they are; they may not be there yet."""
+    named = {_key(name): str(f.options.get("path")) for name, f in _functions(config)}
+    advantage = config.algorithm.advantage
+    if config.command == "eval" or not isinstance(advantage, ProcessAdvantage):
+        return named
+    if Path(advantage.step_rewards).is_dir():
+        named[STEP_REWARDS] = advantage.step_rewards
+    return named
+
+
+def reward_model_paths(config: Config) -> dict[str, str]:
+    """The reward models of a run, and for each the key that names it.
 
     Raises:
         ValueError: A path is missing, or holds no reward model.
     """
+    for name, function in _functions(config):
+        _path_of(_key(name), function)
+    named = named_reward_models(config)
+    if STEP_REWARDS in named:
+        refuse_others_than_of_steps(named[STEP_REWARDS])
+    return {path: key for key, path in named.items()}
+
+
+def _functions(config: Config) -> list[tuple[str, RewardFunctionConfig]]:
+    """Those of ``rewards.functions`` that are reward models, by name."""
+    functions = config.rewards.functions.items()
+    return [(name, f) for name, f in functions if (f.use or name) == REWARD_MODEL]
+
+
+def _key(name: str) -> str:
+    return f"rewards.functions.{name}.options.path"
+
+
+def _path_of(key: str, function: RewardFunctionConfig) -> str:
+    path = function.options.get("path")
+    if not set(function.options) <= {"path", "reduce"} or not isinstance(path, str):
+        raise ValueError(
+            f"a reward model takes {key}, a checkpoint of mmr1 rm, and for one of steps reduce "
+            f"({', '.join(REDUCTIONS)})"
+        )
+    if not is_scalar_model(path):
+        raise ValueError(f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm")
+    return path
+
+
+def build_reward_models(
+    config: Config,
+    family: ModelFamily | None = None,
+    media: MediaCache | None = None,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> dict[str, PackedScalarModel]:
+    """The reward models of a run by path, none of which is trained here.
+
+    Args:
+        family, media: Those of the policy. A reward model has its own.
+        process_group: The ranks that compute together, if any.
+        load: Where there are any, it spreads a model over them.
+    """
+    built = {}
+    for path, key in reward_model_paths(config).items():
+        own = of_reward_model(config, path)
+        model = load(own.model, False, key, head=True)
+        of_path = family_of(own)
+        inputs = ModelInputs(of_path, media_cache(of_path, own))
+        packed = build_packed_model(own, model.backbone, inputs, 1.0, FeatureCache(), process_group)
+        built[path] = PackedScalarModel(model, packed, read="at")
+    return built
+
+
+def of_reward_model(config: Config, path: str) -> Config:
+    """The configuration with the reward model in the policy's place."""
+    return config.changed(model=config.model.changed(path=path, lora=None))
+
+
+def reward_models(config: Config, values: Mapping[str, GroupValues]) -> dict[str, RewardFunction]:
+    """The reward models of ``rewards.functions`` by name, as reward functions.
+
+    Args:
+        values: Of each path.
+
+    Raises:
+        ValueError: ``reduce`` does not go with a reward model, or is unknown.
+    """
     return {
-        name: RewardModelReward(config, f"rewards.functions.{name}.options.path", function)
-        for name, function in config.rewards.functions.items()
-        if function.use == REWARD_MODEL or (function.use is None and name == REWARD_MODEL)
+        name: RewardModelReward(config, _key(name), function, values)
+        for name, function in _functions(config)
     }
 
 
@@ -61,30 +148,23 @@ REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 class RewardModelReward:
     """Scores completions with a model that ``mmr1 rm`` trained; its tokenizer is the policy's."""
 
-    def __init__(self, config: Config, key: str, function: RewardFunctionConfig) -> None:
-        path, reduce = function.options.get("path"), function.options.get("reduce")
-        if not set(function.options) <= {"path", "reduce"} or not isinstance(path, str):
-            raise ValueError(
-                f"a reward model takes {key}, a checkpoint of mmr1 rm, and for one of steps reduce "
-                f"({', '.join(REDUCTIONS)})"
-            )
-        if not is_scalar_model(path):
-            raise ValueError(
-                f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm"
-            )
-        model = config.model.changed(path=path, lora=None)
-        model_config = config.changed(model=model)
-        self._family = family_of(model_config)
-        media = media_cache(self._family, model_config)
+    def __init__(
+        self,
+        config: Config,
+        key: str,
+        function: RewardFunctionConfig,
+        values: Mapping[str, GroupValues],
+    ) -> None:
+        path, reduce = _path_of(key, function), function.options.get("reduce")
+        self._family = family_of(of_reward_model(config, path))
         of_steps = supervision_of(path).kind == "process"
         _check_reduction(key, reduce, of_steps)
         self._rewards: Callable[[Sequence[RolloutGroup]], list[Reward]]
         if of_steps:
-            judge = ProcessRewardModel(config, key, path, self._family, media)
+            judge = ProcessRewardModel(path, self._family, values[path])
             self._rewards = partial(_reduced, judge, REDUCTIONS[reduce or "min"])
         else:
-            scalar_model = _loaded(model_config, key, path, self._family, media)
-            self._rewards = partial(_at_the_end, scalar_model)
+            self._rewards = partial(_at_the_end, values[path])
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """Each completion's value: at its last token, or from the chances of its steps."""
@@ -121,8 +201,8 @@ def _check_reduction(key: str, reduce: Any, of_steps: bool) -> None:
         raise ValueError(f"reduce={reduce} beside {key} is none of {', '.join(REDUCTIONS)}")
 
 
-def _at_the_end(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> list[Reward]:
-    return [Reward(value) for value in rewards_of(scalar_model, groups).tolist()]
+def _at_the_end(values: GroupValues, groups: Sequence[RolloutGroup]) -> list[Reward]:
+    return [Reward(value) for value in at_the_end(values(groups), groups).tolist()]
 
 
 def _reduced(
@@ -141,28 +221,26 @@ StepChances = tuple[tuple[int, float], ...]
 """For each step of a completion the index of its last token and the chance that it is right."""
 
 
+def refuse_others_than_of_steps(path: str) -> None:
+    """Raises ValueError if there is no reward model of steps at the path of ``step_rewards``."""
+    if not is_scalar_model(path) or supervision_of(path).kind != "process":
+        raise ValueError(
+            f"{STEP_REWARDS} '{path}' is no reward model of steps; train one with mmr1 rm and "
+            "rm.type=process"
+        )
+
+
 class ProcessRewardModel:
-    """Judges the steps of completions; its tokenizer is the policy's.
+    """Judges the steps of completions; its tokenizer is the policy's."""
 
-    Raises:
-        ValueError: There is no reward model of steps at ``path``; names ``key``.
-    """
-
-    def __init__(
-        self, config: Config, key: str, path: str, family: ModelFamily, media: MediaCache
-    ) -> None:
-        if not is_scalar_model(path) or supervision_of(path).kind != "process":
-            raise ValueError(
-                f"{key} '{path}' is no reward model of steps; train one with mmr1 rm and "
-                "rm.type=process"
-            )
+    def __init__(self, path: str, family: ModelFamily, values: GroupValues) -> None:
         self._separator = supervision_of(path).step_separator
         self._decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-        self._scalar_model = _loaded(config, key, path, family, media)
+        self._values = values
 
     def steps(self, groups: Sequence[RolloutGroup]) -> list[StepChances]:
         """Of each completion, in group order. A blank completion has no step."""
-        chances = self._scalar_model.group_values(groups).sigmoid()
+        chances = self._values(groups).sigmoid()
         completions = [completion for group in groups for completion in group.completions]
         return [
             tuple(
@@ -177,17 +255,6 @@ class ProcessRewardModel:
         """The same groups with their ``steps``; a step's reward is its chance."""
         steps = iter(self.steps([s.group for s in scored]))
         return [replace(s, steps=tuple(next(steps) for _ in s.group.completions)) for s in scored]
-
-
-def _loaded(
-    config: Config, key: str, path: str, family: ModelFamily, media: MediaCache
-) -> PackedScalarModel:
-    """The model of a checkpoint of ``mmr1 rm``, which is not trained here; ``key`` names it."""
-    model = config.model.changed(path=path, lora=None)
-    scalar = load_scalar_model(model, key).requires_grad_(False)
-    inputs = ModelInputs(family, media)
-    backbone = build_packed_model(config, scalar.backbone, inputs, 1.0, FeatureCache())
-    return PackedScalarModel(scalar, backbone, read="at")
 
 
 Decode = Callable[[Sequence[int]], str]

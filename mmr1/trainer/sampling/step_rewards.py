@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from mmr1.config import Config, ProcessAdvantage
 from mmr1.registry import Registry
-from mmr1.trainer.sampling.reward_models import ProcessRewardModel, token_at
+from mmr1.trainer.sampling.reward_models import GroupValues, ProcessRewardModel, token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
-from mmr1.vision.build import media_cache
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.prepare import MediaCache
 
 StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
 """``(completion text, sample) -> [(end, reward), ...]``, one pair per step.
@@ -70,21 +67,21 @@ class StepRewardManager:
 
 
 def build_step_reward_manager(
-    config: Config, family: ModelFamily, media: MediaCache
+    config: Config, family: ModelFamily, values: Mapping[str, GroupValues]
 ) -> StepRewards | None:
     """What rewards steps as ``algorithm.advantage.step_rewards`` says, or None.
 
+    Args:
+        values: Of the reward models, by path.
+
     Raises:
-        ValueError: The file or its function cannot be loaded, or a folder is no reward model of
-            steps.
+        ValueError: The file or its function cannot be loaded.
     """
     advantage = config.algorithm.advantage
     if not isinstance(advantage, ProcessAdvantage):
         return None
     spec = advantage.step_rewards
-    if Path(spec).is_dir():
-        if config.distributed:
-            media = media_cache(family, config)  # the driver's own has no patches
-        return ProcessRewardModel(config, "algorithm.advantage.step_rewards", spec, family, media)
+    if spec in values:
+        return ProcessRewardModel(spec, family, values[spec])
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
     return StepRewardManager(_FUNCTIONS.load(spec), decode)

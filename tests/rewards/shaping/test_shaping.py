@@ -9,7 +9,7 @@ import pytest
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
 from mmr1.rewards.shaping.key_steps import split_steps, step_rewards, steps
-from mmr1.rewards.shaping.length import length_cosine, overlong, repetition
+from mmr1.rewards.shaping.length import length_bonus, length_cosine, overlong, repetition
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
 
@@ -61,6 +61,15 @@ def test_the_length_reward_uses_another_function() -> None:
     tokens = tuple(range(10))
     rewards = score(functions, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
     assert [reward.components["length"] for reward in rewards] == [0.5, -0.5]
+
+
+def test_the_length_bonus_counts_the_right_answers_of_its_group() -> None:
+    options = {"of": "accuracy", "min_length": 2, "max_length": 4}
+    functions = {"accuracy": {"use": "count"}, "length_bonus": {"options": options}}
+    answers = [("3", 2, 0), ("3", 9, 0), ("4", 3, 0), ("3", 3, 1), ("4", 3, 1)]
+    items = [item(think(a), 3, token_ids=tuple(range(n)), group=g) for a, n, g in answers]
+    rewards = score(functions, items)
+    assert [r.components["length_bonus"] for r in rewards] == [0.2, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_a_derived_reward_makes_its_own_accuracy() -> None:
@@ -199,3 +208,20 @@ def test_auto_checks_golds_by_task() -> None:
     with build_composite_reward(config) as composite_reward:
         problems = composite_reward.check_gold([i.sample for i in items])
     assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "group", "length", "value"),
+    [
+        (1.0, [1.0, 1.0], 320, 0.2),
+        (1.0, [1.0, 1.0], 512, 0.2),
+        (1.0, [1.0, 1.0], 319, 0.0),
+        (1.0, [1.0, 1.0], 513, 0.0),
+        (1.0, [1.0, 0.0], 400, 0.0),  # the only right one of its group
+        (0.0, [1.0, 1.0, 0.0], 400, 0.0),
+        (0.2, [0.2, 0.2], 400, 0.2),
+    ],
+)
+def test_length_bonus(accuracy, group, length, value):
+    window = {"min_length": 320, "max_length": 512, "correct_above": 0.1}
+    assert length_bonus("x", accuracy, group, range(length), **window) == value

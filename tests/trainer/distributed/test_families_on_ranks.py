@@ -18,7 +18,7 @@ from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import whole
+from mmr1.trainer.models.weights import whole
 from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family

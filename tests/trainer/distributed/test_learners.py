@@ -14,7 +14,7 @@ from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.distributed import fsdp
-from mmr1.trainer.models.state import whole
+from mmr1.trainer.models.weights import whole
 from mmr1.trainer.offline.dpo import PAIR, Preference, build_dpo, with_unrelated
 from mmr1.trainer.offline.reward_model import (
     LabelledSteps,

@@ -29,8 +29,8 @@ from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
 from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import whole
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models
+from mmr1.trainer.models.weights import whole
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, Prompt, Reward, ScoredGroup, StepStats
 from mmr1.vision.build import family_of, media_cache

@@ -43,7 +43,8 @@ def recorded(own, model) -> Gradients:
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_each_step_learns_from_its_part_alone(parts, mode, scope):
     """Weights by the mini-batch: EasyR1 and verl divide by the mini-batch's tokens or sequences.
-    By the rollout: TRL's dapo divides by the tokens of the whole generation batch.
+    By the rollout: TRL's dapo divides by the tokens of the whole generation batch over the number
+    of its optimizer steps (TRL 1.16, ``grpo_trainer.py``, loss_type dapo).
     """
     config = AlgorithmConfig(
         name="rloo", loss={"agg_mode": mode, "agg_scope": scope}, **TWO_AND_ONE
@@ -60,7 +61,7 @@ def test_each_step_learns_from_its_part_alone(parts, mode, scope):
     assert len(gradients) == 2
     for actual, part in zip(gradients, (slice(0, 2), slice(2, 3)), strict=True):
         expected = naive_gradient((family, model, media, scored[part]), mode, advantages[part])
-        share = sum(counts[part]) / sum(counts) if scope == "rollout" else 1.0
+        share = sum(counts[part]) / (sum(counts) / 2) if scope == "rollout" else 1.0
         assert_close(actual, {name: share * g for name, g in expected.items()})
 
 

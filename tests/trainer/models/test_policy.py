@@ -111,9 +111,9 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     seen: list[int] = []
     token_scores = PackedModel.token_scores
 
-    def counting(self, batch):
+    def counting(self, batch, reference=None):
         seen.append(len(batch.groups))
-        return token_scores(self, batch)
+        return token_scores(self, batch, reference)
 
     monkeypatch.setattr(PackedModel, "token_scores", counting)
     gradients_of_update(parts, AlgorithmConfig())

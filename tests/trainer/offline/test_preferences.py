@@ -29,6 +29,7 @@ from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.forward.micro_batches import SingleProcess
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -380,7 +381,9 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["rm/accuracy"] == 1
 
-    reward_function = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
+    config = rm_config(reward_model, digits, Path("x"))
+    with reward_model_values(config) as values:
+        reward_function = reward_models(config, values)["rm"]
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
     groups = [

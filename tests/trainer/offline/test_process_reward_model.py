@@ -14,7 +14,8 @@ from mmr1.config import Config, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.data.responses import group_of_responses
 from mmr1.data.steps import labelled_steps
-from mmr1.rewards import RewardItem
+from mmr1.rewards import RewardFunction, RewardItem
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.scalar_model import Supervision, supervision_of
 from mmr1.trainer.offline.reward_model import (
@@ -196,11 +197,16 @@ def with_reward_model(path: Path, digits: Path, out: Path, *keys: str, **options
     return config_of(path, digits / "rl.jsonl", digits, out, f"rewards.functions={function}", *keys)
 
 
+def own_reward_models(config: Config) -> dict[str, RewardFunction]:
+    with reward_model_values(config) as values:
+        return reward_models(config, values)
+
+
 @pytest.mark.parametrize("reduce", [None, "min", "product", "last"])
 def test_a_completions_value_from_those_of_its_steps(reduce, step_model, digits, parts):
     options = {} if reduce is None else {"reduce": reduce}
     config = with_reward_model(step_model, digits, Path("x"), **options)
-    function = reward_models(config)["prm"]
+    function = own_reward_models(config)["prm"]
     prompt = parts[3][0].group.prompt
     texts = [f"{RIGHT}\n\n{RIGHT}", f"{WRONG}\n\n{RIGHT}", f"{RIGHT}\n\n{WRONG}", ""]
     group = group_of_responses(parts[0], prompt, texts)
@@ -217,9 +223,9 @@ def test_a_completions_value_from_those_of_its_steps(reduce, step_model, digits,
 
 def test_its_options_are_checked(step_model, reward_model, digits):
     with pytest.raises(ValueError, match=r"reduce=mean .* is none of min, product, last"):
-        reward_models(with_reward_model(step_model, digits, Path("x"), reduce="mean"))
+        own_reward_models(with_reward_model(step_model, digits, Path("x"), reduce="mean"))
     with pytest.raises(ValueError, match="reward model of whole completions, which has no steps"):
-        reward_models(with_reward_model(reward_model, digits, Path("x"), reduce="min"))
+        own_reward_models(with_reward_model(reward_model, digits, Path("x"), reduce="min"))
 
 
 RL = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1 import cpu_flags, doctor
+from mmr1 import doctor, machine
 from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.runtime import bfloat16_cost, warn_of_emulated_bfloat16
@@ -29,8 +29,8 @@ def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def describe(lines: str) -> None:
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{lines}\n")
-        monkeypatch.setattr(cpu_flags, "CPUINFO", tmp_path / "cpuinfo")
-        monkeypatch.setattr(cpu_flags, "GPU_FILES", ())
+        monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr(machine, "GPU_FILES", ())
 
     return describe
 
@@ -38,19 +38,19 @@ def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("name", CPUS)
 def test_the_instructions_are_read(cpu, name):
     cpu(CPUS[name])
-    assert cpu_flags.native_bfloat16() == name
-    assert cpu_flags.auto_dtype() == ("bfloat16" if name else "float32")
+    assert machine.native_bfloat16() == name
+    assert machine.auto_dtype() == ("bfloat16" if name else "float32")
 
 
 def test_nothing_is_known_where_nothing_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu_flags, "CPUINFO", tmp_path / "none")
-    assert cpu_flags.native_bfloat16() is None
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
+    assert machine.native_bfloat16() is None
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="torch tells these of x86 only")
 def test_torch_finds_the_same_here():
     found = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    assert (cpu_flags.native_bfloat16() is not None) == found
+    assert (machine.native_bfloat16() is not None) == found
 
 
 def config(rollout: dict[str, object]) -> Config:

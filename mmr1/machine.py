@@ -1,6 +1,6 @@
-"""Does this machine compute in bfloat16 by itself? Told by its files, without importing torch.
+"""What this machine has, told without importing torch: cores, a GPU, bfloat16.
 
-A CPU without such instructions emulates bfloat16 in float32, which is slower than float32.
+A CPU without instructions for bfloat16 emulates it in float32, which is slower than float32.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ GPU_FILES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 """Of the drivers of Nvidia and AMD."""
 _INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
 """By the names that Linux has for them, the fastest first."""
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def native_bfloat16() -> str | None:
