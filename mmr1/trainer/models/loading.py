@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
@@ -15,8 +15,10 @@ from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
@@ -115,6 +117,8 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
             "optimizer.lr_of_parts and model.freeze_vision_tower: nothing is left to train; leave "
             "a rate of 0 out"
         )
+    if uses_liger(config):
+        fuse_layers(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
@@ -172,6 +176,8 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
+        family = cast(Examples, load_family(config.path))
+        settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
 
@@ -180,7 +186,12 @@ def check_head(model: Any, name: str) -> None:
     """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "
+            "computed; such a model needs a family of its own (docs/models.md)"
+        )
     wanted = base(input_ids=ids, use_cache=False).logits
     if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
         raise ValueError(
