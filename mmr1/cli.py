@@ -38,6 +38,10 @@ app = typer.Typer(
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(reward_app, name="reward")
+recipe_app = typer.Typer(
+    help="Compare a recipe with the project it reproduces.", no_args_is_help=True
+)
+app.add_typer(recipe_app, name="recipe")
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
@@ -238,6 +242,22 @@ def export(
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
     if push_to_hub is not None:
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
+
+
+@recipe_app.command("check")
+def recipe_check(
+    recipe: Annotated[str, typer.Argument(help="A folder of scripts/recipes, such as video_r1")],
+    original: Annotated[Path, typer.Option(help="A checkout of the project")],
+    model: Annotated[
+        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+) -> None:
+    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
+    from mmr1.originals.command import check_recipe
+
+    for line in check_recipe(recipe, original, model, output):
+        typer.echo(line)
 
 
 @app.command()
