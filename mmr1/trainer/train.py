@@ -81,6 +81,7 @@ def training_steps(
         functions: Reward functions of this process, in place of those of their names in
             ``rewards.functions``.
     """
+    config = config.for_command("train")
     if last := already_finished(config, resume=resume):
         return last
     timer = PhaseTimer("start", WAIT_S)

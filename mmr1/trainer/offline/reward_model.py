@@ -88,6 +88,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
 def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
+    config = config.for_command("rm")
     task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     records = load_training_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
