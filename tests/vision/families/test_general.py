@@ -29,6 +29,7 @@ from mmr1.vision.families.loading import (
     architecture_of,
     load_family,
     model_parts,
+    names_in_files,
 )
 from mmr1.vision.prepare import MediaCache
 from tests.estimate.test_memory import kept_bytes
@@ -245,6 +246,16 @@ def test_a_model_with_scaled_logits_is_refused():
         check_head(CohereForCausalLM(config).eval(), "'m'")
     config.logit_scale = 1.0
     check_head(CohereForCausalLM(config).eval(), "'m'")
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "gemma3", "llava"])
+def test_adapters_leave_the_names_that_engines_know(name):
+    """Those of the hub, whose files have other ones than transformers' models."""
+    model = GENERAL[name].model()
+    plain = names_in_files(model)
+    assert any(own != in_files for own, in_files in plain.items())
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2))
+    assert names_in_files(adapted) == plain
 
 
 def test_a_package_that_a_processor_needs_is_named(tmp_path, monkeypatch):
