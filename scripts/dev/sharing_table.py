@@ -89,7 +89,7 @@ def verdict_on(model_class: Any, config: Any) -> dict[str, Any]:
 
 
 def _put(queue: Any, model_type: str, class_name: str) -> None:
-    os.nice(5)
+    os.nice(1)
     queue.put(probed(model_type, class_name))
 
 
