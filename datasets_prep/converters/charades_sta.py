@@ -5,10 +5,10 @@ from pathlib import Path
 
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.moments import counted, video_file
+from mmr1.data.forms.catalog.moments import described_moment
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.moments import described_moment
 from mmr1.data.readers import read_rows
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located
 from mmr1.data.record import read_lines
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.videos import probe_video

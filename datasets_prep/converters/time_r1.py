@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.moments import counted
-from mmr1.data.forms.catalog.time_r1 import read_clipped
+from mmr1.data.forms.catalog.moments import read_time_r1_clipped
 from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
     """With ``video_start`` and ``video_end``, times count from the start of that segment."""
-    yield counted(*read_clipped(row, place))
+    yield counted(*read_time_r1_clipped(row, place))
 
 
 CONVERTER = Converter(

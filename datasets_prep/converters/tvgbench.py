@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.moments import counted
-from mmr1.data.forms.catalog.tvgbench import read_clipped
+from mmr1.data.forms.catalog.moments import read_tvgbench_clipped
 from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
     """Start and end are the two numbers of the answer."""
-    yield counted(*read_clipped(row, place))
+    yield counted(*read_tvgbench_clipped(row, place))
 
 
 CONVERTER = Converter(
