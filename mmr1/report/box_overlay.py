@@ -9,8 +9,7 @@ from typing import Any
 from mmr1.boxes import Box, Size, is_box, to_original
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.rewards.extract import extract_answer
-from mmr1.rewards.grounding.answer_boxes import read_boxes
-from mmr1.rewards.grounding.iou import gold_boxes
+from mmr1.rewards.grounding.iou import gold_boxes, read_boxes
 from mmr1.rewards.item import BadGoldError
 
 DRAWN = 50

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from mmr1.rewards.http.addresses import parse_address
-from mmr1.rewards.http.event_loop import LoopThread
-from mmr1.rewards.http.post import Failure, JsonPost
+from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.types import MediaRef, RolloutGroup

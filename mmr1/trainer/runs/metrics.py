@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from mmr1.rewards.accounting import reward_stats
+from mmr1.rewards.composite import reward_stats
 from mmr1.types import Completion, Prompt, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
