@@ -8,12 +8,10 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any
 
 import typer
@@ -26,10 +24,9 @@ from mmr1.rewards.agreement import Agreement, compare, figures, write_agreement_
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
 from mmr1.rewards.http.guard import guard_of, is_loopback
-from mmr1.rewards.item import Job, RewardItem
+from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions
-from mmr1.rewards.math.equality import decide, math
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
 from mmr1.rewards.plugins.item_rows import (
     batches_of_groups,
@@ -39,7 +36,6 @@ from mmr1.rewards.plugins.item_rows import (
     to_item,
     with_groups,
 )
-from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 
@@ -218,6 +214,7 @@ def bench(
     workers: Annotated[str, typer.Option(help="Pool sizes, separated by commas")] = "1,2",
 ) -> None:
     """Verdicts per second on this machine."""
+    from mmr1.rewards.bench import run_bench
 
     with _one_line_errors():
         measurements = run_bench(verdicts, [int(size) for size in workers.split(",")])
@@ -309,99 +306,3 @@ def _columns_read(function: Any) -> list[str]:
 
 if __name__ == "__main__":
     app()
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One line of the table."""
-
-    what: str
-    verdicts: int
-    seconds: float
-
-    @property
-    def per_second(self) -> float:
-        return self.verdicts / self.seconds
-
-
-def plain_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Pairs of gold and answer that need no algebra: integers, decimals, fractions, letters."""
-    random = Random(seed)
-    pairs = []
-    for _ in range(count):
-        number, other = random.randrange(10_000), random.randrange(10_000)
-        pairs.append(
-            random.choice(
-                [
-                    (str(number), str(number)),
-                    (str(number), str(other)),
-                    (str(number), f"{number}.0"),
-                    (f"{number}/7", f"{other}/7"),
-                    (f"0.{number:04}", f"0.{other:04}"),
-                    (random.choice("ABCD"), random.choice("ABCD")),
-                ]
-            )
-        )
-    return pairs
-
-
-def algebra_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Pairs of gold and answer that only algebra can compare. No gold occurs twice."""
-    random = Random(seed)
-    pairs = []
-    for n in range(count):
-        a, b, c = n + 2, random.randrange(2, 20), random.randrange(2, 20)
-        pairs.append(
-            random.choice(
-                [
-                    (rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}"),
-                    (rf"\frac{{{a}\pi}}{{{b}}}", rf"{a}\pi/{c}"),
-                    (rf"({a}, {b})", rf"({a}, {c})"),
-                    (rf"{a}x + {b}", rf"{b} + {a}x"),
-                    (rf"\frac{{\sqrt{{{a}}}}}{{{b}}}", rf"\frac{{\sqrt{{{a}}}}}{{{c}}}"),
-                ]
-            )
-        )
-    return pairs
-
-
-def run_bench(verdicts: int, workers: Sequence[int]) -> list[Measurement]:
-    """Time each path.
-
-    Args:
-        verdicts: Uncached verdicts of sympy for each pool size.
-        workers: Pool sizes.
-    """
-    plain = plain_pairs(100_000)
-    measurements = [_timed("fast path, answer against answer", len(plain), lambda: _decide(plain))]
-    completions = [
-        (f"<think>so</think>\n<answer>{answer}</answer>", gold) for gold, answer in plain
-    ]
-    measurements.append(
-        _timed("fast path, whole completions", len(plain), lambda: _score(completions))
-    )
-    for size in workers:
-        jobs = [j for j in (decide(*p) for p in algebra_pairs(verdicts)) if isinstance(j, Job)]
-        with Pool(size, timeout_s=10.0) as pool:
-            pool.start()
-            label = f"sympy path, {size} worker{'s' if size > 1 else ''}"
-            measurements.append(_timed(f"{label}, uncached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
-            measurements.append(_timed(f"{label}, cached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
-    return measurements
-
-
-def _decide(pairs: Sequence[tuple[str, str]]) -> None:
-    for gold, answer in pairs:
-        decide(gold, answer)
-
-
-def _score(completions: Sequence[tuple[str, str]]) -> None:
-    for completion, gold in completions:
-        math(completion, gold)
-
-
-def _timed(what: str, verdicts: int, work: object) -> Measurement:
-    assert callable(work)
-    start = time.perf_counter()
-    work()
-    return Measurement(what, verdicts, time.perf_counter() - start)
