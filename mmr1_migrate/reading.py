@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mmr1.config import Config
 from mmr1_migrate.migration import Tree
-from mmr1_migrate.shell import read_script
+from mmr1_migrate.shell import Script, read_script
 from mmr1_migrate.source import Source, flattened
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
@@ -114,6 +114,24 @@ def _of_script(
     path: Path, text: str, overrides: Sequence[str], sources: Sequence[Source], named: bool
 ) -> Given:
     script = read_script(text, str(path.resolve()))
+    found = _runs_of(path, script, overrides, sources, named)
+    if not found:  # perhaps it stands under a condition that only a run could tell
+        script = read_script(text, str(path.resolve()), unknown_holds=True)
+        found = _runs_of(path, script, overrides, sources, named)
+    if not found:
+        raise ValueError(_none_found(script.commands, sources, named))
+    if len(found) > 1:
+        all_titles = ", ".join(given.source.title for given in found)
+        found[-1].notes.append(
+            f"the script starts {len(found)} runs ({all_titles}); this is the last of them"
+        )
+    return found[-1]
+
+
+def _runs_of(
+    path: Path, script: Script, overrides: Sequence[str], sources: Sequence[Source], named: bool
+) -> list[Given]:
+    """The runs that it starts, in their order."""
     found: list[Given] = []
     folders: list[str] = []
     for at, command in enumerate(script.commands):
@@ -146,14 +164,7 @@ def _of_script(
                 "does not pass on what follows; it is read as if it did"
             )
         found.append(given)
-    if not found:
-        raise ValueError(_none_found(script.commands, sources))
-    if len(found) > 1:
-        all_titles = ", ".join(given.source.title for given in found)
-        found[-1].notes.append(
-            f"the script starts {len(found)} runs ({all_titles}); this is the last of them"
-        )
-    return found[-1]
+    return found
 
 
 def _which(program: str, sources: Sequence[Source]) -> str:
@@ -165,20 +176,19 @@ def _which(program: str, sources: Sequence[Source]) -> str:
     )
 
 
-def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source]) -> str:
+def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source], named: bool) -> str:
     """Why no command is theirs; a trainer that is known by name has a sentence of its own."""
     for command in commands:
         for word in command:
             if (name := word.rpartition("/")[2]) in _OTHERS:
                 return f"it starts {_OTHERS[name]}, whose keys are not read here"
-    theirs = [w for c in commands for w in c if w.endswith(".py") and not w.startswith("-")]
+    message = f"no command of {_titles(sources)} is started here"
+    scripts = [w for c in commands for w in c if w.endswith(".py") and not re.search("^-|=", w)]
+    if scripts and not named:
+        projects = ", ".join(dict.fromkeys(source.project for source in sources))
+        return f"{message}; if {scripts[-1]} is of one of them, add --from {projects}"
     programs = sorted({program for source in sources for program in source.program})
-    if theirs:
-        return (
-            f"{theirs[-1]} is no program of {_titles(sources)}, and may be of any of them; add "
-            f"--from {', '.join(dict.fromkeys(source.project for source in sources))}"
-        )
-    return f"no command of {_titles(sources)} is started here; looked for {', '.join(programs)}"
+    return f"{message}; looked for {', '.join(programs)}"
 
 
 def _titles(sources: Sequence[Source]) -> str:

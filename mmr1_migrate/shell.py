@@ -48,13 +48,18 @@ class Script:
         return [*self.notes, *about]
 
 
-def read_script(text: str, path: str = "") -> Script:
-    """The commands of a script; ``path`` is where it is, which scripts ask for.
+def read_script(text: str, path: str = "", unknown_holds: bool = False) -> Script:
+    """The commands of a script.
+
+    Args:
+        text: The script.
+        path: Where it is, which scripts ask for.
+        unknown_holds: Read what stands under a condition that only a run could tell.
 
     Raises:
         ValueError: A quote or a bracket is never closed.
     """
-    reader = _Reader(list(_tokens(text)), path)
+    reader = _Reader(list(_tokens(text)), path, unknown_holds)
     reader.block(frozenset())
     return Script(reader.commands, reader.unknown, list(dict.fromkeys(reader.notes)))
 
@@ -151,8 +156,9 @@ def _closing(text: str, at: int) -> int:
 class _Reader:
     """Follows the tokens once, from the first to the last."""
 
-    def __init__(self, tokens: list[str], path: str) -> None:
+    def __init__(self, tokens: list[str], path: str, unknown_holds: bool) -> None:
         self.tokens, self.at, self._path = tokens, 0, path
+        self._unknown_holds = unknown_holds
         self.commands: list[list[str]] = []
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
@@ -224,9 +230,10 @@ class _Reader:
             condition = self._until("then")
             holds = self._holds(condition) if reads and not taken else False
             if holds is None:
+                holds = self._unknown_holds
                 self.notes.append(
-                    f"if {' '.join(condition)}: only a run could tell, so what stands under it is "
-                    "not read"
+                    f"if {' '.join(condition)}: only a run could tell; what stands under it is "
+                    f"{'read' if holds else 'not read'}"
                 )
             self._reads = reads and not taken and holds is True
             taken = taken or holds is True

@@ -272,7 +272,7 @@ VERL = Source(
     title="verl",
     program=(
         "verl.trainer.main_ppo", "*verl/trainer/main_ppo.py", "verl.trainer.main_ppo_sync",
-        "main_ppo_split.py", "*.main_dapo",
+        "main_ppo_split.py", "*.main_dapo", "recipe.*.main_ppo", "recipe.entropy.main_entropy",
     ),
     arguments="hydra",
     is_theirs=_is_theirs,

@@ -18,6 +18,7 @@ from mmr1.compare.plan import Hypothesis, Plan, differing
 from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict
 from mmr1.compare.trials import Trial
 from mmr1.files import atomic
+from mmr1.report.colours import COLOURS, DPI
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ def write_plot(path: Path, plan: Plan, trials: Sequence[Trial]) -> None:
 
 def draw_curves(axes: Axes, of_arms: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """The mean curve of each arm, with its interval over the seeds."""
+    axes.set_prop_cycle(color=COLOURS)
     for arm, curves in of_arms.items():
         points = [estimate(values) for values in zip(*curves, strict=True)]
         if not points:  # such as of SFT, which has no rollouts
@@ -181,5 +183,5 @@ def save(figure: Any, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=DPI)
     plt.close(figure)

@@ -43,7 +43,8 @@ class ImageConfig(Section):
     )
     max_pixels: Positive | None = Field(
         None,
-        description="Larger images are shrunk to this area; null: that of the model's processor",
+        description="Larger images are shrunk to this area; null: that of the model's processor, "
+        "for Qwen's and their like at most 1,003,520, which are 1,280 tokens of Qwen2.5-VL",
     )
 
 

@@ -64,12 +64,12 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
 @lru_cache(maxsize=16)  # a command asks several times
 def _shapes(config: ModelConfig, key: str) -> Shapes:
     try:
-        hf = from_pretrained(AutoConfig, config.path)
+        hf = from_pretrained(AutoConfig, config.path, config.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"{key} '{config.path}' has no configuration to read ({error})") from error
     architecture = find_architecture(config.path)
     with torch.device("meta"):
-        model = architecture.auto_class.from_config(hf)
+        model = architecture.auto_class.from_config(hf, trust_remote_code=config.trust_remote_code)
     weights = _count(model)
     parts = architecture.parts(model)
     lora = config.lora

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.report.box_overlay import BoxReader, box_reader
+from mmr1.report.colours import COLOURS
+from mmr1.report.findings import StepFacts, findings, given_answer, loops
 from mmr1.report.run_reader import Run, flatten
 from mmr1.report.thumbnails import Medium, Picture
 
@@ -14,16 +16,26 @@ DIGITS = 6
 """Significant digits of a number in the page."""
 
 
-def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """The summary at the top of the page: everything but rollouts and media."""
-    return {"runs": [_summary(run) for run in runs]}
+def summarise(runs: Sequence[Run], facts: Sequence[Mapping[int, StepFacts]]) -> dict[str, Any]:
+    """The summary at the top of the page: everything but rollouts and media.
+
+    ``facts`` are those of each run's steps, as far as they have been read.
+    """
+    return {
+        "runs": [_summary(run, of_run) for run, of_run in zip(runs, facts, strict=True)],
+        "colours": COLOURS,
+    }
 
 
-def _summary(run: Run) -> dict[str, Any]:
+def _summary(run: Run, facts: Mapping[int, StepFacts]) -> dict[str, Any]:
+    metrics = run.metrics()
+    config = flatten(run.config)
+    limit = config.get("rollout.max_response_length")
     return {
         "name": run.name,
-        "config": {key: _short(value) for key, value in flatten(run.config).items()},
-        "metrics": {k: [_short(v) for v in column] for k, column in run.metrics().items()},
+        "config": {key: _short(value) for key, value in config.items()},
+        "metrics": {k: [_short(v) for v in column] for k, column in metrics.items()},
+        "findings": [finding.as_json() for finding in findings(metrics, facts, limit)],
         "steps": run.steps(),
         "evaluation": run.evaluation(),
         "faults": run.faults(),
@@ -94,15 +106,16 @@ def _group(
 
 
 def _completion(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """A completion for the page; of a conversation also its turns, with the digests of pictures."""
+    """A completion for the page; of a conversation also its turns, with the digests of pictures.
+
+    ``given`` is its answer, ``loops`` says that it repeats itself.
+    """
     shown = {k: _short(v) for k, v in completion.items()}
+    text = completion["text"]
+    shown |= {"given": given_answer(text), "loops": loops(text)}
     if "turns" in completion:
         shown["turns"] = [
-            {
-                **{name: value for name, value in turn.items() if name != "answers"},  # its text
-                "media": [m["digest"] for m in turn["media"]],
-            }
-            for turn in completion["turns"]
+            {**turn, "media": [m["digest"] for m in turn["media"]]} for turn in completion["turns"]
         ]
     return shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import matplotlib
 matplotlib.use("Agg")  # no screen needed
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+
+from mmr1.report.colours import COLOURS, DPI
+from mmr1.report.findings import centred
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -31,16 +35,15 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
     return {name: [row.get(name, float("nan")) for row in rows] for name in names}
 
 
-def plot_rewards(
-    metrics: Mapping[str, list[float]], path: Path, title: str, smooth: int = 10
-) -> None:
-    """Plot reward, components and entropy over steps: pale as logged, strong as a running mean."""
+def plot_rewards(metrics: Mapping[str, list[float]], path: Path, title: str) -> None:
+    """Plot reward, components and entropy over steps: pale as logged, strong as a centred mean."""
+    plt.rcParams["axes.prop_cycle"] = plt.cycler(color=COLOURS)
     figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
     skipped = ("reward/invalid", "reward/no_answer", "reward/no_signal")
     for name in metrics:
         if name.startswith("reward/") and not name.startswith(skipped):
-            _curve(rewards, metrics["step"], metrics[name], name.removeprefix("reward/"), smooth)
-    _curve(entropy, metrics["step"], metrics["entropy"], "entropy", smooth)
+            _curve(rewards, metrics["step"], metrics[name], name.removeprefix("reward/"))
+    _curve(entropy, metrics["step"], metrics["entropy"], "entropy")
     rewards.set(xlabel="step", ylabel="reward", title=title)
     entropy.set(xlabel="step", ylabel="nats per token", title="entropy")
     rewards.legend(frameon=False)
@@ -49,13 +52,12 @@ def plot_rewards(
         axes.grid(alpha=0.25)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=DPI)
     plt.close(figure)
 
 
-def _curve(axes: Axes, steps: list[float], values: list[float], label: str, smooth: int) -> None:
+def _curve(axes: Axes, steps: list[float], values: list[float], label: str) -> None:
+    known = [None if math.isnan(value) else value for value in values]
+    means = [math.nan if mean is None else mean for mean in centred(known, len(steps) // 40)]
     (line,) = axes.plot(steps, values, alpha=0.25, linewidth=1)
-    means = [
-        sum(values[max(0, i - smooth + 1) : i + 1]) / min(i + 1, smooth) for i in range(len(values))
-    ]
     axes.plot(steps, means, color=line.get_color(), label=label)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mmr1.report.content import media_of, rollout_groups, summarise
+from mmr1.report.findings import StepFacts, step_facts
 from mmr1.report.page import render, to_json
 from mmr1.report.run_reader import Run
 from mmr1.report.thumbnails import Medium, Picture, thumbnail
@@ -50,6 +51,7 @@ class LiveReport:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
         self._pictures = Pictures()
+        self._facts: list[dict[int, StepFacts]] = [{} for _ in runs]
         self._routes: dict[str, Callable[..., Any]] = {
             r"/summary": self.summary,
             r"/rollouts/(\d+)/(\d+)": self.rollouts,
@@ -68,7 +70,7 @@ class LiveReport:
         raise KeyError(path)
 
     def summary(self) -> dict[str, Any]:
-        summary = summarise(self._runs)
+        summary = summarise(self._runs, [dict(sorted(facts.items())) for facts in self._facts])
         for run, run_summary in zip(self._runs, summary["runs"], strict=True):
             run_summary["steps"] = [step for step in run_summary["steps"] if _settled(run, step)]
         return {**summary, "live": True}
@@ -79,6 +81,7 @@ class LiveReport:
         run = self._runs[int(number)]
         rows = run.rollouts(int(step))
         self._pictures.add(media_of(run, rows))
+        self._facts[int(number)][int(step)] = step_facts(rows)
         return rollout_groups(run, rows, self._pictures.get)
 
     def picture(self, digest: str) -> Picture:

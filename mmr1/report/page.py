@@ -16,10 +16,20 @@ from markupsafe import Markup
 
 from mmr1.files import atomic
 from mmr1.report.content import media_of, rollout_groups, summarise
+from mmr1.report.findings import step_facts
 from mmr1.report.run_reader import Run
 from mmr1.report.thumbnails import Medium, Picture, fitting_side, thumbnails
 
-SCRIPTS = ("elements.js", "source.js", "curves.js", "pictures.js", "rollouts.js", "main.js")
+SCRIPTS = (
+    "elements.js",
+    "source.js",
+    "curves.js",
+    "pictures.js",
+    "filters.js",
+    "cards.js",
+    "rollouts.js",
+    "main.js",
+)
 MEDIA_PER_BLOCK = 64
 """Thumbnails in one block of JSON, which the page parses when it first shows one of them."""
 
@@ -55,7 +65,7 @@ def write_report(
     }
     blocks = _blocks(pictures)
     summary = {
-        **summarise(runs),
+        **summarise(runs, [{s: step_facts(of_step) for s, of_step in r.items()} for r in rows]),
         "live": False,
         "blocks": {digest: index for index, block in enumerate(blocks) for digest in block},
     }

@@ -26,6 +26,7 @@ class _Turn(TypedDict):
     role: str
     text: str
     media: list[_Medium]
+    answers: NotRequired[list[list[dict[str, Any]]]]
 
 
 class _Completion(TypedDict):

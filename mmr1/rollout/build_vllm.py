@@ -53,4 +53,5 @@ def build_vllm_engine(
         names,
         transfer,
         adapter_shape(model.lora),
+        model.trust_remote_code,
     )

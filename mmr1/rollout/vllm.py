@@ -69,6 +69,7 @@ class VllmEngine:
         names: Of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
+        trust_remote_code: Code beside the model is run.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -87,6 +88,7 @@ class VllmEngine:
         names: Mapping[str, str] | None = None,
         transfer: Transfer | None = None,
         adapters: AdapterShape | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
@@ -108,6 +110,7 @@ class VllmEngine:
         self._turns: _Turns | None = None
         settings = {
             "model": model_path,
+            "trust_remote_code": trust_remote_code,
             "dtype": dtype,
             "seed": seed,
             "max_model_len": config.max_model_len,
@@ -117,7 +120,11 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             "mm_device_do_normalize": False,
             "mm_processor_cache_gb": 0,
-            **({} if transfer is None else transfer_settings(model_path, transfer)),
+            **(
+                {}
+                if transfer is None
+                else transfer_settings(model_path, transfer, trust_remote_code)
+            ),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
@@ -415,11 +422,15 @@ def transfer_backend(on_gpus: bool, colocated: bool) -> str:
     return "ipc" if colocated else "nccl"
 
 
-def transfer_settings(model_path: str, transfer: Transfer) -> dict[str, Any]:
+def transfer_settings(
+    model_path: str, transfer: Transfer, trust_remote_code: bool
+) -> dict[str, Any]:
     """vLLM's arguments for weights that come by its own transfer."""
     backend = transfer_backend(True, transfer.colocated)
     return {
-        "sleep_preserve_parameter_names": preserved_parameters(model_path, transfer.left_out),
+        "sleep_preserve_parameter_names": preserved_parameters(
+            model_path, transfer.left_out, trust_remote_code
+        ),
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
         "enable_sleep_mode": backend == "ipc",

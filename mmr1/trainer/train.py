@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S
+from mmr1.progress import WAIT_S, doing
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -231,11 +231,10 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with PhaseTimer("end", WAIT_S)("evaluating the last weights"):
-                result = validation.evaluate(lambda mode, groups: None)
-        else:
-            _, result = validation.last
-        run.record_evaluation(result)
+            with doing("evaluating the last weights"):
+                validation(config.trainer.steps)
+        assert validation.last is not None
+        run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
@@ -279,8 +278,7 @@ def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Valida
     )
 
     def record(step: int, scored: Scored) -> None:
-        for mode, groups in scored.items():
-            sampling.run.directory.log_rollouts(step, groups, inputs.media, mode=mode)
+        sampling.run.directory.log_validation(step, scored, inputs.media)
 
     return Validation(lambda keep: of_held_out(keep=keep), record)
 

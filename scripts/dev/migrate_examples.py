@@ -75,7 +75,7 @@ def _migrated(name: str, text: str, project: str) -> tuple[Given | None, str]:
         path = Path(folder) / Path(name).name
         path.write_text(text)
         try:
-            given = read(path, [], sources_of(project))
+            given = read(path, [], sources_of(project), named=True)
             migrate(given.source, given.keys)
         except ValueError as error:
             return None, str(error)

@@ -186,7 +186,7 @@ TRL = "trl grpo --model_name_or_path m --dataset_name a/b"
     ("command", "message"),
     [
         ("swift rlhf --rlhf_type grpo --external_plugins a/grpo/plugin.py", "ms-swift"),
-        ("python train_grpo.py --beta 0.1", "is no program of .* any of them; add --from"),
+        ("python train_grpo.py --beta 0.1", "if train_grpo.py is of one of them, add --from"),
         ("trl grpo --model_name_or_path m --dataset_name", "dataset_name=True"),
         (f"{TRL} --reward_funcs x.y --reward_weights 1 2", "reward_weights: 2 for 1 reward_funcs"),
         (f"{TRL} --num_generations 0", "num_generations=0"),

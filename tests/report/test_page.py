@@ -64,7 +64,7 @@ def test_nothing_from_data_is_markup_and_nothing_is_fetched(tmp_path):
     folder = write_run(tmp_path / "<b>run", {1: [group]}, quarantined=[row])
     html = report(tmp_path, folder)
     scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
-    assert len(scripts) == html.count("<script>") == 6  # the package's own files
+    assert len(scripts) == html.count("<script>") == 8  # the package's own files
     assert "<b>run" not in html
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", html)
     assert "connect-src 'none'" in html

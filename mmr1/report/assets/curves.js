@@ -1,16 +1,16 @@
 'use strict';
 // Curves of metrics.jsonl: one chart per quantity, drawn as SVG. The second run is dashed.
 
-const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#8a6d00', '#7f7f7f'];
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
 const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer';
-// A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own.
+// A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own, folded away.
 const CHARTS = [
   ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],
   ['completions without a valid reward or an answer', isCount],
   ['share of groups without signal', (name) => name === 'reward/no_signal'],
   ['held-out', (name) => name.startsWith('eval/')],
   ['completion length, tokens', (name) => name.startsWith('completion/length')],
+  ['share of truncated completions', (name) => name === 'completion/truncated'],
   ['entropy, nats per token', (name) => name === 'entropy'],
   ['KL to the reference', (name) => name === 'kl'],
   ['clip fraction', (name) => name.startsWith('clip_fraction')],
@@ -20,21 +20,27 @@ const CHARTS = [
 ];
 
 function chartsOf(runs) {
-  const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].filter((name) => name !== 'step');
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].filter((name) => name !== 'step' && !isConstant(name, runs));
   const charts = CHARTS.map(([title, belongs]) => ({ title, names: names.filter(belongs) }));
   const claimed = new Set(charts.flatMap((chart) => chart.names));
   const others = names.filter((name) => !claimed.has(name)).map((name) => ({ title: name, names: [name] }));
-  return [...charts.filter((chart) => chart.names.length), ...others];
+  return { charts: charts.filter((chart) => chart.names.length), others };
 }
 
+// The mean of `window` values around each; a trailing mean would lag behind what the run does.
 function smoothed(values, window) {
-  let sum = 0, count = 0;
+  const half = Math.floor(window / 2);
   return values.map((value, index) => {
-    const old = index >= window ? values[index - window] : null;
-    if (value != null) { sum += value; count += 1; }
-    if (old != null) { sum -= old; count -= 1; }
-    return count ? sum / count : null;
+    if (value == null) return null;
+    const near = values.slice(Math.max(0, index - half), index + half + 1).filter((other) => other != null);
+    return near.reduce((a, b) => a + b, 0) / near.length;
   });
+}
+
+// A metric that never changes needs no chart.
+function isConstant(name, runs) {
+  const values = runs.flatMap((run) => run.metrics[name] || []).filter((value) => value != null);
+  return values.every((value) => value === values[0]);
 }
 
 function niceTicks(low, high, count = 5) {
@@ -69,9 +75,11 @@ function linePath(points, x, y) {
 }
 
 function curves(section, state) {
-  const shared = { window: 10, range: null, hidden: new Set() };
-  const grid = h('div', { class: 'charts' });
-  const label = h('output', {}, '10');
+  const longest = () => Math.max(1, ...state.summary.runs.map((run) => run.metrics.step?.length || 0));
+  const shared = { window: Math.max(1, Math.round(longest() / 40)), range: null, hidden: new Set(), colours: state.summary.colours };
+  const grid = h('div', { class: 'charts' }), more = h('div', { class: 'charts' }), constant = h('p', { class: 'hint' });
+  const count = h('summary');
+  const label = h('output', {}, String(shared.window));
   const slider = h('input', {
     type: 'range', min: 1, max: 100, value: shared.window, 'aria-label': 'smoothing',
     oninput: () => { shared.window = +slider.value; label.textContent = slider.value; draw(); },
@@ -80,14 +88,25 @@ function curves(section, state) {
     h('p', { class: 'tools' }, h('label', {}, 'mean of ', label, ' steps ', slider),
       h('button', { onclick: () => { shared.range = null; draw(); } }, 'all steps'),
       h('span', { class: 'hint' }, dashes(state.summary.runs), 'drag over a chart to zoom; click a name to hide it')),
-    grid,
+    grid, h('details', {}, count, more), constant,
   );
 
   function draw() {
-    grid.replaceChildren(...chartsOf(state.summary.runs).map((chart) => drawChart(chart, state.summary.runs, shared, draw)));
+    const { charts, others } = chartsOf(state.summary.runs), drawn = (chart) => drawChart(chart, state.summary.runs, shared, draw);
+    grid.replaceChildren(...charts.map(drawn));
+    more.replaceChildren(...others.map(drawn));
+    count.replaceChildren(`${others.length} more metrics`);
+    count.parentElement.hidden = !others.length;
+    constant.replaceChildren(...constants(state.summary.runs));
   }
   draw();
   return draw;
+}
+
+function constants(runs) {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].filter((name) => name !== 'step' && isConstant(name, runs));
+  const value = (name) => runs.flatMap((run) => run.metrics[name] || []).find((v) => v != null);
+  return names.length ? ['never changed: ', ...names.flatMap((name, i) => [i ? ', ' : '', h('code', {}, name), ` ${short(value(name) ?? null)}`])] : [];
 }
 
 function dashes(runs) {
@@ -100,7 +119,7 @@ function seriesOf(chart, runs, shared) {
     const inside = (step) => !shared.range || (step >= shared.range[0] && step <= shared.range[1]);
     const mean = smoothed(raw, shared.window);
     const rows = steps.map((step, i) => [step, raw[i], mean[i]]).filter(([step]) => inside(step));
-    return { name, number, rows, colour: COLOURS[chart.names.indexOf(name) % COLOURS.length] };
+    return { name, number, rows, colour: shared.colours[chart.names.indexOf(name) % shared.colours.length] };
   }));
 }
 
@@ -130,8 +149,11 @@ function drawChart(chart, runs, shared, redraw) {
   for (const { rows, colour, number } of shown) {
     const dash = number ? '5 3' : null;
     const line = (column) => linePath(thinned(rows.map((row) => [row[0], row[column]]), inner.width), x, y);
-    picture.append(svg('path', { class: 'raw', d: line(1), stroke: colour, 'stroke-dasharray': dash }),
-      svg('path', { class: 'mean', d: line(2), stroke: colour, 'stroke-dasharray': dash }));
+    if (shared.window > 1) picture.append(svg('path', { class: 'raw', d: line(1), stroke: colour, 'stroke-dasharray': dash }));
+    picture.append(svg('path', { class: 'mean', d: line(2), stroke: colour, 'stroke-dasharray': dash }));
+    if (rows.length <= 40) {  // few values: each of them counts, a single one is no line
+      picture.append(...rows.filter((row) => row[1] != null).map((row) => svg('circle', { class: 'value', cx: x(row[0]), cy: y(row[1]), r: 2.2, fill: colour })));
+    }
   }
   const readout = h('div', { class: 'readout' });
   pointing(picture, { x, first, last, shown, runs, readout, shared, redraw });

@@ -5,13 +5,29 @@ const POLL_MS = 3000;
 
 function runTable(section, summary) {
   const modes = [...new Set(summary.runs.flatMap((run) => Object.keys(run.evaluation)))].filter((name) => name !== 'prompts');
+  const heads = ['run', 'algorithm', 'model', 'steps', 'checkpoints', 'quarantined', ...modes.map((m) => `held-out, ${m}`)];
   const last = (run) => run.metrics.step?.at(-1) ?? 0;
   section.replaceChildren(h('table', {},
-    h('thead', {}, h('tr', {}, ['run', 'algorithm', 'model', 'steps', 'checkpoints', 'quarantined', ...modes.map((m) => `held-out, ${m}`)].map((t) => h('th', {}, t)))),
+    h('thead', {}, h('tr', {}, heads.map((t) => h('th', {}, t)))),
     h('tbody', {}, summary.runs.map((run) => h('tr', {}, [
       run.name, run.config['algorithm.name'] ?? '', run.config['model.path'] ?? '', `${last(run)} of ${run.config['trainer.max_steps'] ?? '?'}`,
       String(run.checkpoints.length), String(run.quarantined.length), ...modes.map((m) => short(run.evaluation[m]?.accuracy)),
-    ].map((cell) => h('td', {}, cell)))))));
+    ].map((cell, i) => h('td', { 'data-name': heads[i] }, cell)))))));
+}
+
+// What is wrong with the run, and a link to the completions that show it.
+function findingList(section, summary) {
+  const found = summary.runs.flatMap((run) => run.findings.map((finding) => ({ run, ...finding })));
+  if (!found.length) { section.replaceChildren(); return; }
+  section.replaceChildren(h('h2', {}, 'Findings'), h('ul', { class: 'findings' }, found.map(({ run, title, detail, remedy, steps, filter }) => {
+    const [first, last] = steps;
+    const logged = run.steps.filter((step) => step >= first && step <= last);
+    const near = run.steps.filter((step) => step > 0).reduce((a, b) => (a == null || Math.abs(b - last) < Math.abs(a - last) ? b : a), null);
+    const wanted = logged.length ? `${logged[0]}-${logged.at(-1)}` : near == null ? '' : String(near);
+    return h('li', {}, h('b', {}, title), summary.runs.length > 1 ? ` (${run.name})` : '', h('span', { class: 'steps' }, first === last ? ` step ${first}` : ` steps ${first} to ${last}`),
+      h('p', {}, detail), h('p', { class: 'remedy' }, remedy),
+      wanted ? h('a', { href: addressOf({ ...NO_FILTERS, ...filter, step: wanted }) }, 'show the completions') : null);
+  })));
 }
 
 function faultTable(section, summary) {
@@ -73,6 +89,7 @@ async function follow(state, redrawCurves, redrawRollouts) {
       state.summary = summary;
       if (fresh) {
         runTable(document.getElementById('runs'), summary);
+        findingList(document.getElementById('findings'), summary);
         faultTable(document.getElementById('faults'), summary);
         redrawCurves();
       }
@@ -88,6 +105,7 @@ document.addEventListener('DOMContentLoaded', () => {
   const state = { summary, source, groups: [], read: new Set(), reading: 0 };
   const section = (id) => document.getElementById(id);
   runTable(section('runs'), summary);
+  findingList(section('findings'), summary);
   faultTable(section('faults'), summary);
   const redrawCurves = curves(section('curves'), state);
   const redrawRollouts = rollouts(section('rollouts'), state);

@@ -43,8 +43,10 @@ def layout_for(config: Config) -> Layout:
     dtype = getattr(torch, config.rollout_dtype)
     if not engine_type(config).reads_file_layout:
         return Layout(dtype, lambda name, weight: weight, {})
-    architecture = find_architecture(config.model.path)
-    names = {} if architecture.shares_prompts else names_of_hub(config.model.path)
+    model = config.model
+    architecture = find_architecture(model.path)
+    known = architecture.shares_prompts
+    names = {} if known else names_of_hub(model.path, model.trust_remote_code)
     return Layout(dtype, architecture.in_files, names)
 
 

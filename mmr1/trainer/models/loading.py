@@ -36,7 +36,7 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
     return _load_weights(config, key).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def check_same_tokens(path: str, other: str, key: str) -> None:
+def check_same_tokens(path: str, other: str, key: str, trust_remote_code: bool) -> None:
     """Check that the model at ``other`` reads what the model at ``path`` writes.
 
     Raises:
@@ -44,7 +44,11 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
     """
     if type(find_architecture(path)) is not type(find_architecture(other, key)):
         raise ValueError(f"{key} '{other}' is of another model family than model.path '{path}'")
-    if load_family(path).tokenizer.get_vocab() != load_family(other).tokenizer.get_vocab():
+    tokens, others = (
+        load_family(each, trust_remote_code=trust_remote_code).tokenizer.get_vocab()
+        for each in (path, other)
+    )
+    if tokens != others:
         raise ValueError(
             f"{key} '{other}' has other tokens than model.path '{path}', so it cannot score them; "
             "name a model with the same tokenizer"
@@ -86,9 +90,13 @@ def trainable_on_meta(
         ValueError: There is no model at ``config.path``, or no family for it.
     """
     auto_class = find_architecture(config.path, key).auto_class
-    shapes = from_pretrained(AutoConfig, config.path)
+    shapes = from_pretrained(AutoConfig, config.path, config.trust_remote_code)
     with torch.device("meta"):
-        model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
+        model = auto_class.from_config(
+            shapes,
+            dtype=getattr(torch, config.dtype),
+            trust_remote_code=config.trust_remote_code,
+        )
         return _made_trainable(model, config, lr_of_parts)
 
 
@@ -134,6 +142,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         model, report = from_pretrained(
             auto_class,
             config.path,
+            config.trust_remote_code,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
             output_loading_info=True,
@@ -193,7 +202,7 @@ def vision_token_cost(config: Config, model: Any | None = None) -> float:
     if model is not None:
         return architecture_of(model).shape(unwrapped(model).config).vision_token_cost
     path = config.model.path
-    shapes = AutoConfig.from_pretrained(path)
+    shapes = from_pretrained(AutoConfig, path, config.model.trust_remote_code)
     return find_architecture(path).shape(shapes).vision_token_cost
 
 

@@ -141,7 +141,7 @@ def _reference(
     own, key = config.model.changed(lora=None), "model.path"
     if path is not None:
         key = f"{section}.path"
-        check_same_tokens(config.model.path, path, key)
+        check_same_tokens(config.model.path, path, key, own.trust_remote_code)
         own = own.changed(path=path)
     model = load(own, False, key, offload=chosen.offload)
     frozen = replace(policy, model=model)

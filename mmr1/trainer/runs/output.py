@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count, repeat
 from pathlib import Path
@@ -184,6 +184,17 @@ class RunDirectory:
             replace_jsonl(file, rows)
             self._dropped = len(rows)
             self._summary.quarantined = list(rows)
+
+    def log_validation(
+        self, step: int, scored: Mapping[str, Iterable[ScoredGroup]], media: MediaCache
+    ) -> None:
+        """Write the completions of a validation, by its way of decoding, in place of earlier ones.
+
+        A run that was killed at its end evaluates again.
+        """
+        (self.path / "validation" / f"step_{step:06d}.jsonl").unlink(missing_ok=True)
+        for mode, groups in scored.items():
+            self.log_rollouts(step, groups, media, mode=mode)
 
     def log_rollouts(
         self,

@@ -170,11 +170,16 @@ def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
 
 
 def load_family(
-    path: str, config: Any, takes: frozenset[str], chat: ChatOptions, **media_options: float
+    path: str,
+    config: Any,
+    takes: frozenset[str],
+    chat: ChatOptions,
+    trust_remote_code: bool,
+    **media_options: float,
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
     try:
-        processor = from_pretrained(AutoProcessor, path)
+        processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):

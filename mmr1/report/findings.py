@@ -1,0 +1,340 @@
+"""Findings: what a run's metrics and completions say is wrong, with the steps and the remedy.
+
+The thresholds are those of docs/faults.md. A metric is judged by its centred mean, so that a single
+odd step is no finding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import Any
+
+from mmr1.rewards.extract import extract_answer
+
+Columns = Mapping[str, Sequence[Any]]
+"""``metrics.jsonl`` by metric; None for the steps without it."""
+
+LOW_ENTROPY = 0.05
+NO_SIGNAL = 0.9
+TRUNCATED = 0.1
+INVALID = 0.05
+GAP_JUMP, SMALL_GAP = 5.0, 0.005
+LENGTH_GROWTH = 2.0
+APART = 0.1
+"""How much a component must rise, and another one fall, on a scale of 0 to 1."""
+LOOPS = 0.1
+SAME_ANSWER = 0.8
+LOOP_LENGTH, LOOP_RATIO = 200, 0.2
+"""A completion of so many characters whose last half compresses to less than this share loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line at the top of the report.
+
+    Attributes:
+        steps: The first and the last step that show it.
+        filter: Of the rollout browser: the completions that show it.
+    """
+
+    title: str
+    detail: str
+    remedy: str
+    steps: tuple[int, int]
+    filter: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the page."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What the completions of one step have in common.
+
+    Attributes:
+        completions: How many there are.
+        looping: How many repeat themselves.
+        golds: Different gold answers.
+        answer: The most frequent answer, and how many gave it.
+    """
+
+    completions: int
+    looping: int
+    golds: int
+    answer: tuple[str, int]
+
+
+def step_facts(rows: Iterable[Mapping[str, Any]]) -> StepFacts:
+    """Of the prompts of a step; those of its validation are left out."""
+    answers: Counter[str] = Counter()
+    golds = set()
+    count = looping = 0
+    for row in rows:
+        if "mode" in row:
+            continue
+        golds.add(json.dumps(row["answer"], sort_keys=True, default=str))
+        for completion in row["completions"]:
+            count += 1
+            looping += loops(completion["text"])
+            if (answer := given_answer(completion["text"])) is not None:
+                answers[answer] += 1
+    return StepFacts(count, looping, len(golds), (answers.most_common(1) or [("", 0)])[0])
+
+
+def given_answer(text: str) -> str | None:
+    """The answer of a completion as one line, or None."""
+    answer = extract_answer(text)
+    return None if answer is None else " ".join(answer.split())
+
+
+def loops(text: str) -> bool:
+    """Does the completion end by repeating itself?
+
+    >>> loops("so x = 2 and therefore " * 40), loops("short")
+    (True, False)
+    """
+    if len(text) < LOOP_LENGTH:
+        return False
+    last = text[len(text) // 2 :].encode(errors="replace")
+    return len(zlib.compress(last)) < LOOP_RATIO * len(last)
+
+
+def findings(
+    metrics: Columns, facts: Mapping[int, StepFacts], max_response_length: Any = None
+) -> list[Finding]:
+    """All findings of a run, in the order of ``_FINDERS``.
+
+    Args:
+        facts: Of each step that has rollouts.
+        max_response_length: ``rollout.max_response_length``, for the growth of completions.
+    """
+    curves = _Curves(metrics)
+    found = [finding for find in _FINDERS for finding in find(curves)]
+    return [*found, *_blow_up(curves, max_response_length), *_of_completions(facts)]
+
+
+class _Curves:
+    """The centred means of a run's metrics."""
+
+    def __init__(self, metrics: Columns) -> None:
+        rows = [i for i, step in enumerate(metrics.get("step", [])) if _number(step)]
+        rows = [i for i in rows if int(metrics["step"][i]) > 0]  # 0 is before the first
+        self.steps = [int(metrics["step"][i]) for i in rows]
+        self.window = max(1, round(len(rows) / 40))
+        self._raw = {
+            name: [float(column[i]) if _number(column[i]) else None for i in rows]
+            for name, column in metrics.items()
+        }
+
+    def raw(self, name: str) -> list[float | None]:
+        return self._raw.get(name, [None] * len(self.steps))
+
+    def names(self) -> list[str]:
+        return list(self._raw)
+
+    def mean(self, name: str) -> list[float | None]:
+        return centred(self.raw(name), self.window)
+
+    def ends(self, name: str) -> tuple[float, float] | None:
+        """The means of the first and of the last tenth of the values; None for fewer than four."""
+        values = [v for v in self.raw(name) if v is not None]
+        if len(values) < 4:
+            return None
+        tenth = max(1, len(values) // 10)
+        return sum(values[:tenth]) / tenth, sum(values[-tenth:]) / tenth
+
+    def spans(self, holds: Iterable[bool]) -> list[tuple[int, int]]:
+        """The stretches of steps for which it holds, of at least a window and two steps."""
+        spans = []
+        of_steps = zip(holds, self.steps, strict=True)
+        for true, stretch in groupby(of_steps, key=lambda pair: pair[0]):
+            steps = [step for _, step in stretch]
+            if true and len(steps) >= max(2, self.window):
+                spans.append((steps[0], steps[-1]))
+        return spans
+
+    def longest(self, name: str, holds: Callable[[float], bool]) -> tuple[int, int] | None:
+        spans = self.spans(v is not None and holds(v) for v in self.mean(name))
+        return max(spans, key=lambda span: span[1] - span[0], default=None)
+
+
+def centred(values: Sequence[float | None], window: int) -> list[float | None]:
+    """The mean of ``window`` values around each, fewer at the ends; None where there is no value.
+
+    >>> centred([1.0, 2.0, 6.0, None], 3)
+    [1.5, 3.0, 4.0, None]
+    """
+    half = window // 2
+    means: list[float | None] = []
+    for index, value in enumerate(values):
+        near = [v for v in values[max(0, index - half) : index + half + 1] if v is not None]
+        means.append(None if value is None else sum(near) / len(near))
+    return means
+
+
+def _number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool | str | bytes) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+def _entropy(curves: _Curves) -> Iterator[Finding]:
+    ends = curves.ends("entropy")
+    if ends is None or ends[0] < 4 * LOW_ENTROPY:
+        return
+    if span := curves.longest("entropy", lambda v: v < LOW_ENTROPY):
+        lowest = min(v for v in curves.mean("entropy") if v is not None)
+        yield Finding(
+            "Entropy collapse",
+            f"entropy fell from {ends[0]:.2g} to {lowest:.2g} nats per token: the completions of "
+            "a prompt hardly differ any more",
+            "where the reward is high the task is learnt: stop, or take harder records. Else lower "
+            "the learning rate, raise algorithm.loss.clip_ratio_high (0.28), or lower the weight "
+            "of the format reward",
+            span,
+        )
+
+
+def _no_signal(curves: _Curves) -> Iterator[Finding]:
+    if span := curves.longest("reward/no_signal", lambda v: v >= NO_SIGNAL):
+        yield Finding(
+            "No signal",
+            f"in at least {NO_SIGNAL:.0%} of the groups all completions have the same reward, so "
+            "they teach nothing",
+            "the task is too easy or too hard, or answers are not parsed: read the completions; "
+            "mmr1-data filter chooses records by pass rate",
+            span,
+        )
+
+
+def _truncation(curves: _Curves) -> Iterator[Finding]:
+    if span := curves.longest("completion/truncated", lambda v: v >= TRUNCATED):
+        most = max(v for v in curves.mean("completion/truncated") if v is not None)
+        yield Finding(
+            "Truncation",
+            f"up to {most:.0%} of the completions were cut off before their end",
+            "raise rollout.max_response_length, or add the reward function overlong or "
+            "length_cosine",
+            span,
+            {"status": "truncated"},
+        )
+
+
+def _gap(curves: _Curves) -> Iterator[Finding]:
+    gaps = sorted(v for v in curves.raw("rollout/logprob_gap") if v is not None)
+    if not gaps:
+        return
+    usual = gaps[len(gaps) // 2]
+    limit = max(GAP_JUMP * usual, SMALL_GAP)
+    high = [s for s, v in zip(curves.steps, curves.raw("rollout/logprob_gap"), strict=True)
+            if v is not None and v > limit]  # fmt: skip
+    if high:
+        yield Finding(
+            "Log-prob gap",
+            f"engine and trainer differ by up to {gaps[-1]:.2g} nats per token, usually by "
+            f"{usual:.2g}: they no longer compute the same model",
+            "stop the run and report it; with rollouts ahead (rollout.max_off_policy_steps) lower "
+            "their number",
+            (high[0], high[-1]),
+        )
+
+
+def _invalid(curves: _Curves) -> Iterator[Finding]:
+    counts, means = curves.raw("reward/invalid"), curves.raw("tokens/completion")
+    lengths = curves.raw("completion/length_mean")
+    shares = [
+        None if c is None or not t or not n else c / (t / n)
+        for c, t, n in zip(counts, means, lengths, strict=True)
+    ]
+    spans = curves.spans(s is not None and s >= INVALID for s in shares)
+    if spans:
+        most = max(s for s in shares if s is not None)
+        yield Finding(
+            "Completions without a valid reward",
+            f"up to {most:.0%} of a step's completions",
+            "a reward function fails: read its errors",
+            (spans[0][0], spans[-1][1]),
+            {"status": "!"},
+        )
+
+
+def _against_each_other(curves: _Curves) -> Iterator[Finding]:
+    skipped = ("reward/mean", "reward/no_signal", "reward/no_answer")
+    names = [n for n in curves.names() if n.startswith("reward/") and n not in skipped]
+    names = [n for n in names if not n.startswith("reward/invalid")]
+    ends = {n: e for n in names if (e := curves.ends(n)) is not None}
+    falls = [n for n, (first, last) in ends.items() if last <= first - APART]
+    rises = [n for n, (first, last) in ends.items() if last >= first + APART]
+    if falls and rises:
+        shown = ", ".join(_of_ends(n, ends[n]) for n in (*rises, *falls))
+        high, low = (n.removeprefix("reward/") for n in (rises[0], falls[0]))
+        plain = all(name.replace("_", "").isalnum() for name in (high, low))
+        yield Finding(
+            "A reward rises while another falls",
+            shown,
+            "read the completions in which they disagree: the policy may be hacking the one that "
+            "rises; change the weights in rewards.functions, or the function itself",
+            (curves.steps[0], curves.steps[-1]),
+            {"where": f"{high} = 1 and {low} = 0"} if plain else {},
+        )
+
+
+def _of_ends(name: str, ends: tuple[float, float]) -> str:
+    return f"{name.removeprefix('reward/')} {ends[0]:.2f} → {ends[1]:.2f}"
+
+
+def _blow_up(curves: _Curves, limit: Any) -> Iterator[Finding]:
+    ends = curves.ends("completion/length_mean")
+    if ends is None or ends[0] <= 0 or ends[1] < LENGTH_GROWTH * ends[0]:
+        return
+    half = LENGTH_GROWTH * ends[0]
+    span = curves.longest("completion/length_mean", lambda v: v >= half)
+    if span:
+        at_most = f", of at most {limit}" if _number(limit) else ""
+        yield Finding(
+            "Length blow-up",
+            f"completions grew from {ends[0]:.0f} to {ends[1]:.0f} tokens{at_most}",
+            "compare the longest completions with earlier ones: if they say no more, add the "
+            "reward function overlong or length_cosine; algorithm.loss.agg_mode decides what a "
+            "long completion weighs",
+            span,
+            {"order": "longest"},
+        )
+
+
+def _of_completions(facts: Mapping[int, StepFacts]) -> Iterator[Finding]:
+    looping = [s for s, f in facts.items() if f.looping >= max(1, LOOPS * f.completions)]
+    if looping:
+        most = max(facts[s].looping / facts[s].completions for s in looping)
+        yield Finding(
+            "Repeated texts",
+            f"up to {most:.0%} of a step's completions end by repeating themselves",
+            "lower the learning rate, raise algorithm.kl.coef, or let the length reward cost them",
+            (looping[0], looping[-1]),
+            {"status": "loops"},
+        )
+    same = [
+        s
+        for s, f in facts.items()
+        if f.golds >= 3 and f.completions >= 8 and f.answer[1] >= SAME_ANSWER * f.completions
+    ]
+    if same:
+        answer = facts[same[-1]].answer[0]
+        yield Finding(
+            "One answer for all",
+            f"most completions answer '{answer[:60]}', whatever the question",
+            "the reward pays a constant: balance the answers of the records, and look whether the "
+            "picture reaches the model",
+            (same[0], same[-1]),
+        )
+
+
+_FINDERS = (_entropy, _no_signal, _truncation, _gap, _invalid, _against_each_other)

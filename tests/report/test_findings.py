@@ -1,0 +1,118 @@
+"""Findings: each has a run that shows it, by numbers worked out by hand, and one that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmr1.report.findings import StepFacts, centred, findings, loops, step_facts
+from tests.report.run_files import completion, prompt
+
+Column = list[float | None]
+
+
+def found(facts: dict[int, StepFacts] | None = None, **columns: Column) -> dict[str, Any]:
+    """The findings by title; ``a__b`` stands for the metric ``a/b``."""
+    length = max((len(column) for column in columns.values()), default=0)
+    metrics = {name.replace("__", "/"): column for name, column in columns.items()}
+    all_of = findings({"step": [*range(1, length + 1)], **metrics}, facts or {})
+    return {finding.title: finding for finding in all_of}
+
+
+def test_a_centred_mean_does_not_lag():
+    falling = [1.0] * 10 + [0.0] * 10
+    assert centred(falling, 5)[9:11] == [pytest.approx(0.6), pytest.approx(0.4)]
+    assert centred(falling, 1) == falling
+    assert centred([1.0, None, 4.0], 3) == [1.0, None, 4.0]
+
+
+def test_entropy_collapse():
+    collapse = found(entropy=[1.0, 0.8, 0.4, 0.1, 0.04, 0.02, 0.01])["Entropy collapse"]
+    assert collapse.steps == (5, 7)
+    assert "from 1 to 0.01 nats" in collapse.detail
+    assert not found(entropy=[0.1, 0.08, 0.04, 0.03])  # it was low from the start
+    assert not found(entropy=[1.0, 0.8, 0.04, 0.8, 0.7])  # a single step
+
+
+def test_no_signal():
+    assert found(reward__no_signal=[0.2, 0.95, 1.0, 1.0, 0.5])["No signal"].steps == (2, 4)
+    assert not found(reward__no_signal=[0.8, 0.85, 0.89, 0.2])
+
+
+def test_truncation():
+    cut = found(completion__truncated=[0.0, 0.0, 0.25, 0.5])["Truncation"]
+    assert (cut.steps, cut.filter) == ((3, 4), {"status": "truncated"})
+    assert "up to 50%" in cut.detail
+
+
+def test_a_gap_that_jumps():
+    usual: Column = [1e-3] * 9
+    assert found(rollout__logprob_gap=[*usual, 0.02, 0.3])["Log-prob gap"].steps == (10, 11)
+    assert not found(rollout__logprob_gap=[*usual, 0.0049])  # of no account
+    assert not found(rollout__logprob_gap=[0.02, 0.03, 0.02, 0.04])  # bfloat16 has always as much
+
+
+def test_invalid_rewards():
+    columns: dict[str, Column] = {
+        "reward__invalid": [0.0, 6.0, 12.0, 2.0],  # of 64 completions: 9%, 19%, 3%
+        "tokens__completion": [6400.0] * 4,
+        "completion__length_mean": [100.0] * 4,
+    }
+    invalid = found(**columns)["Completions without a valid reward"]
+    assert (invalid.steps, invalid.filter) == ((2, 3), {"status": "!"})
+    assert "up to 19%" in invalid.detail
+
+
+def test_a_reward_that_rises_while_another_falls():
+    columns: dict[str, Column] = {
+        "reward__mine": [0.2, 0.4, 0.6, 0.8],
+        "reward__true": [0.5, 0.4, 0.2, 0.1],
+        "reward__mean": [0.7, 0.8, 0.8, 0.9],
+    }
+    apart = found(**columns)["A reward rises while another falls"]
+    assert apart.detail == "mine 0.20 → 0.80, true 0.50 → 0.10"
+    assert apart.filter == {"where": "mine = 1 and true = 0"}
+    assert not found(reward__mine=[0.2, 0.4, 0.6, 0.8], reward__true=[0.5, 0.5, 0.5, 0.45])
+
+
+def test_length_blow_up():
+    longer = found(completion__length_mean=[100.0, 110.0, 190.0, 210.0, 400.0])
+    assert longer["Length blow-up"].steps == (4, 5)
+    assert not found(completion__length_mean=[100.0, 120.0, 150.0, 190.0])
+
+
+LOOP = "<think>" + "so x = 2 and therefore " * 40
+PROSE = " ".join(f"step {n}: the angle of {n * 37 % 180} degrees" for n in range(40))
+
+
+def test_repeated_texts():
+    assert (loops(LOOP), loops(PROSE), loops("7 " * 20)) == (True, False, False)
+    rows = [prompt("a", [completion(LOOP), *[completion(PROSE)] * 3])]
+    facts = {10: step_facts(rows)}
+    assert facts[10] == StepFacts(completions=4, looping=1, golds=1, answer=("", 0))
+    repeated = found(facts)["Repeated texts"]
+    assert (repeated.steps, repeated.filter) == ((10, 10), {"status": "loops"})
+    assert "up to 25%" in repeated.detail
+
+
+def test_one_answer_for_all():
+    sevens = [completion("<answer> 7 </answer>")] * 3 + [completion("<answer>8</answer>")]
+    rows = [prompt(name, sevens, answer=name) for name in "abc"]
+    held_out = {**prompt("d", [completion("<answer>1</answer>")] * 50), "mode": "greedy"}
+    facts = step_facts([*rows, held_out])
+    assert facts == StepFacts(completions=12, looping=0, golds=3, answer=("7", 9))
+    assert not found({1: facts})  # 75%
+    all_same = StepFacts(12, 0, 3, ("7", 11))
+    same = found({1: facts, 2: all_same})["One answer for all"]
+    assert (same.steps, "'7'" in same.detail) == ((2, 2), True)
+    assert not found({2: StepFacts(12, 0, 2, ("7", 12))})  # so many records have that answer
+
+
+def test_what_is_no_number_is_no_finding():
+    odd: list[Any] = [None, "x", float("nan"), float("inf"), [], {}, True, 10**400]
+    names = ["entropy", "reward/no_signal", "completion/truncated", "rollout/logprob_gap"]
+    names += ["reward/invalid", "tokens/completion", "completion/length_mean", "reward/a"]
+    assert findings({"step": [*range(8)], **dict.fromkeys(names, odd)}, {}) == []
+    assert findings({"step": odd, "entropy": odd}, {}) == []
+    assert findings({}, {}) == []
