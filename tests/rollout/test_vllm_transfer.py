@@ -15,9 +15,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, NewLoraConfig
 from mmr1.data.record import read_records
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm import Transfer
 from mmr1.trainer.distributed.weight_source import RankSource, layout_for
