@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from mmr1.config import RewardsConfig
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool

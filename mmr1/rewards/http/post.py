@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rewards.http.addresses import Address, secrets_of, without_secrets
 from mmr1.types import Status
 

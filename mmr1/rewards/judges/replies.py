@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rewards.judges.options import JudgeOptions
 
 

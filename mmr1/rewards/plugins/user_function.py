@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from mmr1.deadline import Deadline
+from mmr1.lifetime import Deadline
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import (
     Job,

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mmr1.deadline import Deadline, Stopwatch, rule_deadline
-from mmr1.faults import tell_fault
+from mmr1.lifetime import Deadline, Stopwatch, rule_deadline
+from mmr1.logs import tell_fault
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.processes import Processes, Worker, ZygoteGoneError
 from mmr1.rewards.sandbox.walls import Limits, Missing, shortcoming, warn_of, worker_environment

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mmr1.deadline import Stopwatch
+from mmr1.lifetime import Stopwatch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.walls import Missing, refusal
 from mmr1.rewards.sandbox.wire import (

@@ -22,8 +22,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
-from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
+from mmr1.logs import tell_fault
 from mmr1.trainer.models.digests import Digests, sync
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.runs.full_disk import DiskFullError, is_full

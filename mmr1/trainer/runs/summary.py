@@ -14,9 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mmr1.faults import FaultCounter, tell_fault
 from mmr1.files import atomic_binary
-from mmr1.logs import ROOT
+from mmr1.logs import ROOT, FaultCounter, tell_fault
 from mmr1.trainer.runs.stopping import StoppedError
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 
 from mmr1.config import Config
 from mmr1.config.file import published
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mmr1.deadline import Deadline, Stopwatch, cpu_seconds, rule_deadline
+from mmr1.lifetime import Deadline, Stopwatch, cpu_seconds, rule_deadline
 from mmr1.rewards import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from mmr1.config import RewardsConfig, reward_function
-from mmr1.deadline import Deadline
+from mmr1.lifetime import Deadline
 from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox import processes
 from mmr1.rewards.sandbox.pool import Pool
