@@ -116,6 +116,12 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    sharing: Literal["auto", "packed", "padded"] = Field(
+        "auto",
+        description="Do completions share their prompt in the forward of a model that has no "
+        "family here? auto: where a probe at the start finds the packed forward equal to "
+        "transformers' own. packed: an error where it does not. padded: never",
+    )
     trust_remote_code: bool = Field(
         False,
         description="Run the Python code that models bring along (auto_map): that of model.path "

@@ -31,6 +31,7 @@ from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.network import use_interface_of
+from mmr1.trainer.forward.any_model.forward import admit, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.models.load_model import load_here
@@ -253,6 +254,9 @@ def load(
     _hand_out(whole, model)
     if whole is not None:
         keep_names_in_files(_transformers_model(whole), _transformers_model(model))
+    verdicts = [None if whole is None else verdict_of(_transformers_model(whole))]
+    dist.broadcast_object_list(verdicts, 0)
+    admit(_transformers_model(model), verdicts[0])
     return model
 
 

@@ -162,7 +162,9 @@ def _split(
         prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
         if shares_prompt:
             tokens = prompt + sum(lengths)
-            vision_tokens = {m.digest: m.tokens for m in part.all_media}
+            # A model's own forward takes the media of each prompt, whatever others show.
+            of = f"{chosen[0]} " if part.arguments else ""
+            vision_tokens = {f"{of}{m.digest}": m.tokens for m in part.all_media}
         else:
             tokens = len(lengths) * (prompt + max(lengths))
             vision_tokens = {f"{row} {m.digest}": m.tokens for row in chosen for m in part.media}
@@ -191,6 +193,8 @@ def _first_fit_decreasing(
     bins: list[_Bin] = []
     for part in sorted(slices, key=lambda s: -s.tokens):
         for bin_ in bins:
+            if bin_.slices[0].group.kind != part.group.kind:
+                continue
             if bin_.cost + bin_.added_cost(part, vision_token_cost) <= budget:
                 break
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
@@ -169,6 +170,8 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
+        family = cast(Examples, load_family(config.path))
+        settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
 
@@ -177,7 +180,12 @@ def check_head(model: Any, name: str) -> None:
     """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "
+            "computed; such a model needs a family of its own (docs/models.md)"
+        )
     wanted = base(input_ids=ids, use_cache=False).logits
     if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from mmr1.trainer.forward.any_model.forward import verdict_of
 from mmr1.trainer.forward.context_packing import frame_parts
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import (
@@ -75,7 +76,7 @@ class PackedModel:
                 vision_token_cost,
                 keep,
                 whole,
-                self.family.shares_prompts,
+                self.family.shares_prompts or verdict_of(self.model) is not None,
             )
         )
         following = [*(batch.groups for batch in batches[1:]), ()]
