@@ -116,6 +116,11 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    use_liger_kernel: bool | None = Field(
+        None,
+        description="Norms, gated MLPs and rotary embeddings by Liger-Kernel's fused kernels (TRL: "
+        "use_liger_kernel); null: on a GPU, where it is installed",
+    )
     sharing: Literal["auto", "packed", "padded"] = Field(
         "auto",
         description="Do completions share their prompt in the forward of a model that has no "

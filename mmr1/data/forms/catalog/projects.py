@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from mmr1.data.forms.assemble import (
@@ -16,7 +17,7 @@ from mmr1.data.forms.boxes import gold_boxes, grounded, read_gold
 from mmr1.data.forms.chat import read_chat, with_system
 from mmr1.data.forms.columns import first_of, images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row, Turns
-from mmr1.data.forms.options import options_of
+from mmr1.data.forms.options import Options, options_of
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
@@ -29,6 +30,9 @@ def _read_r1_v(row: Row, place: Place) -> Sample:
         row, place, row["problem"], answer, images=images_of(row), videos=videos_of(row),
         task="math", used=("problem", "solution"),
     )  # fmt: skip
+    # The columns as its reward functions read them.
+    own = {ROW: {key: row[key] for key in ("problem", "solution")}}
+    sample = replace(sample, meta={**sample.meta, **own})
     if not sample.media or sample.task == "choice":
         return sample
     boxes = gold_boxes(row, answer, row["problem"])
@@ -108,7 +112,7 @@ def _read_video_r1(row: Row, place: Place) -> Sample:
         raise ValueError(f"problem_type '{kind}' has no verifiable answer of one kind")
     task = VIDEO_R1_TASKS[kind]
     options, columns = options_of(row, inside_answer(row["solution"]))
-    question = row["problem"] if options is None else options.ask(row["problem"])
+    question = row["problem"] if options is None else _asked(row["problem"], options)
     turns = [("user", question)]
     if row.get("process"):
         turns.append(("assistant", f"{row['process']}{row['solution']}"))
@@ -123,12 +127,22 @@ def _read_video_r1(row: Row, place: Place) -> Sample:
     if task == "tiou":  # {"time": [s, e], "boxes": {second: box}}
         grounding = json.loads(answer)
         answer, extra = grounding["time"], {"boxes": grounding.get("boxes")}
+    # The columns as its reward functions and its prompt read them.
+    extra[ROW] = {key: row[key] for key in ("problem_type", "solution", "data_type")}
     return assemble(
         row, place, turns, answer=answer, task=task, meta=extra,
         used=("problem", "solution", "process", "path", "problem_type", "data_type", "options",
               *columns),
         untagged=True, **media,
     )  # fmt: skip
+
+
+def _asked(problem: str, options: Options) -> str:
+    """As Video-R1 asks: its options on lines of their own, after a head and before a newline."""
+    asked = options.ask(problem)
+    if asked == problem:  # it lists them itself
+        return problem
+    return f"{problem}Options:{asked.removeprefix(problem)}\n"
 
 
 VIDEO_R1 = Form(
