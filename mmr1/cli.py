@@ -228,8 +228,8 @@ def export(
     private: Annotated[bool, typer.Option("--private", help="Make the repository private")] = False,
 ) -> None:
     """Export a checkpoint as a Hugging Face model with a model card, adapters merged."""
+    from mmr1.trainer.runs.export import check_repository, push
     from mmr1.trainer.runs.export import export as write
-    from mmr1.trainer.runs.hub import check_repository, push
 
     if push_to_hub is not None:
         check_repository(push_to_hub)

@@ -1,7 +1,7 @@
 """Faults that a run goes on after: each is a line of the log, and is counted by its kind.
 
 Counts go the way of the log. So every layer can tell a fault, and the log explains every count.
-``summary.json`` of a run holds the counts (``mmr1/trainer/runs/summary.py``).
+``summary.json`` of a run holds the counts (``mmr1/trainer/runs/output.py``).
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ _CRITIC = {
     "optim.lr_scheduler_type": "none: its rate is constant",
     "model.lora": "none: it has adapters where the policy has",
     "model.tokenizer_path": "none: the tokenizer is that of model.path",
-    "model.trust_remote_code": "none: code of a model's repository is never run",
+    "model.trust_remote_code": "none: model.trust_remote_code is for all models",
     "model.override_config": "none: edit the config.json of the model",
     "strategy": "none: more than one rank always runs on FSDP2",
     "fsdp": "none: resources.ranks and resources.fsdp_size shard it",
@@ -279,7 +279,7 @@ UNNEEDED = {
     "worker.actor.ulysses_size": "resources.context_parallel_size cuts sequences over ranks",
     "worker.actor.ulysses_sequence_parallel_size": "resources.context_parallel_size cuts sequences "
     "over ranks",
-    "worker.actor.model.trust_remote_code": "code of a model's repository is never run",
+    "worker.actor.model.trust_remote_code": "model.trust_remote_code, once you have read it",
     "worker.actor.model.tokenizer_path": "the tokenizer is that of model.path",
     "worker.actor.model.override_config": "edit the config.json of model.path",
     "worker.hybrid_engine": "one process trains and samples unless resources say more",

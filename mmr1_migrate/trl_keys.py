@@ -108,7 +108,7 @@ UNNEEDED = {
     "dataset_streaming": "records are read from a file by their positions",
     "ignore_bias_buffers": _PROCESSES,
     "datasets": "data.train takes several files with weights",
-    "trust_remote_code": "code of a model's repository is never run",
+    "trust_remote_code": "model.trust_remote_code, once you have read the code",
     "attn_implementation": "the fastest one that is installed is used",
     "model_init_kwargs": "model.dtype and the configuration of model.path",
     "quantization_config": "weights are not quantised",

@@ -94,8 +94,8 @@ class ImportanceSamplingConfig(Section):
 
     level: Literal["auto", "token", "sequence"] = Field(
         "auto",
-        description="auto: of tokens when rollouts are asynchronous or replayed, or the engine's "
-        "data type is not the model's; else none",
+        description="auto: of tokens, but none where engine hf samples from the very weights that "
+        "are then updated",
     )
     threshold: Coefficient = Field(2.0, description="Largest such weight")
 

@@ -5,46 +5,21 @@ A row is data. The loader reports all rows that hold, not the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from mmr1.config.advantages import DistillationAdvantage, ProcessAdvantage
-from mmr1.config.commands import Command
 from mmr1.config.dpo import KtoLoss
+from mmr1.config.evaluation import EvalConfig
+from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rollout import HfConfig
-from mmr1.config.secrets import mask_text
+from mmr1.config.rows import DPO, POLICY, TRAINING, Row
 from mmr1.config.tree import Config
 
-POLICY: tuple[Command, ...] = ("train", "iterate")
-OFFLINE: tuple[Command, ...] = ("sft", "rm", "dpo")
-TRAINING: tuple[Command, ...] = (*POLICY, *OFFLINE)
-DPO: tuple[Command, ...] = ("dpo",)
 REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
 VISION = {"vision_tower", "multi_modal_projector"}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One combination.
-
-    Attributes:
-        keys: Paths of the keys that do not go together.
-        wrong: Does the combination hold? It is asked for the ``commands`` only.
-        why: What is wrong with it, and what to set instead.
-        commands: For which commands.
-    """
-
-    keys: tuple[str, ...]
-    wrong: Callable[[Config], bool]
-    why: str
-    commands: tuple[Command, ...] = POLICY
-
-    def message(self, config: Config) -> str:
-        """The keys with their values, and why."""
-        return f"{', '.join(_shown(config, key) for key in self.keys)}: {self.why}"
 
 
 def check(config: Config) -> None:
@@ -71,18 +46,6 @@ def _holding(rows: Sequence[Row], config: Config) -> list[str]:
     return [
         row.message(config) for row in rows if config.command in row.commands and row.wrong(config)
     ]
-
-
-def _shown(config: Config, key: str) -> str:
-    """The key with its value, if that is a number or a word."""
-    value: object = config
-    for name in key.split("."):
-        value = getattr(value, name, None)
-    if isinstance(value, bool):
-        return f"{key}={str(value).lower()}"
-    if isinstance(value, float):
-        return f"{key}={value:g}"
-    return f"{key}={mask_text(str(value))}" if isinstance(value, int | str) else key
 
 
 # Arithmetic ------------------------------------------------------------------------------------
@@ -243,6 +206,7 @@ def _one_text(c: Config) -> bool:
 
 
 REFUSED: tuple[Row, ...] = (
+    *IDLE,
     Row(
         ("algorithm.ppo_mini_batch_size", "data.train_batch_size"),
         _uneven_mini_batches,
@@ -450,27 +414,6 @@ REFUSED: tuple[Row, ...] = (
         DPO,
     ),
     Row(
-        ("data.curriculum",),
-        lambda c: c.data.curriculum is not None,
-        "only mmr1 train and iterate choose samples by their pass rates; leave it out",
-        OFFLINE,
-    ),
-    Row(
-        ("trainer.validation.steps", "trainer.validation.before_train"),
-        lambda c: (
-            c.trainer.validation is not None
-            and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
-        ),
-        "this command validates after its last step only; leave them out",
-        OFFLINE,
-    ),
-    Row(
-        ("resources.engines",),
-        lambda c: c.resources.engines > 1 and c.dpo.rounds is None,
-        "this command samples nothing; leave it out",
-        OFFLINE,
-    ),
-    Row(
         ("rollout.max_off_policy_steps", "dpo.rounds.count"),
         lambda c: c.dpo.rounds is not None and c.rollout.max_off_policy_steps > 0,
         "a round samples before it trains, and nothing ahead; leave the first out",
@@ -501,7 +444,29 @@ def _biased_kl(c: Config) -> bool:
     return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
 
 
+def _evaluates(c: Config) -> bool:
+    """Is anything of ``eval`` set besides what ranks the completions of ``mmr1 iterate``?"""
+    return c.eval.changed(accuracy_function=None) != EvalConfig()
+
+
+def _of_eval_alone(c: Config) -> bool:
+    """Is a key of ``eval`` set that a run's own evaluation does not look at?"""
+    return bool(c.eval.data or c.eval.models or c.eval.prompt or c.eval.output_dir)
+
+
 WARNED: tuple[Row, ...] = (
+    Row(
+        ("eval", "trainer.validation.data"),
+        lambda c: c.trainer.validation is None and _evaluates(c),
+        "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the section "
+        "eval of its file",
+    ),
+    Row(
+        ("eval.data", "eval.models", "eval.prompt", "eval.output_dir"),
+        lambda c: c.trainer.validation is not None and _of_eval_alone(c),
+        "only mmr1 eval reads them; a run is evaluated on trainer.validation.data, by its own "
+        "prompt",
+    ),
     Row(
         ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
         _clips_nothing,

@@ -45,6 +45,36 @@ READS: Mapping[Command, Reads] = MappingProxyType(
 )
 
 
+LEARNING_RATES: Mapping[Command, float] = MappingProxyType(
+    {
+        "train": 1e-6,  # TRL's GRPOConfig, verl's and EasyR1's actor.optim.lr
+        "iterate": 1e-6,
+        "dpo": 1e-6,  # TRL's DPOConfig
+        "sft": 2e-5,  # TRL's SFTConfig
+        "rm": 1e-4,  # TRL's RewardConfig
+        "eval": 1e-6,  # nothing is trained
+    }
+)
+"""``optimizer.lr`` where no file has it."""
+OF_ADAPTERS = 10
+"""Times the rate of full training (Thinking Machines 2025, *LoRA Without Regret*; TRL's guide)."""
+
+
+def with_learning_rate(tree: Mapping[str, Any], command: Command) -> dict[str, Any]:
+    """The tree with ``optimizer.lr`` by the command and by ``model.lora``, if it has none."""
+    optimizer, model = tree.get("optimizer") or {}, tree.get("model") or {}
+    if not isinstance(optimizer, Mapping) or not isinstance(model, Mapping) or "lr" in optimizer:
+        return dict(tree)
+    times = 1 if model.get("lora") is None else OF_ADAPTERS
+    return {**tree, "optimizer": {**optimizer, "lr": LEARNING_RATES[command] * times}}
+
+
+def first_layer(command: Command) -> dict[str, Any]:
+    """What lies below a command's file: RL's rate is constant (as in verl, EasyR1), others fall."""
+    falls = command in ("sft", "dpo", "rm")
+    return {"optimizer": {"scheduler": {"type": "linear"}}} if falls else {}
+
+
 def sections_of(command: Command, in_rounds: bool) -> tuple[str, ...]:
     """The sections that a command reads, of those in :data:`SECTIONS`."""
     reads = READS[command]

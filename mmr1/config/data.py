@@ -43,7 +43,8 @@ class ImageConfig(Section):
     )
     max_pixels: Positive | None = Field(
         None,
-        description="Larger images are shrunk to this area; null: that of the model's processor",
+        description="Larger images are shrunk to this area; null: that of the model's processor, "
+        "for Qwen's and their like at most 1,003,520, which are 1,280 tokens of Qwen2.5-VL",
     )
 
 
@@ -87,7 +88,9 @@ class DataConfig(Section):
         "null: detected from their keys",
     )
     prompt_template: str | None = Field(
-        None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
+        None,
+        description="Name of a prompt template (think_answer, boxed, ...), a .jinja or .txt file, "
+        "or FILE.py:CONSTANT, a text of another project's file",
     )
     system_prompt: str | None = Field(
         None,

@@ -18,7 +18,14 @@ from pydantic import ValidationError
 
 from mmr1.config.algorithm import AlgorithmConfig
 from mmr1.config.checks import problems_of, warnings_of
-from mmr1.config.commands import SECTIONS, Command, command_of, refuse_unread
+from mmr1.config.commands import (
+    SECTIONS,
+    Command,
+    command_of,
+    first_layer,
+    refuse_unread,
+    with_learning_rate,
+)
 from mmr1.config.explain import explain
 from mmr1.config.layers import Tree, lay, own_values
 from mmr1.config.presets import PARTS, with_preset
@@ -128,7 +135,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
     try:
         given = _command_line(overrides)
         layers = [*files, OmegaConf.from_dotlist([f"{k}={v}" for k, v in given.items()])]
-        tree = _with_default_functions(layers, given)
+        tree = {**first_layer(command), **_with_default_functions(layers, given)}
         for layer in layers:
             tree = _lay(tree, layer, notes)
         merged = OmegaConf.create(tree)
@@ -138,6 +145,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
     values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
     refuse_unread(values, command, source)
+    values = with_learning_rate(values, command)
     config = _validate(values, source).for_command(command)
     config.keep_references(references)
     if problems := problems_of(config):

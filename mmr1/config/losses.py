@@ -45,7 +45,8 @@ class LossConfig(Section):
 
 
 class _OfTokens(LossConfig):
-    agg_mode: AggMode = Field("seq-mean-token-mean", description=AGGREGATION)
+    # The default of TRL (loss_type=dapo), verl and EasyR1, whose GRPO it is too.
+    agg_mode: AggMode = Field("token-mean", description=AGGREGATION)
 
 
 class _Selecting(_OfTokens):
@@ -82,6 +83,7 @@ class GspoLoss(_OfTokens):
 
     of_completions: ClassVar[bool] = True
     type: Literal["gspo"] = "gspo"
+    agg_mode: AggMode = Field("seq-mean-token-mean", description=AGGREGATION)
     clip_ratio_low: Clip = Field(3e-4, description=LOW)
     clip_ratio_high: Clip = Field(4e-4, description=HIGH)
     clip_ratio_dual: float | None = Field(None, gt=1, description=DUAL)
@@ -101,7 +103,6 @@ class CispoLoss(_Selecting):
     """CISPO's: clips the importance weight, not the update."""
 
     type: Literal["cispo"] = "cispo"
-    agg_mode: AggMode = Field("token-mean", description=AGGREGATION)
     clip_ratio_low: Clip = Field(1.0, description=LOW)
     clip_ratio_high: Clip = Field(4.0, description=HIGH)
 
@@ -110,6 +111,7 @@ class SapoLoss(_Selecting):
     """SAPO's: a smooth gate around ratio 1 in the place of the clip."""
 
     type: Literal["sapo"] = "sapo"
+    agg_mode: AggMode = Field("seq-mean-token-mean", description=AGGREGATION)
     tau_pos: Coefficient = Field(1.0, description="Gate's temperature for positive advantages")
     tau_neg: Coefficient = Field(1.05, description="Gate's temperature for negative advantages")
 
@@ -118,7 +120,6 @@ class ClipCovLoss(_OfTokens):
     """Clip-Cov's: leaves out a few tokens whose log-prob and advantage covary."""
 
     type: Literal["clip_cov"] = "clip_cov"
-    agg_mode: AggMode = Field("token-mean", description=AGGREGATION)
     clip_ratio_low: Clip = Field(1.0, description=LOW)
     clip_ratio_high: Clip = Field(1.0, description=HIGH)
     ratio: Share = Field(
@@ -130,7 +131,6 @@ class KlCovLoss(_OfTokens):
     """KL-Cov's: holds the tokens of the highest covariance near the policy before the update."""
 
     type: Literal["kl_cov"] = "kl_cov"
-    agg_mode: AggMode = Field("token-mean", description=AGGREGATION)
     ratio: Share = Field(2e-3, description="Share of the tokens that are held")
     coef: Coefficient = Field(1.0, description="Coefficient of their KL (verl: ppo_kl_coef)")
 
@@ -139,7 +139,6 @@ class ReinforceLoss(_Selecting):
     """The plain policy gradient, −A log p."""
 
     type: Literal["reinforce"] = "reinforce"
-    agg_mode: AggMode = Field("token-mean", description=AGGREGATION)
     importance: Literal["none", "token", "per_decision", "sequence"] = Field(
         "none", description="Importance weights, for several updates per rollout"
     )

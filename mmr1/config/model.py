@@ -116,6 +116,23 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    use_liger_kernel: bool | None = Field(
+        None,
+        description="Norms, gated MLPs and rotary embeddings by Liger-Kernel's fused kernels (TRL: "
+        "use_liger_kernel); null: on a GPU, where it is installed",
+    )
+    sharing: Literal["auto", "packed", "padded"] = Field(
+        "auto",
+        description="Do completions share their prompt in the forward of a model that has no "
+        "family here? auto: where a probe at the start finds the packed forward equal to "
+        "transformers' own. packed: an error where it does not. padded: never",
+    )
+    trust_remote_code: bool = Field(
+        False,
+        description="Run the Python code that models bring along (auto_map): that of model.path "
+        "and of every other model that the configuration names, in every process that loads them. "
+        "Read it first",
+    )
     lora: Lora | None = Field(
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
     )
@@ -162,14 +179,18 @@ class CosineSchedule(Section):
 
 
 Schedule = Annotated[
-    LinearSchedule | ConstantSchedule | CosineSchedule, Field(discriminator="type")
+    ConstantSchedule | LinearSchedule | CosineSchedule, Field(discriminator="type")
 ]
 
 
 class OptimizerConfig(Section):
     """AdamW."""
 
-    lr: Coefficient = Field(1e-6, description="Learning rate after the warm-up")
+    lr: Coefficient = Field(
+        1e-6,
+        description="Learning rate after the warm-up. If it is not set: 1e-6, for mmr1 sft 2e-5, "
+        "for mmr1 rm 1e-4; with model.lora ten times that",
+    )
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's beta1 and beta2")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
     lr_of_parts: dict[str, Annotated[float, Field(ge=0)]] = Field(
@@ -187,7 +208,8 @@ class OptimizerConfig(Section):
         description="Keep float32 weights and optimizer state in CPU memory, and run AdamW there",
     )
     scheduler: Schedule = Field(
-        default_factory=LinearSchedule, description="Learning rate over the steps"
+        default_factory=ConstantSchedule,
+        description="Learning rate over the steps; for mmr1 sft, dpo and rm linear is the default",
     )
 
     @field_validator("lr_of_parts")

@@ -12,7 +12,7 @@ from typing import Any
 PARTS = ("advantage", "loss", "filter_groups")
 """The sections that a preset lays down in full."""
 
-_TOKEN_MEAN = {"type": "ppo", "agg_mode": "token-mean"}
+_PPO = {"type": "ppo"}
 
 
 def _preset(
@@ -23,29 +23,27 @@ def _preset(
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "grpo": _preset({"type": "grpo"}, {"type": "ppo"}),
+        "grpo": _preset({"type": "grpo"}, _PPO),
         "dr_grpo": _preset(
             {"type": "grpo", "scale_rewards": "none"},
             {"type": "ppo", "agg_mode": "seq-mean-token-sum-norm"},
         ),
         # Its overlong shaping (section 3.4) is the reward function `overlong`.
-        "dapo": _preset(
-            {"type": "grpo"}, {**_TOKEN_MEAN, "clip_ratio_high": 0.28}, {"type": "resample"}
-        ),
+        "dapo": _preset({"type": "grpo"}, {**_PPO, "clip_ratio_high": 0.28}, {"type": "resample"}),
         "gspo": _preset({"type": "grpo"}, {"type": "gspo"}),
         "cispo": _preset({"type": "grpo"}, {"type": "cispo"}),
         "sapo": _preset({"type": "grpo"}, {"type": "sapo"}),
         "clip_cov": _preset({"type": "grpo"}, {"type": "clip_cov"}),
         "kl_cov": _preset({"type": "grpo"}, {"type": "kl_cov"}),
-        "rloo": _preset({"type": "rloo"}, _TOKEN_MEAN),
-        "gpg": _preset({"type": "gpg"}, _TOKEN_MEAN),
-        "reinforce": _preset({"type": "reinforce"}, _TOKEN_MEAN),
-        "remax": _preset({"type": "remax"}, _TOKEN_MEAN),
-        "reinforce_pp": _preset({"type": "reinforce_pp"}, _TOKEN_MEAN),
-        "reinforce_pp_baseline": _preset({"type": "reinforce_pp_baseline"}, _TOKEN_MEAN),
-        "ppo": _preset({"type": "gae"}, _TOKEN_MEAN),
-        "process_grpo": _preset({"type": "process"}, {"type": "ppo"}),
-        "on_policy_distillation": _preset({"type": "distillation"}, _TOKEN_MEAN),
+        "rloo": _preset({"type": "rloo"}, _PPO),
+        "gpg": _preset({"type": "gpg"}, _PPO),
+        "reinforce": _preset({"type": "reinforce"}, _PPO),
+        "remax": _preset({"type": "remax"}, _PPO),
+        "reinforce_pp": _preset({"type": "reinforce_pp"}, _PPO),
+        "reinforce_pp_baseline": _preset({"type": "reinforce_pp_baseline"}, _PPO),
+        "ppo": _preset({"type": "gae"}, _PPO),
+        "process_grpo": _preset({"type": "process"}, _PPO),
+        "on_policy_distillation": _preset({"type": "distillation"}, _PPO),
     }
 )
 

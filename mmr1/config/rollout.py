@@ -20,6 +20,7 @@ OWNED_BY_MMR1 = frozenset(
         "tensor_parallel_size",
         "enable_lora",
         "enable_sleep_mode",
+        "trust_remote_code",
         "weight_transfer_config",
     }
 )

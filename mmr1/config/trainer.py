@@ -309,7 +309,7 @@ class IterateConfig(Section):
 
     rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
     rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
-    rm_lr: Coefficient | None = Field(None, description="Its learning rate; null: optimizer.lr")
+    rm_lr: Coefficient = Field(1e-4, description="Its learning rate")
     history: str | None = Field(
         None, description="Rankings or pairs that it was trained on before the first round"
     )

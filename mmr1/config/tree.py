@@ -15,7 +15,7 @@ from mmr1.config.environment import Environment
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
-from mmr1.config.rollout import RolloutConfig, VllmArguments
+from mmr1.config.rollout import HfConfig, RolloutConfig, VllmArguments
 from mmr1.config.secrets import Key
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
@@ -166,12 +166,9 @@ class Config(Section):
             return "none"
         if weights.level != "auto":
             return weights.level
-        is_off_policy = (
-            self.rollout.max_off_policy_steps > 0
-            or self.rollout_dtype != self.model.dtype
-            or self.algorithm.learns_from_earlier
-        )
-        return "token" if is_off_policy else "none"
+        samples_itself = isinstance(self.rollout.engine, HfConfig)
+        is_earlier = self.rollout.max_off_policy_steps > 0 or self.algorithm.learns_from_earlier
+        return "none" if samples_itself and not is_earlier else "token"
 
     @property
     def mini_batches(self) -> int:

@@ -23,9 +23,11 @@ def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) ->
     """
     if not isinstance(config, CustomEnvironmentConfig) or described(config):
         return ToolEnvironment(config, timeout_s)
-    if config.parser is not None:
-        raise ValueError(
-            f"environment.parser={config.parser}: {config.use} reads the text of a turn itself; "
-            "leave environment.parser out"
-        )
+    fields = type(config).model_fields
+    for key in ("parser", "max_calls", "boxes"):
+        if (value := getattr(config, key)) != fields[key].default:
+            raise ValueError(
+                f"environment.{key}={value}: {config.use} reads the text of a turn itself and has "
+                f"no described tools; leave environment.{key} out"
+            )
     return OwnEnvironment(config)

@@ -46,12 +46,14 @@ class Transfer:
     """Weights come by vLLM's own transfer.
 
     Attributes:
-        colocated: From a rank on the same GPU, which the engine leaves to it by sleeping.
+        same_gpu: From a trainer on the same GPU.
+        sleeps: The engine leaves it the GPU by sleeping.
         left_out: Beginnings of the names, in the model's files, of weights that never come: the
             engine keeps what it has read, also while it sleeps.
     """
 
-    colocated: bool = False
+    same_gpu: bool = False
+    sleeps: bool = False
     left_out: tuple[str, ...] = ()
 
 
@@ -69,6 +71,7 @@ class VllmEngine:
         names: Of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
+        trust_remote_code: Code beside the model is run.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -87,6 +90,7 @@ class VllmEngine:
         names: Mapping[str, str] | None = None,
         transfer: Transfer | None = None,
         adapters: AdapterShape | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
@@ -108,6 +112,7 @@ class VllmEngine:
         self._turns: _Turns | None = None
         settings = {
             "model": model_path,
+            "trust_remote_code": trust_remote_code,
             "dtype": dtype,
             "seed": seed,
             "max_model_len": config.max_model_len,
@@ -117,7 +122,11 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             "mm_device_do_normalize": False,
             "mm_processor_cache_gb": 0,
-            **({} if transfer is None else transfer_settings(model_path, transfer)),
+            **(
+                {}
+                if transfer is None
+                else transfer_settings(model_path, transfer, trust_remote_code)
+            ),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
@@ -404,7 +413,7 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
-def transfer_backend(on_gpus: bool, colocated: bool) -> str:
+def transfer_backend(on_gpus: bool, same_gpu: bool) -> str:
     """How weights reach an engine: ``nccl``, ``tcp``, or on one GPU ``ipc``.
 
     Args:
@@ -412,17 +421,21 @@ def transfer_backend(on_gpus: bool, colocated: bool) -> str:
     """
     if not on_gpus or not torch.cuda.is_available():
         return "tcp"
-    return "ipc" if colocated else "nccl"
+    return "ipc" if same_gpu else "nccl"
 
 
-def transfer_settings(model_path: str, transfer: Transfer) -> dict[str, Any]:
+def transfer_settings(
+    model_path: str, transfer: Transfer, trust_remote_code: bool
+) -> dict[str, Any]:
     """vLLM's arguments for weights that come by its own transfer."""
-    backend = transfer_backend(True, transfer.colocated)
+    backend = transfer_backend(True, transfer.same_gpu)
     return {
-        "sleep_preserve_parameter_names": preserved_parameters(model_path, transfer.left_out),
+        "sleep_preserve_parameter_names": preserved_parameters(
+            model_path, transfer.left_out, trust_remote_code
+        ),
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
-        "enable_sleep_mode": backend == "ipc",
+        "enable_sleep_mode": transfer.sleeps and torch.cuda.is_available(),
     }
 
 

@@ -15,7 +15,9 @@ from transformers import AutoConfig
 from mmr1.vision.families.model_path import from_pretrained
 
 
-def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
+def preserved_parameters(
+    path: str, beginnings: Sequence[str], trust_remote_code: bool = False
+) -> list[str]:
     """Patterns of the parameters that vLLM is to preserve, by its own names.
 
     Args:
@@ -29,7 +31,7 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
         return []
     from vllm.model_executor.models import ModelRegistry
 
-    (architecture, *_) = from_pretrained(AutoConfig, path).architectures
+    (architecture, *_) = from_pretrained(AutoConfig, path, trust_remote_code).architectures
     if architecture not in ModelRegistry.models:
         raise ValueError(
             f"model.path '{path}': vLLM has no class '{architecture}', so a sleeping engine cannot "

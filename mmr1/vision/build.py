@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, DataConfig
+from mmr1.config import Config, DataConfig, ModelConfig
 from mmr1.lifetime import start_lasting
 from mmr1.machine import cores
 from mmr1.parallel import spawned
@@ -44,7 +44,7 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     """
     environment = config.environment
     instructions = None if environment is None else environment.instructions
-    family = _family(config.model.path, config.data, tuple(tools), instructions)
+    family = _family(config.model, config.data, tuple(tools), instructions)
     if environment is not None and not family.shares_prompts:
         raise ValueError(
             f"environment and model.path '{config.model.path}': its processor reads a prompt as "
@@ -68,7 +68,7 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
 
 
 def _family(
-    path: str,
+    model: ModelConfig,
     data: DataConfig,
     tools: tuple[Mapping[str, Any], ...] = (),
     instructions: str | None = None,
@@ -84,7 +84,8 @@ def _family(
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
     }
-    return load_family(path, chat, **{k: v for k, v in options.items() if v is not None})
+    given = {k: v for k, v in options.items() if v is not None}
+    return load_family(model.path, chat, model.trust_remote_code, **given)
 
 
 def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> MediaCache:
@@ -96,7 +97,7 @@ def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> Med
     count = media_workers(config, neighbours)
     if count == 0:
         return MediaCache(family.prepare_media)
-    load = partial(_load_prepare, config.model.path, config.data)
+    load = partial(_load_prepare, config.model, config.data)
     return MediaCache(family.prepare_media, workers=Preparers(load, count))
 
 
@@ -111,7 +112,7 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
     count = media_workers(config)
     if count == 0:
         return MediaCache(family.check_media)
-    load = partial(_load_check, config.model.path, config.data)
+    load = partial(_load_check, config.model, config.data)
     return MediaCache(family.check_media, workers=Preparers(load, count))
 
 
@@ -129,16 +130,16 @@ def media_workers(config: Config, neighbours: int = 1) -> int:
     return min(of_machine, max(1, of_machine // (KINDS * neighbours)))
 
 
-def _load_check(path: str, data: DataConfig) -> Prepare:
+def _load_check(model: ModelConfig, data: DataConfig) -> Prepare:
     """What a process that checks media loads for itself."""
-    family = _family(path, data)
+    family = _family(model, data)
     assert is_packed(family)
     return family.check_media
 
 
-def _load_prepare(path: str, data: DataConfig) -> Prepare:
+def _load_prepare(model: ModelConfig, data: DataConfig) -> Prepare:
     """What a process that prepares media loads for itself."""
-    return _family(path, data).prepare_media
+    return _family(model, data).prepare_media
 
 
 class Preparers:

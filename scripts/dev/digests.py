@@ -102,6 +102,8 @@ def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
         tree["algorithm"]["ptx"] = {**ptx, "data": str(folder / "digits/sft.jsonl")}
     if validation := sections.get("trainer", {}).get("validation"):
         tree["trainer"]["validation"] = {"data": str(folder / "digits/eval.jsonl"), **validation}
+    if command != "train":
+        del tree["trainer"]["log_completions_steps"]
     samples = command == "train" or "rounds" in sections.get("dpo", {})
     unread = () if samples else ("rollout", "rewards", "eval")
     return {name: keys for name, keys in tree.items() if name not in unread}

@@ -32,7 +32,7 @@ if [[ -n "$smoke" ]]; then
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
         data.train_batch_size=2 data.video.max_frames=8 rollout.engine=hf rollout.n=4
         rollout.max_prompt_length=1520 rollout.max_response_length=16 rewards.timeout_s=20
-        trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
+        trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1
         trainer.vision_token_cost=1.0 resources.ranks=1
         algorithm.filter_groups=null  # a random model gives no signal
         algorithm.ppo_mini_batch_size=1
@@ -56,10 +56,10 @@ read_by() {
     shift 2
     case "$command" in
         sft) unread="rollout|rewards|algorithm|dpo|rm|iterate|eval" ;;
-        rm) unread="rollout|rewards|algorithm|dpo|iterate|eval" ;;
-        dpo) unread="algorithm|rm|iterate" ;;
-        train) unread="dpo|rm|iterate" ;;
-        iterate) unread="dpo|rm" ;;
+        rm) unread="rollout|rewards|algorithm|sft|dpo|iterate|eval" ;;
+        dpo) unread="algorithm|sft|rm|iterate" ;;
+        train) unread="sft|dpo|rm|iterate" ;;
+        iterate) unread="sft|dpo|rm" ;;
         *) unread="none" ;;
     esac
     if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|eval"; fi  # no rounds

@@ -24,12 +24,27 @@ SERVER = [
 MOVING = ["algorithm.kl.coef=1", "algorithm.kl.reference.type=moving"]
 
 FIRES = [
+    (["data.curriculum.function=math"], "sft"),
+    (["trainer.validation.data=x", "trainer.validation.steps=2"], "rm"),
+    (["resources.engines=2"], "sft"),
+    (["trainer.log_completions_steps=2"], "dpo"),
+    (["rollout.max_restarts=1"], "train"),
+    (["dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
+    (["resources.collective_timeout_s=60"], "rm"),
+    (
+        [
+            "rollout.engine=hf",
+            "algorithm.rollout_correction.importance_sampling.threshold=3",
+        ],
+        "train",
+    ),
     (["algorithm.ppo_mini_batch_size=5"], "train"),
     (
         ["algorithm.ptx.data=x", "algorithm.ptx.batch_size=1", "algorithm.ppo_mini_batch_size=8"],
         "train",
     ),
     (["resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"], "train"),
+    (["resources.reward_ranks=2"], "train"),
     (["algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"], "train"),
     (["dpo.rounds.count=200"], "dpo"),
     ([*VALIDATED[:2], "trainer.checkpoints.save_steps=5", f"{BEST}/greedy"], "train"),
@@ -83,12 +98,11 @@ FIRES = [
     ([TOOLS, "rewards.functions={math: 1.0, temporal_contrast: {options: {of: math}}}"], "train"),
     ([TOOLS, "rollout.stop=[x]"], "train"),
     (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),
-    (["data.curriculum.function=math"], "sft"),
-    (["trainer.validation.data=x", "trainer.validation.steps=2"], "rm"),
-    (["resources.engines=2"], "sft"),
     (["dpo.rounds.count=2", "rollout.max_off_policy_steps=1"], "dpo"),
 ]
 WARNS = [
+    (["eval.limit=20"], "train"),
+    (["trainer.validation.data=x", "eval.prompt=direct"], "train"),
     (["algorithm.loss.clip_ratio_high=0.3"], "train"),
     (["algorithm=rloo", "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
     (["algorithm.loss.agg_scope=rollout"], "train"),

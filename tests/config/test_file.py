@@ -203,7 +203,7 @@ def test_a_part_of_the_reward_can_be_taken_out(file):
         (
             "algorithm: {name: dapo}",
             ["algorithm.loss.type=gspo"],
-            "algorithm.loss: gspo in place of ppo; agg_mode, clip_ratio_high dropped",
+            "algorithm.loss: gspo in place of ppo; clip_ratio_high dropped",
         ),
         (
             "algorithm: {loss: {clip_ratio_high: 0.3}}",

@@ -51,7 +51,7 @@ def test_a_section_of_another_type_keeps_nothing_of_the_presets():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("grpo", ("grpo", "ppo", "seq-mean-token-mean", 0.2, 0.2, None)),
+        ("grpo", ("grpo", "ppo", "token-mean", 0.2, 0.2, None)),
         ("dr_grpo", ("grpo", "ppo", "seq-mean-token-sum-norm", 0.2, 0.2, None)),
         ("dapo", ("grpo", "ppo", "token-mean", 0.2, 0.28, "resample")),
         ("gspo", ("grpo", "gspo", "seq-mean-token-mean", 3e-4, 4e-4, None)),

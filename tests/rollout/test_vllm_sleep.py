@@ -29,12 +29,14 @@ from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm import Transfer, VllmEngine
 from mmr1.rollout.vllm_sleep import blank_scratch, preserved_parameters
-from mmr1.trainer.distributed.weight_source import RankSource, layout_for, left_out
+from mmr1.rollout.weight_layout import layout_for
+from mmr1.trainer.distributed.weight_source import RankSource, left_out
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.sampling.parity import check_parity
-from mmr1.vision.families.loading import load_family, save_in_hub_layout
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.rollout.test_vllm import SAMPLING, shake
 from tests.rollout.test_vllm_transfer import Client
@@ -72,7 +74,7 @@ def _forget(worker: Any) -> tuple[list[str], list[str]]:
 
 
 def forgetful_engine(config: Config, left_out: tuple[str, ...]) -> ForgetfulEngine:
-    path, transfer = config.model.path, Transfer(True, left_out)
+    path, transfer = config.model.path, Transfer(True, True, left_out)
     family = load_family(path)
     return ForgetfulEngine(
         path, config.rollout, family, "float32", 0, vision_frozen=True, transfer=transfer
@@ -100,7 +102,7 @@ class Asleep:
         self.media = MediaCache(self.family.prepare_media)
         self.model = tiny.model()
         # The tower that the engine reads is the model's.
-        save_in_hub_layout(self.model, path, self.model.state_dict())
+        save_pretrained(self.model, Path(path), self.model.state_dict(), {})
         self.vision = outside_language_model(self.model)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name not in self.vision)

@@ -23,7 +23,7 @@ from mmr1.rollout.build import with_conversations
 from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward import sequences
 from mmr1.trainer.forward.sequences import ModelInputs, group_input

@@ -194,3 +194,15 @@ def test_video_grids_equal_the_processor_on_24_videos() -> None:
             )
             grid = tuple(out["video_grid_thw"][0].tolist())
             assert grid == video_grid(width, height, count, budget)
+
+
+def test_an_image_takes_at_most_1280_tokens_unless_it_is_asked_to():
+    """Qwen2.5-VL's processor would take 16,384, more than any prompt of 3,072 tokens holds."""
+    processor = Qwen2VLImageProcessor()
+    processor.size = {"shortest_edge": 56 * 56, "longest_edge": 12_845_056}
+    budget = image_budget(processor)
+    assert tokens(image_grid(6000, 4000, budget), budget.merge) <= 1280
+    own = image_budget(processor, image_max_pixels=12_845_056)
+    assert tokens(image_grid(6000, 4000, own), own.merge) > 16_000
+    processor.size = {"shortest_edge": 56 * 56, "longest_edge": 401_408}
+    assert image_budget(processor).max_pixels == 401_408  # a smaller limit is the processor's

@@ -91,7 +91,7 @@ def test_the_keys_set_the_sizes_everywhere(tiny_model: Path, tmp_path: Path) -> 
     asked = {"min_pixels": 4 * 784, "max_pixels": 40 * 784, "total_pixels": 120 * 784}
     frames, _ = family.decode_media(video)
     assert torch.equal(frames.float(), fetch_video({"video": str(clip), **asked}))
-    prepare = build._load_prepare(config.model.path, config.data)  # as other processes do
+    prepare = build._load_prepare(config.model, config.data)  # as other processes do
     for ref in (image, video):
         assert family.prepare_media(ref).tokens == family.media_tokens(ref)
         assert prepare(ref).grid == family.prepare_media(ref).grid

@@ -34,7 +34,7 @@ TOY = """
 class Toy:
     presets = ("small",)
 
-    def load_family(self, path, config, chat, **video_options):
+    def load_family(self, path, config, chat, trust_remote_code, **video_options):
         return path, config.model_type, video_options
 
     def new_model(self, output, preset, seed, corpus=None):

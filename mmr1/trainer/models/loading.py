@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
+from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
@@ -36,7 +41,7 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
     return _load_weights(config, key).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def check_same_tokens(path: str, other: str, key: str) -> None:
+def check_same_tokens(path: str, other: str, key: str, trust_remote_code: bool) -> None:
     """Check that the model at ``other`` reads what the model at ``path`` writes.
 
     Raises:
@@ -44,7 +49,11 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
     """
     if type(find_architecture(path)) is not type(find_architecture(other, key)):
         raise ValueError(f"{key} '{other}' is of another model family than model.path '{path}'")
-    if load_family(path).tokenizer.get_vocab() != load_family(other).tokenizer.get_vocab():
+    tokens, others = (
+        load_family(each, trust_remote_code=trust_remote_code).tokenizer.get_vocab()
+        for each in (path, other)
+    )
+    if tokens != others:
         raise ValueError(
             f"{key} '{other}' has other tokens than model.path '{path}', so it cannot score them; "
             "name a model with the same tokenizer"
@@ -86,9 +95,13 @@ def trainable_on_meta(
         ValueError: There is no model at ``config.path``, or no family for it.
     """
     auto_class = find_architecture(config.path, key).auto_class
-    shapes = from_pretrained(AutoConfig, config.path)
+    shapes = from_pretrained(AutoConfig, config.path, config.trust_remote_code)
     with torch.device("meta"):
-        model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
+        model = auto_class.from_config(
+            shapes,
+            dtype=getattr(torch, config.dtype),
+            trust_remote_code=config.trust_remote_code,
+        )
         return _made_trainable(model, config, lr_of_parts)
 
 
@@ -104,6 +117,8 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
             "optimizer.lr_of_parts and model.freeze_vision_tower: nothing is left to train; leave "
             "a rate of 0 out"
         )
+    if uses_liger(config):
+        fuse_layers(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
@@ -134,6 +149,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         model, report = from_pretrained(
             auto_class,
             config.path,
+            config.trust_remote_code,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
             output_loading_info=True,
@@ -160,6 +176,8 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
+        family = cast(Examples, load_family(config.path))
+        settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
 
@@ -168,7 +186,12 @@ def check_head(model: Any, name: str) -> None:
     """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "
+            "computed; such a model needs a family of its own (docs/models.md)"
+        )
     wanted = base(input_ids=ids, use_cache=False).logits
     if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
         raise ValueError(
@@ -193,7 +216,7 @@ def vision_token_cost(config: Config, model: Any | None = None) -> float:
     if model is not None:
         return architecture_of(model).shape(unwrapped(model).config).vision_token_cost
     path = config.model.path
-    shapes = AutoConfig.from_pretrained(path)
+    shapes = from_pretrained(AutoConfig, path, config.model.trust_remote_code)
     return find_architecture(path).shape(shapes).vision_token_cost
 
 
@@ -215,3 +238,57 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
+
+
+def load_scalar_model(
+    config: ModelConfig, key: str, load: Callable[[ModelConfig, str], Any] = load_trainable
+) -> ScalarModel:
+    """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
+
+    Args:
+        load: Loads the backbone.
+
+    Raises:
+        ValueError: There is no model at the path; names the configuration's ``key``.
+    """
+    model = ScalarModel(load(config, key))
+    if is_scalar_model(config.path):
+        model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
+    return model
+
+
+class LoadModel(Protocol):
+    """Loads a model."""
+
+    def __call__(
+        self,
+        config: ModelConfig,
+        trains: bool,
+        key: str,
+        head: bool = False,
+        offload: bool = False,
+        lr_of_parts: Mapping[str, float] = NO_RATES,
+    ) -> Any:
+        """
+        Args:
+            trains: It is to be trained; else it stays as it is.
+            key: The configuration's, for errors.
+            head: With a scalar head: a ``ScalarModel``.
+            offload: Shards stay in main memory. A whole model is moved by who uses it.
+            lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+        """
+        ...
+
+
+def load_here(
+    config: ModelConfig,
+    trains: bool,
+    key: str,
+    head: bool = False,
+    offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
+) -> Any:
+    """The whole model in this process."""
+    load = partial(load_trainable, lr_of_parts=lr_of_parts)
+    model = load_scalar_model(config, key, load) if head else load(config, key)
+    return model if trains else model.requires_grad_(False).eval()

@@ -135,7 +135,7 @@ def reward_model_config(
             "data.train": train,
             "data.media_root": None,
             "data.format": None,
-            **({} if iterate.rm_lr is None else {"optimizer.lr": iterate.rm_lr}),
+            "optimizer.lr": iterate.rm_lr,
             "trainer.output_dir": str(output),
             "trainer.max_steps": iterate.rm_steps,
             "trainer.validation": None,

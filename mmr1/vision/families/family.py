@@ -342,7 +342,12 @@ class Architecture(Protocol):
         ...
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+        self,
+        path: str,
+        config: Any,
+        chat: ChatOptions,
+        trust_remote_code: bool,
+        **media_options: float,
     ) -> ModelFamily:
         """Load the processor beside a model.
 
@@ -350,6 +355,7 @@ class Architecture(Protocol):
             path: Model directory or hub name.
             config: The model's configuration.
             chat: What replaces the model's chat template, and its variables.
+            trust_remote_code: Code beside the model is run.
             media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
                 ``image_budget`` have.
 

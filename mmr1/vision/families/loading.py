@@ -27,12 +27,18 @@ UNCHANGED = ChatOptions()
 """The model's own chat template."""
 
 
-def load_family(path: str, chat: ChatOptions = UNCHANGED, **media_options: float) -> ModelFamily:
+def load_family(
+    path: str,
+    chat: ChatOptions = UNCHANGED,
+    trust_remote_code: bool = False,
+    **media_options: float,
+) -> ModelFamily:
     """The family of the model at ``path``, with the processor that is there.
 
     Args:
         path: Model directory or hub name.
         chat: What replaces the model's chat template, and its variables.
+        trust_remote_code: Code beside the model is run.
         media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
             ``image_budget`` have.
 
@@ -41,10 +47,10 @@ def load_family(path: str, chat: ChatOptions = UNCHANGED, **media_options: float
     """
     architecture = find_architecture(path)
     try:
-        config = from_pretrained(AutoConfig, path)
+        config = from_pretrained(AutoConfig, path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
-    return architecture.load_family(path, config, chat, **media_options)
+    return architecture.load_family(path, config, chat, trust_remote_code, **media_options)
 
 
 def find_architecture(path: str, key: str = "model.path") -> Architecture:
@@ -97,10 +103,10 @@ def names_in_files(model: Any) -> dict[str, str]:
     return {known[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in known}
 
 
-def names_of_hub(path: str) -> dict[str, str]:
+def names_of_hub(path: str, trust_remote_code: bool) -> dict[str, str]:
     """:func:`names_in_files` of the model at ``path``, whose weights take no memory."""
     auto_class = find_architecture(path).auto_class
-    return names_in_files(from_pretrained(auto_class, path, device_map="meta"))
+    return names_in_files(from_pretrained(auto_class, path, trust_remote_code, device_map="meta"))
 
 
 def keep_names_in_files(read: Any, model: Any) -> None:

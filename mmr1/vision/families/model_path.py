@@ -42,23 +42,25 @@ def check_directory_of_model(path: str, key: str) -> None:
         )
 
 
-def from_pretrained(auto_class: Any, path: str, **options: Any) -> Any:
-    """``auto_class.from_pretrained``, without code of the repository and without a question.
+def from_pretrained(auto_class: Any, path: str, trust_remote_code: bool, **options: Any) -> Any:
+    """``auto_class.from_pretrained``, without a question.
 
-    Left to itself, transformers asks on the terminal whether to run it.
+    Left to itself, transformers asks on the terminal whether to run code of the repository.
+
+    Args:
+        trust_remote_code: ``model.trust_remote_code``: it is run.
 
     Raises:
         ValueError: The files cannot be used without such code.
     """
     try:
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+        return auto_class.from_pretrained(path, trust_remote_code=trust_remote_code, **options)
     except ValueError as error:
-        if "trust_remote_code" not in str(error):
+        if trust_remote_code or "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"'{path}' needs Python code of its own repository (auto_map), which is never run; "
-            "take a model that transformers has itself, or a version of transformers that has "
-            "this one"
+            f"'{path}' needs Python code of its own repository (auto_map), which is not run; read "
+            "it and set model.trust_remote_code=true, or take a model that transformers has itself"
         ) from error
 
 

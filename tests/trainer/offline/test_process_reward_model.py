@@ -23,8 +23,7 @@ from mmr1.trainer.offline.reward_model import (
     process_step,
     run_reward_model,
 )
-from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.step_ends import step_ends, token_at
+from mmr1.trainer.sampling.reward_models import reward_models, step_ends, token_at
 from mmr1.trainer.train import run_training
 from mmr1.types import Sample, Status
 from tests.jsonl import read_jsonl

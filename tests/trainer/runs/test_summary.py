@@ -15,7 +15,7 @@ import pytest
 from mmr1.config import Config
 from mmr1.faults import tell_fault
 from mmr1.trainer.runs.output import RunDirectory
-from mmr1.trainer.runs.stopping import StoppedError
+from mmr1.trainer.runs.step import StoppedError
 
 logger = logging.getLogger("mmr1.tests")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.families.family import (
@@ -37,10 +38,15 @@ class GeneralArchitecture:
     shares_prompts = False
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+        self,
+        path: str,
+        config: Any,
+        chat: ChatOptions,
+        trust_remote_code: bool,
+        **media_options: float,
     ) -> ModelFamily:
         takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
-        return inputs.load_family(path, config, takes, chat, **media_options)
+        return inputs.load_family(path, config, takes, chat, trust_remote_code, **media_options)
 
     def shape(self, config: Any) -> ModelShape:
         return ModelShape(decoder_shape(config.get_text_config()), _tower_shape(config))
@@ -71,6 +77,10 @@ class GeneralArchitecture:
 
 def _model_class(path: str, config: Any) -> Any:
     known = AutoModelForImageTextToText._model_mapping
+    if (code := (getattr(config, "auto_map", None) or {}).get("AutoModelForImageTextToText")) and (
+        type(config).__module__.startswith("transformers_modules.")
+    ):  # it is trusted: the configuration's own code has been run
+        return get_class_from_dynamic_module(code, path)
     if type(config) not in known:
         raise ValueError(
             f"model.path '{path}' is a '{config.model_type}' model, which transformers' "

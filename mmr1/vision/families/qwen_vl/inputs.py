@@ -147,12 +147,13 @@ def load_family(
     path: str,
     config: Any,
     chat: ChatOptions,
+    trust_remote_code: bool,
     read_videos: Callable[[Any, Any], VideoReading],
     **media_options: float,
 ) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
     try:
-        processor = from_pretrained(AutoProcessor, path)
+        processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     if hasattr(processor.video_processor, "cap_pixels_per_frame"):

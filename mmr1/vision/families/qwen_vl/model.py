@@ -93,9 +93,16 @@ class QwenVLArchitecture:
         return {"full_attention": None} if self.masks_by_layer else torch.empty(0, 0, 0, 0)
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+        self,
+        path: str,
+        config: Any,
+        chat: ChatOptions,
+        trust_remote_code: bool,
+        **media_options: float,
     ) -> ModelFamily:
-        return inputs.load_family(path, config, chat, self.read_videos, **media_options)
+        return inputs.load_family(
+            path, config, chat, trust_remote_code, self.read_videos, **media_options
+        )
 
     def shape(self, config: Any) -> ModelShape:
         language = decoder_shape(config.text_config, self.normed_heads)

@@ -95,10 +95,10 @@ class TextFamily:
         raise AssertionError(f"a text model was given a {kind}")
 
 
-def load_family(path: str, chat: ChatOptions) -> TextFamily:
+def load_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> TextFamily:
     """See ``Architecture.load_family``."""
     try:
-        tokenizer = from_pretrained(AutoTokenizer, path)
+        tokenizer = from_pretrained(AutoTokenizer, path, trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its tokenizer cannot be loaded: {error}") from error
     _check_tokenizer(path, tokenizer)

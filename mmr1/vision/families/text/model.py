@@ -32,9 +32,14 @@ class TextArchitecture:
         return torch.empty(0, 0, 0, 0)
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+        self,
+        path: str,
+        config: Any,
+        chat: ChatOptions,
+        trust_remote_code: bool,
+        **media_options: float,
     ) -> ModelFamily:
-        return inputs.load_family(path, chat)
+        return inputs.load_family(path, chat, trust_remote_code)
 
     def shape(self, config: Any) -> ModelShape:
         return ModelShape(decoder_shape(config, normed_heads=self.model_type == "qwen3"))

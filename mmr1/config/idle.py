@@ -1,0 +1,96 @@
+"""Keys that a run would not read: they are refused, so that no setting does nothing."""
+
+from __future__ import annotations
+
+from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row
+from mmr1.config.section import Section
+from mmr1.config.tree import Config
+
+
+def _set(section: Section, *keys: str) -> bool:
+    """Has one of the keys another value than its default?"""
+    fields = type(section).model_fields
+    return any(
+        getattr(section, key) != fields[key].get_default(call_default_factory=True) for key in keys
+    )
+
+
+def _samples(c: Config) -> bool:
+    return c.command != "dpo" or c.dpo.rounds is not None
+
+
+def _in_this_process(c: Config) -> bool:
+    return not c.distributed and not c.resources.auto
+
+
+def _unwatched(c: Config) -> bool:
+    return _samples(c) and _in_this_process(c) and c.environment is None
+
+
+def _bound_without_weights(c: Config) -> bool:
+    weights = c.algorithm.importance_sampling
+    if weights is None or c.resources.auto or c.resolved_rollout_is != "none":
+        return False
+    return _set(weights, "threshold")
+
+
+IDLE: tuple[Row, ...] = (
+    Row(
+        ("data.curriculum",),
+        lambda c: c.data.curriculum is not None,
+        "only mmr1 train and iterate choose samples by their pass rates; leave it out",
+        OFFLINE,
+    ),
+    Row(
+        ("trainer.validation.steps", "trainer.validation.before_train"),
+        lambda c: (
+            c.trainer.validation is not None
+            and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
+        ),
+        "this command validates after its last step only; leave them out",
+        OFFLINE,
+    ),
+    Row(
+        ("resources.engines",),
+        lambda c: c.resources.engines > 1 and c.dpo.rounds is None,
+        "this command samples nothing; leave it out",
+        OFFLINE,
+    ),
+    Row(
+        ("trainer.log_completions_steps",),
+        lambda c: _set(c.trainer, "log_completions_steps"),
+        "mmr1 sft and rm have no completions to log, and dpo.rounds logs all of them; leave it out",
+        OFFLINE,
+    ),
+    Row(
+        ("rollout.max_restarts", "resources.engines"),
+        lambda c: _samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
+        "the engine is part of this process, which cannot restart it; leave it out, or run on Ray: "
+        "resources.ray={}, or several ranks or engines",
+        (*POLICY, "dpo"),
+    ),
+    Row(
+        ("rollout.timeout_s", "resources.engines"),
+        lambda c: _unwatched(c) and _set(c.rollout, "timeout_s"),
+        "the engine is part of this process, which waits for it; leave it out, or run on Ray: "
+        "resources.ray={}, or several ranks or engines",
+        (*POLICY, "dpo"),
+    ),
+    Row(
+        ("resources.collective_timeout_s", "resources.ranks"),
+        lambda c: _in_this_process(c) and _set(c.resources, "collective_timeout_s"),
+        "one process has no collective operations; leave it out, or set several ranks",
+        TRAINING,
+    ),
+    Row(
+        (
+            "algorithm.rollout_correction.importance_sampling.threshold",
+            "algorithm.rollout_correction.importance_sampling.level",
+            "rollout.engine.type",
+        ),
+        _bound_without_weights,
+        "this engine samples from the very weights that are updated, and level=auto has no weights "
+        "then; set level to token or sequence, or leave threshold out",
+    ),
+)
+"""Each is one key, or one set of keys, whose value this run would not look at."""
