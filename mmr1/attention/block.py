@@ -8,7 +8,7 @@ nothing is copied per completion. The training forward and the decoding of rollo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,14 +122,19 @@ def merge(
 VARIANTS = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Arguments of transformers' attention functions that change what is computed."""
 
+DROPPED_BY_SDPA = ("softcap", "s_aux")
+"""Those that transformers' SDPA attention takes and leaves out; a window is in its mask."""
 
-def require_supported_attention(arguments: Mapping[str, Any]) -> None:
+
+def require_supported_attention(
+    arguments: Mapping[str, Any], variants: Sequence[str] = VARIANTS
+) -> None:
     """Refuse a layer whose attention is another one; leaving its argument out would be silent.
 
     Raises:
         ValueError: Names the argument.
     """
-    for name in VARIANTS:
+    for name in variants:
         if arguments.get(name) is not None:
             raise ValueError(
                 f"the model's attention has a {name}, which mmr1's attention does not compute; "

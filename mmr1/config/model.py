@@ -41,11 +41,6 @@ class LoraConfig(Section):
         """New adapters, or those of a ``path``."""
         return "stored" if values.get("path") is not None else "new"
 
-    @property
-    def differs_from_model_path(self) -> bool:
-        """Does the policy begin as another model than the files of ``model.path`` have?"""
-        return isinstance(self, StoredLoraConfig) or self.load_in_4bit
-
     def as_new(self) -> NewLoraConfig:
         """New adapters, of the default shape where these are stored ones."""
         if isinstance(self, NewLoraConfig):
@@ -115,6 +110,17 @@ class ModelConfig(Section):
     gradient_checkpointing: bool = Field(
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
+    )
+    use_liger_kernel: bool | None = Field(
+        None,
+        description="Norms, gated MLPs and rotary embeddings by Liger-Kernel's fused kernels (TRL: "
+        "use_liger_kernel); null: on a GPU, where it is installed",
+    )
+    sharing: Literal["auto", "packed", "padded"] = Field(
+        "auto",
+        description="Do completions share their prompt in the forward of a model that has no "
+        "family here? auto: where a probe at the start finds the packed forward equal to "
+        "transformers' own. packed: an error where it does not. padded: never",
     )
     trust_remote_code: bool = Field(
         False,

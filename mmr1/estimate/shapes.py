@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 
 import torch
 from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, verdict_on
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape
-from mmr1.vision.families.loading import find_architecture
+from mmr1.vision.families.loading import find_architecture, load_family
 from mmr1.vision.families.model_path import from_pretrained
 
 
@@ -101,8 +103,16 @@ def _shapes(config: ModelConfig, key: str) -> Shapes:
         trains_output=output.requires_grad,
         vocabulary=len(output),
         model=architecture.shape(hf),
-        shares_prompts=architecture.shares_prompts,
+        shares_prompts=architecture.shares_prompts or _is_packed(config, type(model), hf),
     )
+
+
+def _is_packed(config: ModelConfig, model_class: Any, hf: Any) -> bool:
+    """Will the probe at the start of a run find that completions can share their prompt?"""
+    if config.sharing == "padded":
+        return False
+    family = cast(Examples, load_family(config.path, trust_remote_code=config.trust_remote_code))
+    return verdict_on(model_class, hf, family).status == "packed"
 
 
 def _in_4_bits(model: torch.nn.Module, lm_head: torch.nn.Module) -> set[torch.Tensor]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from mmr1.config import Config
+from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.engines import EngineSetting
+from mmr1.rollout.engines import EngineSetting, hands_over_gpu_memory
 from mmr1.rollout.vllm import Transfer, VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
+from mmr1.rollout.weight_layout import layout_for
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import is_packed
 from mmr1.vision.families.loading import names_in_files
@@ -18,17 +22,33 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
     """The engine; ``EngineType.build`` of vLLM."""
     config, model = setting.config, setting.model
     if setting.on_ray:
-        transfer = Transfer(setting.colocated, setting.left_out)
+        shared = setting.colocated
+        transfer = Transfer(shared, shared, setting.left_out)
         return build_vllm_engine(config, transfer=transfer)
     assert setting.log is not None, "its process writes somewhere"
+    args: tuple[Any, ...]
+    carrier: Carrier
+    if hands_over_gpu_memory(config) and model is not None:
+        args, carrier = (config, None, Transfer(same_gpu=True)), carrier_on_gpu(config)
+    else:
+        named = model is not None and not is_packed(setting.family)
+        args, carrier = (config, names_in_files(model) if named else None), SharedMemoryCarrier()
     return EngineProcess(
         build_vllm_engine,
-        (config, None if model is None or is_packed(setting.family) else names_in_files(model)),
+        args,
         log=setting.log,
         threads=config.trainer.threads,
         timeout_s=config.rollout.timeout_s,
         restarts=config.rollout.max_restarts,
+        carrier=carrier,
     )
+
+
+def carrier_on_gpu(config: Config) -> TransferCarrier:
+    """Between two processes on one GPU: not a byte of a weight crosses to main memory."""
+    from mmr1.rollout.vllm_transfer import ipc_sender
+
+    return TransferCarrier(partial(ipc_sender, rank=0), layout_for(config), "cuda")
 
 
 def build_vllm_engine(

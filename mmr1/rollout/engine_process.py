@@ -1,15 +1,14 @@
 """An engine in a separate process, behind the same protocol.
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
-go over a pipe. Weights take three steps:
+go over a pipe. Weights come by a ``Carrier``. With the one of shared memory they take three steps:
 
 1. ``EngineProcess.load_weights`` in the trainer copies them into shared memory;
 2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load_weights``
    on that memory;
 3. that calls vLLM's ``reload_weights`` in each of its workers.
 
-The shared memory outlives the engine: one that dies or hangs is replaced, gets the same weights,
-and is asked again.
+An engine that dies or hangs is replaced, gets the same weights, and is asked again.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
+from mmr1.logs import tell_fault
+from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context
-from mmr1.rollout.shared_weights import SharedWeights, share_weights
 from mmr1.types import Completion, RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -73,6 +72,7 @@ class EngineProcess:
         timeout_s: Longest time that a call may take, or None for any.
         restarts: How often, in all, a process that died or hung is replaced.
         context: How the process begins; default: :func:`engine_context`.
+        carrier: Brings it weights; default: by shared memory.
 
     Attributes:
         restarted: How often it was.
@@ -91,6 +91,7 @@ class EngineProcess:
         timeout_s: float | None = None,
         restarts: int = 0,
         context: SpawnContext | ForkServerContext | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self.restarted = 0
         environment = dict(os.environ)  # a fork server has that of its own start
@@ -101,8 +102,7 @@ class EngineProcess:
         self._context = context
         self._timeout_s = timeout_s
         self._restarts = restarts
-        self._shared: SharedWeights | None = None
-        self._version = 0
+        self._carrier = carrier or SharedMemoryCarrier()
         self._open: dict[int, PreparedRequest] = {}
         self._closed = False
         self._start()
@@ -142,13 +142,7 @@ class EngineProcess:
             self._call("abandon")
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        self._version = version
-        if self._shared is None:
-            self._shared = share_weights(weights)
-            self._call("share_weights", self._shared)
-        else:
-            self._shared.write(weights)
-        self._call("load_shared_weights", version)
+        self._retry_if_lost(lambda: self._carrier.bring(self._ask, weights, version))
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
         return self._call("probe", prepared)
@@ -213,9 +207,7 @@ class EngineProcess:
         self._process.kill()
         self._end()
         self._start()
-        if self._shared is not None:
-            self._ask("share_weights", self._shared)
-            self._ask("load_shared_weights", self._version)
+        self._carrier.bring_again(self._ask)
 
     def _ask(self, method: str, *args: Any) -> Any:
         self._send((method, args))

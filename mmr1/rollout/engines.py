@@ -105,10 +105,18 @@ def engine_type(config: Config) -> EngineType:
 
 
 def hands_over_gpu_memory(config: Config) -> bool:
-    """Does the trainer hand an engine on its GPU the memory that its weights lie in (CUDA IPC)?"""
+    """Does the trainer hand an engine on its GPU the memory that its weights lie in (CUDA IPC)?
+
+    In one process an engine on several GPUs shares one of them; it gets weights by main memory.
+    """
+    import torch
+
     if not engine_type(config).receives_on_gpus or config.model.sync_adapters_only:
         return False
-    return config.rollout.colocated or not config.distributed
+    if not torch.cuda.is_available():
+        return False
+    alone = not config.distributed and config.rollout.tensor_parallel_size == 1
+    return config.rollout.colocated or alone
 
 
 def samples_at_once(config: Config) -> bool:

@@ -26,10 +26,9 @@ from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
 from mmr1.runtime import keep_freed_memory, return_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
-from mmr1.vision.prepare import Medium
+from mmr1.vision.prepare import Medium, as_decoded
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
@@ -46,12 +45,14 @@ class Transfer:
     """Weights come by vLLM's own transfer.
 
     Attributes:
-        colocated: From a rank on the same GPU, which the engine leaves to it by sleeping.
+        same_gpu: From a trainer on the same GPU.
+        sleeps: The engine leaves it the GPU by sleeping.
         left_out: Beginnings of the names, in the model's files, of weights that never come: the
             engine keeps what it has read, also while it sleeps.
     """
 
-    colocated: bool = False
+    same_gpu: bool = False
+    sleeps: bool = False
     left_out: tuple[str, ...] = ()
 
 
@@ -411,7 +412,7 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
-def transfer_backend(on_gpus: bool, colocated: bool) -> str:
+def transfer_backend(on_gpus: bool, same_gpu: bool) -> str:
     """How weights reach an engine: ``nccl``, ``tcp``, or on one GPU ``ipc``.
 
     Args:
@@ -419,21 +420,21 @@ def transfer_backend(on_gpus: bool, colocated: bool) -> str:
     """
     if not on_gpus or not torch.cuda.is_available():
         return "tcp"
-    return "ipc" if colocated else "nccl"
+    return "ipc" if same_gpu else "nccl"
 
 
 def transfer_settings(
     model_path: str, transfer: Transfer, trust_remote_code: bool
 ) -> dict[str, Any]:
     """vLLM's arguments for weights that come by its own transfer."""
-    backend = transfer_backend(True, transfer.colocated)
+    backend = transfer_backend(True, transfer.same_gpu)
     return {
         "sleep_preserve_parameter_names": preserved_parameters(
             model_path, transfer.left_out, trust_remote_code
         ),
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
-        "enable_sleep_mode": backend == "ipc",
+        "enable_sleep_mode": transfer.sleeps and torch.cuda.is_available(),
     }
 
 

@@ -92,11 +92,19 @@ def test_the_allocator_expands_segments_where_no_memory_is_handed_over(given, mo
     [
         ({}, True),
         ({"rollout": {"engine": "hf"}}, False),
+        ({"rollout": {"engine": {"tensor_parallel_size": 2}}}, False),
         ({"resources": {"ranks": 2}}, False),
         ({"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}, True),
         ({"model": {"path": "m", "lora": {"merge": False}}}, False),
     ],
-    ids=["beside vLLM", "transformers", "ranks", "colocated ranks", "adapters alone"],
+    ids=[
+        "beside vLLM",
+        "transformers",
+        "a wide engine",
+        "ranks",
+        "colocated ranks",
+        "adapters alone",
+    ],
 )
 def test_who_hands_gpu_memory_to_an_engine(sections, handed_over):
     config = Config.model_validate({"model": {"path": "m"}, **sections})

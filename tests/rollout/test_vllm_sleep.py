@@ -24,12 +24,13 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm import Transfer, VllmEngine
 from mmr1.rollout.vllm_sleep import blank_scratch, preserved_parameters
-from mmr1.trainer.distributed.weight_source import RankSource, layout_for, left_out
+from mmr1.rollout.weight_layout import layout_for
+from mmr1.trainer.distributed.weight_source import RankSource, left_out
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.packed_model import PackedModel
@@ -73,7 +74,7 @@ def _forget(worker: Any) -> tuple[list[str], list[str]]:
 
 
 def forgetful_engine(config: Config, left_out: tuple[str, ...]) -> ForgetfulEngine:
-    path, transfer = config.model.path, Transfer(True, left_out)
+    path, transfer = config.model.path, Transfer(True, True, left_out)
     family = load_family(path)
     return ForgetfulEngine(
         path, config.rollout, family, "float32", 0, vision_frozen=True, transfer=transfer

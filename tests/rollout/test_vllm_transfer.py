@@ -15,12 +15,17 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, NewLoraConfig
 from mmr1.data.record import read_records
+from mmr1.rollout import build_vllm
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.build_vllm import build_vllm_engine
+from mmr1.rollout.carriers import SharedMemoryCarrier, TransferCarrier
+from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
+from mmr1.rollout.engines import EngineSetting
 from mmr1.rollout.tcp_transfer import TcpSender
-from mmr1.rollout.vllm import Transfer
-from mmr1.trainer.distributed.weight_source import RankSource, layout_for
+from mmr1.rollout.vllm import Transfer, transfer_settings
+from mmr1.rollout.weight_layout import layout_for
+from mmr1.trainer.distributed.weight_source import RankSource
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import model_weights
@@ -183,3 +188,66 @@ def test_each_worker_of_a_split_engine_receives_weights(prompts, tiny_model, tmp
             assert parity(split.tested(split.model), prompts).max_gap <= 1e-4
     finally:
         split.close()
+
+
+def test_a_carrier_brings_the_weights_of_one_process_and_again_to_a_new_engine(
+    prompts, tiny_model, tmp_path
+):
+    """As on a GPU, whose backend ``ipc`` a CPU does not have; the calls are the same."""
+    config = config_of(tiny_model)
+    carrier = TransferCarrier(
+        lambda client, source: TcpSender(client, "127.0.0.1", 1, 600), layout_for(config), "cpu"
+    )
+    args = (config, None, Transfer(same_gpu=True))
+    process = EngineProcess(
+        build_vllm_engine, args, tmp_path / "log", 1, 600, restarts=1, carrier=carrier
+    )
+    try:
+        family = load_family(str(tiny_model))
+        model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+        media = MediaCache(family.prepare_media)
+        tested = (family, model, media, PrefetchingEngine(process, media))
+        for version in (1, 2):
+            shake(model, 1e-2, torch.Generator().manual_seed(version))
+            process.load_weights(model.state_dict(), version)
+            assert parity(tested, prompts).max_gap <= 1e-4
+        process._process.kill()
+        groups = tested[3].generate([Request(prompts[0], 2, 0)], SAMPLING)
+        assert process.restarted == 1
+        assert {c.policy_version for c in groups[0].completions} == {2}
+        assert parity(tested, prompts).max_gap <= 1e-4
+    finally:
+        process.close()
+
+
+def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        build_vllm, "EngineProcess", lambda *args, **keys: built.append((args, keys))
+    )
+
+    def carried(**sections: object) -> tuple[Any, Any]:
+        config = Config(model={"path": str(tiny_model), **sections.pop("model", {})}, **sections)
+        family = load_family(str(tiny_model))
+        setting = EngineSetting(config, family, None, torch.nn.Linear(1, 1), log=tmp_path / "log")
+        build_vllm.build(setting)
+        ((_, args), keys) = built.pop()
+        return args[2:], keys["carrier"]
+
+    (transfer,), carrier = carried()
+    assert transfer == Transfer(same_gpu=True)
+    assert transfer_settings(str(tiny_model), transfer) == {
+        "sleep_preserve_parameter_names": [],
+        "weight_transfer_config": {"backend": "ipc"},
+        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
+        "enable_sleep_mode": False,
+    }
+    assert isinstance(carrier, TransferCarrier)
+    for sections in (
+        {"rollout": {"engine": {"tensor_parallel_size": 2}}},
+        {"model": {"lora": {"merge": False}, "freeze_vision_tower": True}},
+    ):
+        transfer, carrier = carried(**sections)
+        assert transfer == ()
+        assert isinstance(carrier, SharedMemoryCarrier)

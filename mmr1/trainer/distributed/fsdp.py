@@ -31,16 +31,18 @@ from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.network import use_interface_of
+from mmr1.trainer.forward.any_model.forward import admit, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.models.load_model import load_here
 from mmr1.trainer.models.loading import (
     NO_RATES,
+    load_here,
+    load_scalar_model,
     load_trainable_in_main_memory,
     trainable_on_meta,
 )
 from mmr1.trainer.models.quantization import quantized_weights
-from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
+from mmr1.trainer.models.scalar_model import ScalarModel
 from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
 
 
@@ -253,6 +255,9 @@ def load(
     _hand_out(whole, model)
     if whole is not None:
         keep_names_in_files(_transformers_model(whole), _transformers_model(model))
+    verdicts = [None if whole is None else verdict_of(_transformers_model(whole))]
+    dist.broadcast_object_list(verdicts, 0)
+    admit(_transformers_model(model), verdicts[0])
     return model
 
 

@@ -17,6 +17,7 @@ from torch.profiler import profile
 from mmr1.config import Config
 from mmr1.parallel import cores
 from mmr1.rollout.engines import hands_over_gpu_memory
+from mmr1.rollout.weight_layout import layout_for
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.cpu_offload import CpuOffload
@@ -25,12 +26,11 @@ from mmr1.trainer.distributed.engine_link import EngineLink
 from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.ray_calls import Actor
-from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
+from mmr1.trainer.distributed.weight_source import KeptSource, RankSource
 from mmr1.trainer.forward.micro_batches import ProcessGroup
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.load_model import LoadModel
-from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.runs.profiling import of_rank, recording, write_trace
+from mmr1.trainer.models.loading import LoadModel
+from mmr1.trainer.models.state import Digests, WriteCheckpoint
+from mmr1.trainer.runs.step import of_rank, recording, write_trace
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

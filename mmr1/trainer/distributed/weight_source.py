@@ -9,45 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from mmr1.config import Config
-from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import ParamMeta
+from mmr1.rollout.weight_layout import Layout, layout_for
 from mmr1.trainer.models.loading import trainable_on_meta
 from mmr1.trainer.models.parts import untrained_vision
 from mmr1.trainer.models.weights import WholeWeights, model_weights
-from mmr1.vision.families.loading import find_architecture, names_of_hub
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How engines expect weights.
-
-    Attributes:
-        dtype: Of all of them.
-        names: Of weights, where engines know them by others than transformers does.
-        in_files: From a name and a weight of transformers' model makes the weight that files have.
-    """
-
-    dtype: torch.dtype
-    in_files: Callable[[str, torch.Tensor], torch.Tensor]
-    names: Mapping[str, str]
-
-    def name(self, name: str) -> str:
-        return self.names.get(name, name)
-
-    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        return self.in_files(name, weight.detach().to(self.dtype))
-
-
-def layout_for(config: Config) -> Layout:
-    """How the engines of ``rollout.engine`` expect weights."""
-    dtype = getattr(torch, config.rollout_dtype)
-    if not engine_type(config).reads_file_layout:
-        return Layout(dtype, lambda name, weight: weight, {})
-    model = config.model
-    architecture = find_architecture(model.path)
-    known = architecture.shares_prompts
-    names = {} if known else names_of_hub(model.path, model.trust_remote_code)
-    return Layout(dtype, architecture.in_files, names)
 
 
 def left_out(config: Config) -> tuple[str, ...]:
@@ -112,9 +78,7 @@ class RankSource:
     def _meta(self, name: str, weights: Mapping[str, torch.Tensor]) -> ParamMeta:
         """Describe a weight without gathering its shards."""
         shards = weights.shards if isinstance(weights, WholeWeights) else weights
-        like = torch.empty(shards[name].shape, device="meta")
-        shape = tuple(self._layout.of(name, like).shape)
-        return ParamMeta(self._layout.name(name), self._layout.dtype, shape)
+        return self._layout.meta(name, shards[name].shape)
 
     def _weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         try:

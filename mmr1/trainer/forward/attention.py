@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.attention.block import merge, require_supported_attention
+from mmr1.attention.block import DROPPED_BY_SDPA, merge, require_supported_attention
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
@@ -79,6 +79,7 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: ``[1, H, T, D]`` in, ``[1, T, H, D]`` out."""
     if layout is None:
+        require_supported_attention(kwargs, DROPPED_BY_SDPA)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.types import ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,9 @@ def _split(
         prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
         if shares_prompt:
             tokens = prompt + sum(lengths)
-            vision_tokens = {m.digest: m.tokens for m in part.all_media}
+            # A model's own forward takes the media of each prompt, whatever others show.
+            of = f"{chosen[0]} " if part.arguments else ""
+            vision_tokens = {f"{of}{m.digest}": m.tokens for m in part.all_media}
         else:
             tokens = len(lengths) * (prompt + max(lengths))
             vision_tokens = {f"{row} {m.digest}": m.tokens for row in chosen for m in part.media}
@@ -191,6 +194,8 @@ def _first_fit_decreasing(
     bins: list[_Bin] = []
     for part in sorted(slices, key=lambda s: -s.tokens):
         for bin_ in bins:
+            if bin_.slices[0].group.kind != part.group.kind:
+                continue
             if bin_.cost + bin_.added_cost(part, vision_token_cost) <= budget:
                 break
         else:
@@ -252,3 +257,33 @@ class SingleProcess:
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         return dict(sums)
+
+
+Item = TypeVar("Item")
+
+
+def mini_batch_of(groups: int, size: int | None) -> tuple[int, ...]:
+    """The mini-batch of each group, from 0; ``size`` groups each, or all in one. The last may have
+    fewer.
+
+    >>> mini_batch_of(5, 2), mini_batch_of(3, None)
+    ((0, 0, 1, 1, 2), (0, 0, 0))
+    """
+    return tuple(group // (size or groups) for group in range(groups))
+
+
+def round_robin(items: Sequence[Item], mini_batches: int) -> tuple[tuple[Item, ...], ...]:
+    """Give items that belong to no mini-batch to the mini-batches, in turn.
+
+    >>> round_robin("abc", 2)
+    (('a', 'c'), ('b',))
+    """
+    return tuple(tuple(items[index::mini_batches]) for index in range(mini_batches))
+
+
+def rows_of(groups: Sequence[ScoredGroup], of_group: Sequence[int], index: int) -> torch.Tensor:
+    """``[B]`` bool: the sequences of mini-batch ``index``."""
+    return torch.tensor(
+        [mine == index for s, mine in zip(groups, of_group, strict=True) for _ in s.rewards],
+        dtype=torch.bool,
+    )

@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 
+from mmr1.adapters import unwrapped
+from mmr1.trainer.forward.any_model.forward import shared_states, verdict_of
 from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.rotary import check_lengths
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import architecture_of, model_parts, packed_architecture_of
@@ -82,7 +85,8 @@ def completion_states(
 ) -> CompletionStates:
     """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
-    By the packed forward, or by the model's own where its layers cannot share a prompt.
+    By the packed forward of a family, by that of any model, or by transformers' own where a model's
+    layers cannot share a prompt.
 
     Args:
         model: A transformers model of a known family, as it is or inside a peft model.
@@ -95,9 +99,12 @@ def completion_states(
         context: Ranks that are given the same groups, and share the work; the states are those of
             this rank's tokens, which :func:`to_rows` puts together.
     """
+    check_lengths(unwrapped(model).config, groups)
     if architecture_of(model).shares_prompts:
         return packed_states(model, groups, read, features, run_tower, context)
     assert context is None, "the model's own forward sees each sequence whole"
+    if verdict_of(model) is not None:
+        return shared_states(model, groups, read, run_tower)
     return unshared_states(model, groups, read, run_tower)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.rows import of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
 
@@ -71,6 +72,19 @@ class GroupInput:
         """Of the prompt, and then of each completion."""
         shown = (m for i in range(len(self.observed)) for m in self.completion_media(i))
         return (*self.media, *shown)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Groups of one kind go through a model's own forward together.
+
+        Processors put images, patches or a batch along the first dimension of what they make. The
+        others must agree; a prompt without pictures has no such arguments at all.
+        """
+        prompt = len(self.prompt_ids)
+        return tuple(
+            (name, None if of_tokens(tensor, prompt) else tensor.shape[1:])
+            for name, tensor in sorted(self.arguments.items())
+        )
 
     def select(self, indices: Sequence[int]) -> GroupInput:
         """The group with those of its completions."""

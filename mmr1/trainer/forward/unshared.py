@@ -1,6 +1,6 @@
 """The forward of transformers itself: each completion with a prompt of its own.
 
-For models whose layers cannot share a prompt, or that no family here knows. The completions of a
+For models whose layers cannot share a prompt. The completions of a
 group are one padded batch, and each of them computes the prompt and its media again.
 """
 
@@ -36,7 +36,7 @@ def unshared_states(
     base = unwrapped(model)
     completion_ids, mask = completion_batch(groups)
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
-    with _vision_in_graph(base) if run_tower else nullcontext():
+    with vision_in_graph(base) if run_tower else nullcontext():
         hidden = torch.cat([_group_states(base, group, read) for group in groups])
     hidden = hidden[mask[length_mask([len(row) for g in groups for row in g.completions])]]
     return CompletionStates(hidden, completion_ids[mask].to(base.device), padded)
@@ -63,7 +63,7 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
 
 
 @contextmanager
-def _vision_in_graph(base: Any) -> Iterator[None]:
+def vision_in_graph(base: Any) -> Iterator[None]:
     """All that is trained of tower and projector has a gradient, of 0 where it sees nothing.
 
     Ranks add up the gradients of the same parameters, layer by layer in the same order, and one of

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
+from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
@@ -112,6 +117,8 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
             "optimizer.lr_of_parts and model.freeze_vision_tower: nothing is left to train; leave "
             "a rate of 0 out"
         )
+    if uses_liger(config):
+        fuse_layers(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
@@ -169,6 +176,10 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
+        family = cast(
+            Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
+        )
+        settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
 
@@ -177,7 +188,12 @@ def check_head(model: Any, name: str) -> None:
     """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "
+            "computed; such a model needs a family of its own (docs/models.md)"
+        )
     wanted = base(input_ids=ids, use_cache=False).logits
     if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
         raise ValueError(
@@ -224,3 +240,57 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
+
+
+def load_scalar_model(
+    config: ModelConfig, key: str, load: Callable[[ModelConfig, str], Any] = load_trainable
+) -> ScalarModel:
+    """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
+
+    Args:
+        load: Loads the backbone.
+
+    Raises:
+        ValueError: There is no model at the path; names the configuration's ``key``.
+    """
+    model = ScalarModel(load(config, key))
+    if is_scalar_model(config.path):
+        model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
+    return model
+
+
+class LoadModel(Protocol):
+    """Loads a model."""
+
+    def __call__(
+        self,
+        config: ModelConfig,
+        trains: bool,
+        key: str,
+        head: bool = False,
+        offload: bool = False,
+        lr_of_parts: Mapping[str, float] = NO_RATES,
+    ) -> Any:
+        """
+        Args:
+            trains: It is to be trained; else it stays as it is.
+            key: The configuration's, for errors.
+            head: With a scalar head: a ``ScalarModel``.
+            offload: Shards stay in main memory. A whole model is moved by who uses it.
+            lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+        """
+        ...
+
+
+def load_here(
+    config: ModelConfig,
+    trains: bool,
+    key: str,
+    head: bool = False,
+    offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
+) -> Any:
+    """The whole model in this process."""
+    load = partial(load_trainable, lr_of_parts=lr_of_parts)
+    model = load_scalar_model(config, key, load) if head else load(config, key)
+    return model if trains else model.requires_grad_(False).eval()

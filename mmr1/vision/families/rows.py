@@ -7,6 +7,11 @@ from collections.abc import Mapping
 import torch
 
 
+def of_tokens(argument: torch.Tensor, prompt: int) -> bool:
+    """Has an argument an entry for each token of a prompt of that length?"""
+    return argument.shape[:2] == (1, prompt)
+
+
 def arguments_of_rows(
     arguments: Mapping[str, torch.Tensor],
     prompt: int,
@@ -35,7 +40,7 @@ def arguments_of_rows(
     """
     given = {}
     for name, tensor in arguments.items():
-        if tensor.shape[:2] == (1, prompt):
+        if of_tokens(tensor, prompt):
             if tensor.dim() > 2:
                 raise ValueError(
                     f"the model takes '{name}' of shape {tuple(tensor.shape)} for each token of "

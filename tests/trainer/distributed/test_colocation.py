@@ -147,7 +147,7 @@ def test_a_colocated_engine_keeps_what_no_transfer_brings(
     for colocated in (True, False):
         build_engine_with_own_weights(config, family, media, colocated)
     # Alone it does not sleep.
-    assert made == [Transfer(True, beginnings), Transfer(False, ())]
+    assert made == [Transfer(True, True, beginnings), Transfer()]
 
 
 def test_beginnings_of_names_are_as_short_as_they_can_be():

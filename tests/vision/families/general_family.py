@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, group_input
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.loading import load_family
@@ -41,8 +42,12 @@ class General:
     def processor(self):
         return AutoProcessor.from_pretrained(self.folder)
 
-    def model(self):
-        return copy.deepcopy(self._model).eval()
+    def model(self, packed: bool = False):
+        """With completions that have a prompt each, or the one of their group."""
+        model = copy.deepcopy(self._model).eval()
+        if packed:
+            settle(model, self.family, "packed", self.name)
+        return model
 
     @functools.cached_property
     def _model(self):

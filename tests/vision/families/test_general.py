@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import peft
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM
+from transformers import CohereConfig, CohereForCausalLM, SmolVLMVideoProcessor
+from transformers.models.smolvlm import processing_smolvlm
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config
@@ -27,6 +29,7 @@ from mmr1.vision.families.loading import (
     architecture_of,
     load_family,
     model_parts,
+    names_in_files,
 )
 from mmr1.vision.prepare import MediaCache
 from tests.estimate.test_memory import kept_bytes
@@ -47,8 +50,13 @@ def general(request) -> General:
     return request.param
 
 
-def test_scores_and_gradients_are_those_of_the_plain_forward(general):
-    model, groups = general.model(), general.groups()
+@pytest.fixture(params=[False, True], ids=["padded", "packed"])
+def packed(request) -> bool:
+    return request.param
+
+
+def test_scores_and_gradients_are_those_of_the_plain_forward(general, packed):
+    model, groups = general.model(packed), general.groups()
     got = completion_scores(model, general.inputs(groups), 0.7, general.family.forbidden_ids)
     assert_same(model, got, plain_scores(general, model, groups, 0.7))
     # Seen, too: each part of the model has learned from the images.
@@ -56,9 +64,9 @@ def test_scores_and_gradients_are_those_of_the_plain_forward(general):
         assert any(p.grad is not None and p.grad.any() for p in module.parameters())
 
 
-def test_each_completion_is_scored_as_if_it_were_alone(general):
+def test_each_completion_is_scored_as_if_it_were_alone(general, packed):
     """In training, where layers checkpoint, dropout is off and Gemma 3 wants its token types."""
-    model, group = general.model().train(), general.groups()[-1]
+    model, group = general.model(packed).train(), general.groups()[-1]
     model.gradient_checkpointing_enable({"use_reentrant": False})
     together = completion_scores(model, general.inputs([group]), 1.0).logprobs
     for index, completion in enumerate(group.completions):
@@ -67,19 +75,19 @@ def test_each_completion_is_scored_as_if_it_were_alone(general):
         torch.testing.assert_close(together[index, : len(scores)], scores, atol=1e-5, rtol=0)
 
 
-def test_adapters(general):
+def test_adapters(general, packed):
     settings = {"r": 4, "lora_alpha": 1, "init_lora_weights": False}
     model = peft.get_peft_model(
-        general.model(), peft.LoraConfig(target_modules="all-linear", **settings)
+        general.model(packed), peft.LoraConfig(target_modules="all-linear", **settings)
     )
     groups = general.groups()[:2]
     got = completion_scores(model, general.inputs(groups), 1.0, general.family.forbidden_ids)
     assert_same(model, got, plain_scores(general, model, groups, 1.0))
 
 
-def test_states_at_the_tokens_are_those_of_the_plain_forward(general):
+def test_states_at_the_tokens_are_those_of_the_plain_forward(general, packed):
     """What a reward model reads: the last token's state among them."""
-    model, group = general.model(), general.group((IMAGE,), 1)
+    model, group = general.model(packed), general.group((IMAGE,), 1)
     states = completion_states(model, general.inputs([group]), "at").hidden
     rows = [torch.tensor(c.token_ids) for c in group.completions]
     head = unwrapped(model).get_output_embeddings()
@@ -139,11 +147,11 @@ def test_how_far_the_estimate_is_from_what_autograd_keeps(name, times):
     assert kept_bytes(model, [inputs]) == pytest.approx(times * estimated, rel=0.1)
 
 
-def test_the_estimate_counts_a_prompt_for_each_completion(general):
-    """The number of completions times the prompt, as the forward computes it."""
+@pytest.mark.parametrize("sharing", ["auto", "padded"])
+def test_the_estimate_counts_a_prompt_as_often_as_the_forward_computes_it(general, sharing):
     config = Config.model_validate(
         {
-            "model": {"path": str(general.folder), "dtype": "float32"},
+            "model": {"path": str(general.folder), "dtype": "float32", "sharing": sharing},
             "data": {"train_batch_size": 1},
             "rollout": {"n": 8},
             "trainer": {"max_tokens_per_gpu": 1_000_000},
@@ -155,12 +163,15 @@ def test_the_estimate_counts_a_prompt_for_each_completion(general):
         items = {item.name: item.bytes for item in estimate(with_n, Load(100, 60, 10)).items}
         return items["activations of a micro-batch"]
 
-    assert activations(8) == pytest.approx(8 * activations(1))
+    if sharing == "padded":
+        assert activations(8) == pytest.approx(8 * activations(1))
+    else:  # completions are a tenth of the prompt
+        assert activations(1) < activations(8) < 1.8 * activations(1)
 
 
-def test_what_an_environment_said_is_read_and_not_scored():
+def test_what_an_environment_said_is_read_and_not_scored(packed):
     general = GENERAL["idefics3"]
-    model, group = general.model(), general.group((IMAGE,), 3)
+    model, group = general.model(packed), general.group((IMAGE,), 3)
     spans = [(Span("assistant", 3, ""), Span("tool", 3, ""), Span("assistant", 2, "")), (), ()]
     turns = [replace(c, spans=s) for c, s in zip(group.completions, spans, strict=True)]
     talk = replace(group, completions=tuple(turns))
@@ -177,8 +188,8 @@ def test_what_an_environment_said_is_read_and_not_scored():
 
 @torch.no_grad()
 def test_linear_attention_runs_on_from_one_packed_sequence_into_the_next():
-    """Why completions of Qwen3.5 are padded: without a GPU's kernels transformers ignores where
-    sequences begin. Should that change, they can be packed.
+    """Why a state is begun anew by mmr1: without a GPU's kernels transformers ignores where
+    sequences begin.
     """
     model = GENERAL["qwen3_5"].model().get_decoder()
     second, lengths = torch.randint(60, 500, (9,)), (70, 9)
@@ -235,6 +246,30 @@ def test_a_model_with_scaled_logits_is_refused():
         check_head(CohereForCausalLM(config).eval(), "'m'")
     config.logit_scale = 1.0
     check_head(CohereForCausalLM(config).eval(), "'m'")
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "gemma3", "llava"])
+def test_adapters_leave_the_names_that_engines_know(name):
+    """Those of the hub, whose files have other ones than transformers' models."""
+    model = GENERAL[name].model()
+    plain = names_in_files(model)
+    assert any(own != in_files for own, in_files in plain.items())
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2))
+    assert names_in_files(adapted) == plain
+
+
+def test_a_package_that_a_processor_needs_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "smolvlm"
+    shutil.copytree(GENERAL["idefics3"].folder, folder)
+    for file in folder.glob("*.json"):
+        file.write_text(file.read_text().replace("Idefics3Processor", "SmolVLMProcessor"))
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    no_video = SmolVLMVideoProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    no_video.save_pretrained(folder)
+    with pytest.raises(
+        ValueError, match=r"`num2words` is required .* pip install 'mmr1\[models\]'"
+    ):
+        load_family(str(folder))
 
 
 def test_stop_and_forbidden_tokens_come_from_the_models_files(general):

@@ -11,15 +11,14 @@ import torch
 from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
-from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
-from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
-from mmr1.vision.prepare import Medium, PreparedMedia
+from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
 from mmr1.vision.videos import load_video, sampled_grid
 
 _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
@@ -122,6 +121,26 @@ class GeneralFamily:
         }
         return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), arguments)
 
+    def example_prompts(self) -> list[ReadPrompt]:
+        """A text, and two prompts of each kind of media that the processor reads."""
+        shown: list[tuple[_Shape, ...]] = [(), ()]
+        shown += [(("image", (1, 64, 48)),), (("image", (1, 40, 40)),)]
+        if getattr(self.processor, "video_processor", None) is not None:
+            shown += [(("video", (4, 48, 64)),)]
+        found = []
+        for i, shapes in enumerate(shown):
+            refs = tuple(MediaRef(kind, data=b"") for kind, _ in shapes)
+            message = Message(
+                "user", (*refs, TextPart(f"Which of these is number {i}? " * (1 + i % 2)))
+            )
+            try:
+                prompt = self.chat.render(Sample("example", (message,)), None)
+                found.append(self.read_prompt(prompt, [_noise(*shape) for shape in shapes]))
+            except Exception:  # a processor may refuse a kind in any way; a text it reads
+                if not shapes:
+                    raise
+        return found
+
     def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
         return {"do_sample_frames": False} if "video" in kinds else {}
 
@@ -161,11 +180,19 @@ class GeneralFamily:
 
 
 def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+    return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
+
+
+def _noise(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+    draw = torch.Generator().manual_seed(grid[1])
+    return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
+
+
+def _pixels(kind: Kind, grid: tuple[int, int, int], pixels: torch.Tensor) -> PreparedMedia:
     frames = grid[0]
     metadata = None
     if kind == "video":
         metadata = asdict(VideoMetadata(frames, 2.0, frames_indices=list(range(frames))))
-    pixels = torch.zeros(*grid, 3, dtype=torch.uint8)
     return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
 
 

@@ -1,0 +1,72 @@
+"""Weights as engines expect them: names, type and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mmr1.config import Config
+from mmr1.rollout.engines import engine_type
+from mmr1.rollout.tcp_transfer import ParamMeta
+from mmr1.vision.families.loading import find_architecture, names_of_hub
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How engines expect weights.
+
+    Attributes:
+        dtype: Of all of them.
+        names: Of weights, where engines know them by others than transformers does.
+        in_files: From a name and a weight of transformers' model makes the weight that files have.
+    """
+
+    dtype: torch.dtype
+    in_files: Callable[[str, torch.Tensor], torch.Tensor]
+    names: Mapping[str, str]
+
+    def name(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        return self.in_files(name, weight.detach().to(self.dtype))
+
+    def meta(self, name: str, shape: torch.Size) -> ParamMeta:
+        """Describe a weight of transformers' model by its shape."""
+        like = torch.empty(shape, device="meta")
+        return ParamMeta(self.name(name), self.dtype, tuple(self.of(name, like).shape))
+
+
+def layout_for(config: Config) -> Layout:
+    """How the engines of ``rollout.engine`` expect weights."""
+    dtype = getattr(torch, config.rollout_dtype)
+    if not engine_type(config).reads_file_layout:
+        return Layout(dtype, lambda name, weight: weight, {})
+    model = config.model
+    architecture = find_architecture(model.path)
+    known = architecture.shares_prompts
+    names = {} if known else names_of_hub(model.path, model.trust_remote_code)
+    return Layout(dtype, architecture.in_files, names)
+
+
+@dataclass(frozen=True, slots=True)
+class MappingSource:
+    """Weights of this process; a ``WeightSource``.
+
+    Attributes:
+        device: Where they are sent from.
+    """
+
+    weights: Mapping[str, torch.Tensor]
+    layout: Layout
+    device: str
+
+    def metadata(self) -> list[ParamMeta]:
+        return [self.layout.meta(name, self.weights[name].shape) for name in self.weights]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in self.weights:
+            weight = self.layout.of(name, self.weights[name].to(self.device))
+            yield self.layout.name(name), weight

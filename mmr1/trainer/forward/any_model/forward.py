@@ -1,0 +1,220 @@
+"""The packed forward by a model's own code: ``base_model`` once, on all groups as one sequence.
+
+The model runs its tower, fills its placeholders and finds its positions itself. It must be told how
+positions go on after a prompt (a hook before its decoder), who sees whom (``masks.py`` and
+``attention.py``), and where a state begins (``recurrent.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch.nn.functional import pad
+
+from mmr1.adapters import unwrapped
+from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
+from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.masks import packing
+from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
+from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.sequences import (
+    CompletionStates,
+    GroupInput,
+    PaddedRows,
+    Read,
+    completion_batch,
+)
+from mmr1.trainer.forward.unshared import vision_in_graph
+from mmr1.vision.families.rows import of_tokens
+
+
+def install(model: Any) -> None:
+    """Let a transformers model take packed sequences, for good: layers that are checkpointed look
+    their functions up again in the backward pass. Without a layout it is what it was.
+
+    Raises:
+        NotSharedError: Its attention is one that ours cannot stand before.
+    """
+    decoder = model.get_decoder()
+    modules = list(decoder.modules())
+    configs = [m.config for m in modules if hasattr(m, "config")]
+    configs.append(model.config.get_text_config())
+    for config in {id(c): c for c in configs}.values():  # of the decoder: towers keep theirs
+        own = getattr(config, "_attn_implementation", None)
+        if own is None or own in IMPLEMENTATIONS.values():
+            continue
+        if own not in IMPLEMENTATIONS:
+            raise NotSharedError(f"its attention is {own}")
+        config._attn_implementation = IMPLEMENTATIONS[own]
+    share_states(modules)
+
+
+def compute_soft_caps(model: Any) -> None:
+    """Leave SDPA, which drops them, where a model's attention has soft caps."""
+    config = model.config.get_text_config()
+    capped = getattr(config, "attn_logit_softcapping", None)
+    if capped is not None and config._attn_implementation == "sdpa":
+        model.get_decoder().set_attn_implementation("eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a probe found of a model.
+
+    Attributes:
+        status: ``packed``: equal. ``padded``: each completion has a prompt of its own. ``refused``:
+            neither is right.
+        why: Why it is not packed.
+        calls: By class of attention modules, how often each of them is called in a forward.
+        logprob_gap: The largest, in nats; None where nothing was compared.
+        gradient_gap: The largest, as a share of the largest gradient.
+    """
+
+    status: Literal["packed", "padded", "refused"]
+    why: str = ""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    logprob_gap: float | None = None
+    gradient_gap: float | None = None
+
+
+def admit(model: Any, verdict: Verdict | None) -> None:
+    """Let a model take packed sequences by a verdict, or leave it as it is without one."""
+    if verdict is not None:
+        base = unwrapped(model)
+        install(base)
+        base.sharing_verdict = verdict
+
+
+def verdict_of(model: Any) -> Verdict | None:
+    """That by which a model, or the one inside a peft model, was admitted."""
+    found: Verdict | None = getattr(unwrapped(model), "sharing_verdict", None)
+    return found
+
+
+def shared_states(
+    model: Any, groups: Sequence[GroupInput], read: Read = "before", run_tower: bool = False
+) -> CompletionStates:
+    """See ``scores.completion_states``. Groups of one ``kind`` are one forward.
+
+    On ranks there must be one kind: they gather the layers of each forward together.
+    """
+    base = unwrapped(model)
+    completion_ids, mask = completion_batch(groups)
+    padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
+    hidden: dict[int, torch.Tensor] = {}
+    with vision_in_graph(base) if run_tower else nullcontext():
+        for places in by_kind(groups):
+            of_kind = [groups[i] for i in places]
+            packed = pack_text(base, of_kind, read)
+            out, calls = run_packed(base, packed, of_kind, base.base_model)
+            _check_calls(base, calls)
+            rows = out.last_hidden_state[0].index_select(0, packed.rows)
+            read_rows = [int(completion_batch([group])[1].sum()) for group in of_kind]
+            hidden.update(zip(places, rows.split(read_rows), strict=True))
+    states = torch.cat([hidden[i] for i in range(len(groups))])
+    return CompletionStates(states, completion_ids[mask].to(base.device), padded)
+
+
+def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
+    """Every layer has called what it called in the probe: another would mix the sequences."""
+    verdict = verdict_of(model)
+    assert verdict is not None, "the model was not admitted"
+    modules = modules_of(model, verdict.calls)
+    wanted = {name: times * modules[name] for name, times in verdict.calls.items()}
+    if any(calls.get(name) != times for name, times in wanted.items()):
+        raise NotSharedError(
+            f"its attention was called {dict(calls)} times in place of {wanted}; set "
+            "model.sharing=padded"
+        )
+
+
+def modules_of(model: Any, names: Iterable[str]) -> dict[str, int]:
+    """Numbers of modules in the decoder, by their class."""
+    found = Counter(type(module).__name__ for module in model.get_decoder().modules())
+    return {name: found[name] for name in names}
+
+
+def by_kind(groups: Sequence[GroupInput]) -> list[list[int]]:
+    """Indices of the groups of each kind."""
+    kinds: dict[Any, list[int]] = {}
+    for index, group in enumerate(groups):
+        kinds.setdefault(group.kind, []).append(index)
+    return list(kinds.values())
+
+
+def pack_text(model: Any, groups: Sequence[GroupInput], read: Read = "before") -> Packed:
+    """The groups as one sequence. The model itself puts media in the place of their tokens."""
+    return pack([replace(group, media=()) for group in groups], (), model.device, read)
+
+
+def run_packed(
+    model: Any, packed: Packed, groups: Sequence[GroupInput], forward: Any
+) -> tuple[Any, Counter[str]]:
+    """What ``forward``, the model or the one without a head, gives for ``[1, T]`` ids.
+
+    Beside it, how often attention modules of each class were called with the layout.
+
+    Raises:
+        NotSharedError: The model's code does not let completions share their prompt.
+    """
+    layout = SharedLayout.of(packed)
+    with packing(layout), _continued_positions(model.get_decoder(), layout) as decoders:
+        out = forward(
+            input_ids=packed.ids[None],
+            # Without one, positions that begin again would be taken for other sequences.
+            attention_mask=torch.ones_like(packed.ids)[None],
+            use_cache=False,
+            **_arguments(model, packed, layout.plain.prefixes.q_lengths, groups),
+        )
+    if not decoders:
+        raise NotSharedError("its decoder was not called")
+    if layout.stray:
+        raise NotSharedError(f"without the layout ran {', '.join(sorted({*layout.stray}))}")
+    return out, Counter(layout.calls)
+
+
+@contextmanager
+def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[Any]]:
+    """Inside the block the decoder is given positions by group; gives its calls."""
+    called: list[Any] = []
+    carries_state = has_states(list(decoder.modules()))
+
+    def before(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        own = kwargs.get("position_ids")
+        called.append(own)
+        kwargs["position_ids"] = layout.places[None] if own is None else layout.continued(own)
+        if carries_state:
+            kwargs["layout"] = kwargs["seq_idx"] = layout
+        return args, kwargs
+
+    hook = decoder.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield called
+    finally:
+        hook.remove()
+
+
+def _arguments(
+    model: Any, packed: Packed, lengths: Sequence[int], groups: Sequence[GroupInput]
+) -> dict[str, torch.Tensor]:
+    """The processor's arguments of all prompts, each once; of what follows a prompt they say 0."""
+    # Of a sharded model the precision of what is gathered; its own weights are in float32.
+    dtype = model.get_input_embeddings().weight.dtype
+    given: dict[str, torch.Tensor] = {}
+    for name in groups[0].arguments:
+        parts = [group.arguments[name] for group in groups]
+        if of_tokens(parts[0], len(groups[0].prompt_ids)):
+            if parts[0].dim() > 2:
+                raise NotSharedError(f"it takes several numbers for each token ({name})")
+            parts = [pad(x, (0, n - x.shape[1])) for x, n in zip(parts, lengths, strict=True)]
+            joined = torch.cat(parts, 1)
+            joined = pad(joined, (0, len(packed.ids) - joined.shape[1]))
+        else:
+            joined = torch.cat(parts)
+        given[name] = joined.to(packed.ids.device, dtype if joined.is_floating_point() else None)
+    return given

@@ -1,0 +1,115 @@
+"""Where the tokens of groups lie in a packed sequence, for layers that know nothing of groups.
+
+The sequence is that of ``packing.py``: ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from mmr1.trainer.forward.attention import AttentionLayout
+from mmr1.trainer.forward.packing import Packed
+
+
+class NotSharedError(ValueError):
+    """A model's own code does something that completions of one prompt cannot share."""
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """The rows of one group: P of its prompt and S of its n suffixes, which follow each other.
+
+    Attributes:
+        prompt: Rows of the prompt.
+        suffixes: Rows of all suffixes.
+        index: ``[n, C]`` int64, rows by suffix and step; beyond its end a suffix repeats its last.
+        real: ``[S]`` int64, which of the ``n * C`` are no repetition.
+    """
+
+    prompt: slice
+    suffixes: slice
+    index: torch.Tensor
+    real: torch.Tensor
+
+    @property
+    def longest(self) -> int:
+        return self.index.shape[1]
+
+    def padded(self, packed: torch.Tensor) -> torch.Tensor:
+        """``[T, ...]`` to the suffixes' ``[n, C, ...]``."""
+        rows = packed.index_select(0, self.index.flatten())
+        return rows.unflatten(0, self.index.shape)
+
+    def unpadded(self, padded: torch.Tensor) -> torch.Tensor:
+        """``[n, C, ...]`` to ``[S, ...]``."""
+        return padded.flatten(0, 1).index_select(0, self.real)
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """A packed sequence of T tokens, and what layers did with it.
+
+    Attributes:
+        plain: For layers whose attention is causal and nothing else.
+        groups: In the order of their prompts, and of their suffixes.
+        places: ``[T]`` int64, the place of each token in its own sequence.
+        calls: Class of the attention module, for each call with this layout.
+        stray: What saw the sequence without the layout.
+    """
+
+    plain: AttentionLayout
+    groups: tuple[GroupRows, ...]
+    places: torch.Tensor
+    calls: list[str] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.places)
+
+    def continued(self, positions: torch.Tensor) -> torch.Tensor:
+        """A model's own positions ``[..., T]`` of the sequence, as if each group were alone.
+
+        Those of a prompt and of the token after it are the model's; each further token adds 1.
+        """
+        prompts, suffixes = [], []
+        for group in self.groups:
+            start, end = group.prompt.start, group.prompt.stop
+            first = positions[..., start : start + 1]
+            prompts.append(positions[..., start:end] - first)
+            after = positions[..., end : end + 1] - first
+            steps = self.places[group.suffixes] - (end - start)
+            suffixes.append(after + steps)
+        return torch.cat([*prompts, *suffixes], -1)
+
+    @staticmethod
+    def of(packed: Packed) -> SharedLayout:
+        plain = packed.layout
+        assert isinstance(plain, AttentionLayout), "a rank has the whole sequence"
+        places = packed.positions[0]
+        return SharedLayout(plain, tuple(_groups(plain, places.device)), places)
+
+
+def _groups(plain: AttentionLayout, device: torch.device) -> Iterator[GroupRows]:
+    remaining = iter([length for length in plain.suffixes.q_lengths if length])
+    prompt, suffix = 0, sum(plain.prefixes.q_lengths)
+    for length, total in zip(plain.prefixes.q_lengths, plain.shared.q_lengths, strict=True):
+        lengths: list[int] = []
+        while sum(lengths) < total:
+            lengths.append(next(remaining))
+        index, real = _padding(lengths, suffix)
+        rows = slice(prompt, prompt + length), slice(suffix, suffix + total)
+        yield GroupRows(*rows, index.to(device), real.to(device))
+        prompt, suffix = prompt + length, suffix + total
+
+
+def _padding(lengths: Sequence[int], start: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """``GroupRows.index`` and ``GroupRows.real`` of suffixes that begin at a row."""
+    of_suffix = torch.tensor(lengths, dtype=torch.int64)
+    steps = torch.arange(max(lengths, default=0))
+    starts = of_suffix.cumsum(0) - of_suffix + start
+    index = starts[:, None] + torch.minimum(steps, of_suffix[:, None] - 1)
+    return index, (steps < of_suffix[:, None]).flatten().nonzero()[:, 0]

@@ -1,0 +1,171 @@
+"""Layers that carry a state from token to token, in a packed sequence.
+
+transformers reaches what mixes tokens in such layers through functions of its modules: a short
+convolution and a scan. Everything else goes token by token. A completion's convolution begins with
+the last inputs of its prompt and its scan with the state in which the prompt ends, so autograd adds
+up their gradients over the completions. The functions that stand before transformers' own take the
+layout as an argument that the layers hand on; without one they are transformers' own.
+
+On GPUs transformers' functions call flash-linear-attention, mamba-ssm and causal-conv1d, with the
+arguments that are used here. That was read, and never run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from mmr1.trainer.forward.any_model.layout import GroupRows, SharedLayout
+
+Function = Callable[..., Any]
+
+
+def share_states(modules: Sequence[torch.nn.Module]) -> None:
+    """Put ours before the functions of the Python modules that define these layers, once."""
+    for module in {sys.modules[type(m).__module__] for m in modules}:
+        for name, ours in _SHARED.items():
+            own = getattr(module, name, None)
+            if own is not None and not hasattr(own, "shares_states"):
+                shared = wraps(own)(ours(own))
+                shared.shares_states = True  # type: ignore[attr-defined]
+                setattr(module, name, shared)
+
+
+def has_states(modules: Sequence[torch.nn.Module]) -> bool:
+    """Do such layers take a layout?"""
+    defined = {sys.modules[type(m).__module__] for m in modules}
+    return any(hasattr(module, name) for module in defined for name in _SHARED)
+
+
+def _layout(arguments: dict[str, Any]) -> SharedLayout | None:
+    """Taken out of the arguments: some layers hand on no more than ``seq_idx``."""
+    given = arguments.pop("layout", None), arguments.get("seq_idx")
+    layout = next((x for x in given if isinstance(x, SharedLayout)), None)
+    if layout is not None:
+        for name in ("seq_idx", "cu_seqlens"):
+            arguments.pop(name, None)
+    return layout
+
+
+def _convolution(own: Function) -> Function:
+    """``[1, D, T]`` inputs, ``[D, K]`` weights."""
+
+    def convolution(
+        hidden_states: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        layout = _layout(kwargs)
+        if layout is None:
+            return own(hidden_states, weight, *args, **kwargs)
+        before = weight.shape[-1] - 1
+        rows = hidden_states[0].T  # [T, D]
+        prompts, suffixes = [], []
+        for group in layout.groups:
+            prompt = hidden_states[..., group.prompt]
+            prompts.append(own(prompt, weight, *args, **kwargs)[0].T)
+            if not len(group.index):
+                continue
+            last = pad(prompt, (before, 0))[..., prompt.shape[-1] :]  # [1, D, K - 1]
+            inputs = group.padded(rows).transpose(1, 2)  # [n, D, C]
+            inputs = torch.cat([last.expand(len(inputs), -1, -1), inputs], -1)
+            out = own(inputs, weight, *args, **kwargs)[..., before:]
+            suffixes.append(group.unpadded(out.transpose(1, 2)))
+        return torch.cat([*prompts, *suffixes]).T[None]
+
+    return convolution
+
+
+def _scanned(
+    layout: SharedLayout,
+    inputs: Sequence[torch.Tensor],
+    scan: Callable[[Sequence[torch.Tensor], torch.Tensor | None, bool], Any],
+) -> torch.Tensor:
+    """``[1, T, ...]`` of a scan over ``[B, L, ...]`` inputs, from a state, that gives another."""
+
+    def of_suffixes(group: GroupRows, state: torch.Tensor) -> torch.Tensor:
+        rows = [group.padded(x[0]) for x in inputs]
+        start = state.expand(len(group.index), *state.shape[1:])
+        return group.unpadded(scan(rows, start, False))
+
+    prompts, suffixes = [], []
+    for group in layout.groups:
+        prompt = [x[:, group.prompt] for x in inputs]
+        if not len(group.index):
+            prompts.append(scan(prompt, None, False)[0])
+            continue
+        out, state = scan(prompt, None, True)
+        prompts.append(out[0])
+        suffixes.append(of_suffixes(group, state))
+    return torch.cat([*prompts, *suffixes])[None]
+
+
+def _delta_rule(own: Function) -> Function:
+    """Gated delta rule and Kimi's delta attention."""
+
+    def delta_rule(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        **kwargs: Any,
+    ) -> Any:
+        layout = _layout(kwargs)
+        if layout is None:
+            return own(query, key, value, g=g, beta=beta, **kwargs)
+        assert kwargs.pop("initial_state", None) is None, "packing does not go with a cache"
+        kwargs.pop("output_final_state", None)
+
+        def scan(rows: Sequence[torch.Tensor], state: torch.Tensor | None, ends: bool) -> Any:
+            q, k, v, gate, b = rows
+            states = {"initial_state": state, "output_final_state": ends}
+            out, end = own(q, k, v, g=gate, beta=b, **states, **kwargs)
+            return (out, end) if ends else out
+
+        return _scanned(layout, (query, key, value, g, beta), scan), None
+
+    return delta_rule
+
+
+def _mamba2(own: Function) -> Function:
+    def mamba2(
+        hidden_states: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        layout = _layout(kwargs)
+        if layout is None:
+            return own(hidden_states, dt, a, b, c, *args, **kwargs)
+        assert kwargs.pop("initial_states", None) is None, "packing does not go with a cache"
+        kwargs.pop("return_final_states", None)
+
+        def scan(rows: Sequence[torch.Tensor], state: torch.Tensor | None, ends: bool) -> Any:
+            h, d, b_, c_ = rows
+            states = {"initial_states": state, "return_final_states": ends}
+            return own(h, d, a, b_, c_, *args, **states, **kwargs)
+
+        return _scanned(layout, (hidden_states, dt, b, c), scan)
+
+    return mamba2
+
+
+def _in_parts(own: Function) -> Function:
+    """A kernel that does all at once and may answer None: then convolution and scan are called."""
+    return lambda *args, **kwargs: None if _layout(kwargs) is not None else own(*args, **kwargs)
+
+
+_SHARED: dict[str, Callable[[Function], Function]] = {
+    "causal_conv1d_fn": _convolution,
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "chunk_kimi_delta_attention": _delta_rule,
+    "mamba2_chunk_scan": _mamba2,
+    "mamba2_split_conv1d_scan_combined": _in_parts,
+}
