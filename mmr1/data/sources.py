@@ -108,13 +108,12 @@ def _open_large(
         sample = sample_of(row, number)
         return apply_template(sample, template) if template else sample
 
-    name = config.prompt_template
     facts = {
         "format": config.format_name,
         "columns": columns,
         "media_root": str(_media_root(spec, config).resolve()),
         "source": source_name(spec),
-        "template": Path(name).read_text() if name and Path(name).is_file() else name,
+        "template": _template_text(config.prompt_template),
     }
 
     def unread(row: Any, sample: Sample) -> list[str]:
@@ -164,6 +163,15 @@ def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample
         return read_row(as_easyr1, place, "easyr1", own={**as_easyr1, **row})
 
     return sample_of
+
+
+def _template_text(name: str | None) -> str | None:
+    """Of a file its text; of a constant of a file its name and the file's text."""
+    if name is None:
+        return None
+    file = name.rpartition(":")[0] if ".py:" in name else name
+    path = Path(file).expanduser()
+    return f"{name}\n{path.read_text(encoding='utf-8')}" if path.is_file() else name
 
 
 def _media_root(spec: str | Path, config: DataConfig) -> Path:

@@ -3,6 +3,10 @@
 Run by :mod:`mmr1.vision.videos` as ``python -m mmr1.vision.video_decoder``. It reads one JSON
 request a line from stdin and answers each on stdout with one JSON line, followed by as many raw
 bytes as that line announces. It ends when stdin does.
+
+FFmpeg is a large program, and the files are a dataset's: behind the walls of the rewards' workers
+(:mod:`mmr1.rewards.sandbox.walls`) it can write no file, make no connection and start no program.
+It reads what the user can.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from typing import Any
 import av
 import numpy as np
 
+from mmr1.rewards.sandbox.limits import Limits
+from mmr1.rewards.sandbox.stand_ins import provide_stand_ins
+from mmr1.rewards.sandbox.walls import drop_network, raise_walls
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, sampled_indices
 from mmr1.vision.containers import open_video
@@ -37,6 +44,9 @@ from mmr1.vision.video_index import (
 
 SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 """Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
+
+MEMORY = 64 << 30
+"""Bytes of address space, of which libraries reserve most and use little."""
 
 SLACK_S = 1.0
 """Seconds that a file may end before its header says, on top of a share: headers round."""
@@ -307,9 +317,12 @@ def main() -> None:
     answers = io.BufferedWriter(io.FileIO(os.dup(1), "w"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     av.logging.set_level(av.logging.PANIC)
+    provide_stand_ins()  # torch is imported when the first frame is resized
+    missing = {**drop_network(), **raise_walls(Limits(MEMORY), ["/."], os.getppid())}
     for line in sys.stdin:
         facts, data = _answer(json.loads(line))
-        answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n")
+        told = {**facts, "bytes": len(data), "missing": missing}
+        answers.write(json.dumps(told).encode() + b"\n")
         answers.write(data)
         answers.flush()
 

@@ -21,6 +21,8 @@ import numpy as np
 
 from mmr1.deadline import Deadline, Stopwatch
 from mmr1.files import stamp
+from mmr1.lifetime import start_lasting
+from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
 from mmr1.vision.media_environment import media_environment
@@ -190,14 +192,7 @@ class _Decoder:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self._owner = os.getpid()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mmr1.vision.video_decoder"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**media_environment(os.environ), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C and a closed terminal are for its owner
-            )
+            self._process = start_lasting(_start)
         return self._process
 
     def _receive(
@@ -235,6 +230,18 @@ class _Decoder:
         self._process = None
 
 
+def _start() -> subprocess.Popen[bytes]:
+    """The decoder, behind its walls."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mmr1.vision.video_decoder"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**media_environment(os.environ), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C and a closed terminal are for its owner
+    )
+
+
 _decoder = _Decoder()
 atexit.register(_decoder.close)
 
@@ -249,6 +256,10 @@ def _ask(
             raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
         except (EOFError, BrokenPipeError):
             raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
+    missing = facts["missing"]
+    lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
+    if lacking:
+        warn_of(f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}")
     if "error" in facts:
         raise ValueError(f"{ref}: {facts['error']}")
     return facts, data

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mmr1.data.forms.answers import tagged_answer
 from mmr1.data.forms.boxes import gold_boxes, grounded
 from mmr1.data.forms.columns import images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.question import assemble_question
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
 
@@ -17,6 +20,9 @@ def read(row: Row, place: Place) -> Sample:
         row, place, row["problem"], answer, images=images_of(row), videos=videos_of(row),
         task="math", used=("problem", "solution"),
     )  # fmt: skip
+    # The columns as its reward functions read them.
+    own = {ROW: {key: row[key] for key in ("problem", "solution")}}
+    sample = replace(sample, meta={**sample.meta, **own})
     if not sample.media or sample.task == "choice":
         return sample
     boxes = gold_boxes(row, answer, row["problem"])

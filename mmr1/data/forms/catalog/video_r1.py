@@ -9,6 +9,8 @@ from mmr1.data.forms.answers import inside_answer, tagged_answer
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.option_columns import options_of
+from mmr1.data.forms.options import Options
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
 VIDEO_R1_TASKS = {
@@ -30,7 +32,7 @@ def read(row: Row, place: Place) -> Sample:
         raise ValueError(f"problem_type '{kind}' has no verifiable answer of one kind")
     task = VIDEO_R1_TASKS[kind]
     options, columns = options_of(row, inside_answer(row["solution"]))
-    question = row["problem"] if options is None else options.ask(row["problem"])
+    question = row["problem"] if options is None else _asked(row["problem"], options)
     turns = [("user", question)]
     if row.get("process"):
         turns.append(("assistant", f"{row['process']}{row['solution']}"))
@@ -45,12 +47,22 @@ def read(row: Row, place: Place) -> Sample:
     if task == "tiou":  # {"time": [s, e], "boxes": {second: box}}
         grounding = json.loads(answer)
         answer, extra = grounding["time"], {"boxes": grounding.get("boxes")}
+    # The columns as its reward functions and its prompt read them.
+    extra[ROW] = {key: row[key] for key in ("problem_type", "solution", "data_type")}
     return assemble(
         row, place, turns, answer=answer, task=task, meta=extra,
         used=("problem", "solution", "process", "path", "problem_type", "data_type", "options",
               *columns),
         untagged=True, **media,
     )  # fmt: skip
+
+
+def _asked(problem: str, options: Options) -> str:
+    """As Video-R1 asks: its options on lines of their own, after a head and before a newline."""
+    asked = options.ask(problem)
+    if asked == problem:  # it lists them itself
+        return problem
+    return f"{problem}Options:{asked.removeprefix(problem)}\n"
 
 
 FORM = Form(
