@@ -77,6 +77,7 @@ def training_steps(
         functions: Reward functions of this process, in place of those of their names in
             ``rewards.functions``.
     """
+    config = config.for_command("train")
     if last := already_finished(config, resume=resume):
         return last
     timer = PhaseTimer("start", WAIT_S)
@@ -216,7 +217,7 @@ def _train(
     if before:
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    elif differs_from_model_path(config):
+    else:  # as after each update: so the check below is one of the transfer too
         sampling.engine.load_weights(policy.weights(copy=True), policy.version)
     sampling.make_ready(config, inputs, policy, timer)
     with run.display, heap_frozen():
@@ -232,11 +233,6 @@ def _train(
         run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
-
-
-def differs_from_model_path(config: Config) -> bool:
-    """Does the policy start from other weights than the files that the engine has read?"""
-    return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:

@@ -17,11 +17,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config, ProcessConfig
 from mmr1.data.loader import MediaCheck
-from mmr1.data.preferences import ranking_of
+from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
@@ -94,6 +93,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
 def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
+    config = config.for_command("rm")
     task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     records = load_training_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
