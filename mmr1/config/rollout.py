@@ -111,6 +111,11 @@ class CustomEngineConfig(OfYourOwn):
     """An engine of your own; `rollout.engine=file.py:NAME` is short for it."""
 
     type: Literal["custom"] = "custom"
+    colocate: bool = Field(
+        False,
+        description="Engine i shares the GPU of rank i, and sleeps while it learns; for an engine "
+        "that can",
+    )
 
     @field_validator("use")
     @classmethod
@@ -192,7 +197,9 @@ class RolloutConfig(Section):
     @property
     def colocated(self) -> bool:
         """Do engines share the GPUs of the ranks?"""
-        return isinstance(self.engine, ColocatedVllmConfig)
+        engine = self.engine
+        own = isinstance(engine, CustomEngineConfig) and engine.colocate
+        return own or isinstance(engine, ColocatedVllmConfig)
 
     @property
     def engine_name(self) -> str:
