@@ -23,6 +23,7 @@ from mmr1.config.commands import (
     Command,
     command_of,
     first_layer,
+    passed_over,
     refuse_unread,
     with_learning_rate,
 )
@@ -150,7 +151,8 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
     config.keep_references(references)
     if problems := problems_of(config):
         raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))
-    return Loaded(config, tuple(notes), tuple(warnings_of(config)))
+    unread = [f"{key}: mmr1 {command} does not read it" for key in passed_over(given, command)]
+    return Loaded(config, tuple(notes), (*unread, *warnings_of(config)))
 
 
 def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:

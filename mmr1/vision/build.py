@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from mmr1.config import Config, DataConfig, ModelConfig
-from mmr1.faults import tell_fault
 from mmr1.lifetime import start_lasting
+from mmr1.logs import tell_fault
 from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
