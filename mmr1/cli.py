@@ -22,7 +22,7 @@ from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.rewards.reward_cli import app as reward_app
-from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.terminal import failing_output_muted, printable

@@ -51,7 +51,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def zygotes() -> Iterator[None]:
     """Verifiers warm up once: a second of CPU time for each pool otherwise."""
-    from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+    from mmr1.rewards.sandbox.processes import kept_zygotes
 
     with kept_zygotes():
         yield

@@ -20,7 +20,7 @@ from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
-from mmr1.data.readers.located import NoSuchDatasetError
+from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kept, kinds_of, measured, open_rows
 from mmr1.data.stores import Store, stores_of

@@ -219,7 +219,7 @@ def _train(
     if before:
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    elif differs_from_model_path(config):
+    else:  # as after each update: so the check below is one of the transfer too
         sampling.engine.load_weights(policy.weights(copy=True), policy.version)
     sampling.make_ready(config, inputs, policy, timer)
     with run.display, heap_frozen():
@@ -235,11 +235,6 @@ def _train(
         run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
-
-
-def differs_from_model_path(config: Config) -> bool:
-    """Does the policy start from other weights than the files that the engine has read?"""
-    return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:

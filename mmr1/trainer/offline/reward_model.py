@@ -18,11 +18,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config, ProcessConfig
 from mmr1.data.loader import MediaCheck
-from mmr1.data.preferences import ranking_of
+from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner

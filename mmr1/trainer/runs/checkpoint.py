@@ -24,8 +24,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
-from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
+from mmr1.logs import tell_fault
 from mmr1.trainer.models.state import Digests, WriteCheckpoint, sync
 
 logger = logging.getLogger(__name__)

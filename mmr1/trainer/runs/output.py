@@ -28,9 +28,8 @@ from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
-from mmr1.faults import FaultCounter, tell_fault
 from mmr1.files import atomic, atomic_binary
-from mmr1.logs import ROOT, log_to_file
+from mmr1.logs import ROOT, FaultCounter, log_to_file, tell_fault
 from mmr1.terminal import failing_output_muted
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,

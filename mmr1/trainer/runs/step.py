@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmr1.config import TrainerConfig
 from mmr1.progress import LONG_S, doing
-from mmr1.rewards.accounting import reward_stats
+from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.types import Completion, Prompt, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache

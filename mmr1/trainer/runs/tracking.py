@@ -22,7 +22,7 @@ from PIL import Image
 
 from mmr1.config import Config
 from mmr1.config.file import published
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 from mmr1.vision.images import load_image

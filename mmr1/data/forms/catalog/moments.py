@@ -1,13 +1,75 @@
-"""Samples of temporal grounding: one question and one check for all rows of described moments."""
+"""Moments of videos that a text describes: TVGBench, Time-R1."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from mmr1.data.forms.assemble import assemble
-from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.form import Form, Place, Row
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.videos import probe_video
+
+_SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")
+
+
+# TVGBench: a described moment of a video, whose start and end are ``"13.4-28.1"``.
+def _read_tvgbench(row: Row, place: Place) -> Sample:
+    """A moment that ends after its video is clipped."""
+    return read_tvgbench_clipped(row, place)[0]
+
+
+def read_tvgbench_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
+    """The sample, and whether its end was clipped."""
+    span = _SPAN.fullmatch(str(row["answer"]))
+    if span is None:
+        raise ValueError(f"the answer {row['answer']!r} is no 'start-end'")
+    times = float(span[1]), float(span[2])
+    segment = segment_of(row.get("start"), row.get("end"))
+    return described_moment(
+        row, place, row["path"], row["question"], times, row["duration"], segment
+    )
+
+
+TVGBENCH = Form(
+    name="tvgbench",
+    written_by="TVGBench (Time-R1)",
+    keys=("path", "question", "answer", "duration"),
+    read=_read_tvgbench,
+    example={"path": "clip.mp4", "question": "a cat runs.", "answer": "0.2-0.8", "duration": 1.0},
+    fits=lambda row: isinstance(row["answer"], str) and _SPAN.fullmatch(row["answer"]) is not None,
+)
+
+
+# Time-R1's training rows: one moment each, in a video or in a segment of one.
+def _read_time_r1(row: Row, place: Place) -> Sample:
+    """A moment that ends after its video is clipped."""
+    return read_time_r1_clipped(row, place)[0]
+
+
+def read_time_r1_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
+    """The sample, and whether its end was clipped.
+
+    With ``video_start`` and ``video_end``, times count from the start of that segment.
+    """
+    segment = segment_of(row.get("video_start"), row.get("video_end"))
+    return described_moment(
+        row, place, row["video"], row["sentence"], row["timestamp"], row["duration"], segment
+    )
+
+
+TIME_R1 = Form(
+    name="time_r1",
+    written_by="Time-R1",
+    keys=("video", "sentence", "timestamp", "duration"),
+    read=_read_time_r1,
+    example={
+        "video": "clip.mp4",
+        "sentence": "A cat runs.",
+        "timestamp": [0.2, 0.8],
+        "duration": 1.0,
+    },
+)
 
 
 def described_moment(
