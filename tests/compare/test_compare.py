@@ -231,7 +231,7 @@ def test_a_plot_has_curves_or_the_seeds(curve, tmp_path):
     ]
     write_plot(tmp_path / "plot.png", plan, trials)
     with Image.open(tmp_path / "plot.png") as picture:
-        assert picture.size == (1080, 288)
+        assert picture.size == (2400, 640)
 
 
 def test_a_comparison_trains_every_arm_with_every_seed_once(arms, tmp_path, mmr1):
