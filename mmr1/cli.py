@@ -20,8 +20,9 @@ from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
+from mmr1.recipes import app as recipe_app
 from mmr1.rewards.reward_cli import app as reward_app
-from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.terminal import failing_output_muted, printable
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
@@ -228,8 +230,8 @@ def export(
     private: Annotated[bool, typer.Option("--private", help="Make the repository private")] = False,
 ) -> None:
     """Export a checkpoint as a Hugging Face model with a model card, adapters merged."""
+    from mmr1.trainer.runs.export import check_repository, push
     from mmr1.trainer.runs.export import export as write
-    from mmr1.trainer.runs.hub import check_repository, push
 
     if push_to_hub is not None:
         check_repository(push_to_hub)

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
@@ -139,18 +140,48 @@ class Registry:
 
     def _attribute(self, module_name: str, attribute: str) -> Any:
         if module_name.endswith(".py"):
-            path = Path(module_name).expanduser()
-            check_is_file(path)
-            module = _imported(path.resolve(), path.stat().st_mtime_ns)
-        else:
-            try:
-                module = importlib.import_module(module_name)
-            except ImportError as error:
-                raise ValueError(f"{self.kind} '{module_name}:{attribute}': {error}") from error
-        if not hasattr(module, attribute):
-            public = [name for name in vars(module) if not name.startswith("_")]
-            raise ValueError(f"{module_name} has no '{attribute}'{suggest(attribute, public)}")
-        return getattr(module, attribute)
+            return _of_file(Path(module_name).expanduser(), attribute)
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ValueError(f"{self.kind} '{module_name}:{attribute}': {error}") from error
+        return _inside(module, module_name, attribute)
+
+
+def _of_file(path: Path, attribute: str) -> Any:
+    """An attribute of a file; of one that cannot be imported for want of a package its part."""
+    check_is_file(path)
+    try:
+        module = _imported(path.resolve(), path.stat().st_mtime_ns)
+    except ValueError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        return _part(path.resolve(), path.stat().st_mtime_ns, attribute, error)
+    return _inside(module, str(path), attribute)
+
+
+@lru_cache
+def _part(path: Path, changed_ns: int, attribute: str, error: ValueError) -> Any:
+    from mmr1.pieces import function
+
+    try:
+        part = function(path, attribute)
+    except ValueError:
+        raise error from error.__cause__
+    warnings.warn(
+        f"{error.args[0]}; only what {attribute} needs of it is run", RuntimeWarning, stacklevel=2
+    )
+    return part
+
+
+def _inside(module: Any, name: str, attribute: str) -> Any:
+    """``a.b`` of a module."""
+    for part in attribute.split("."):
+        if not hasattr(module, part):
+            public = [n for n in vars(module) if not n.startswith("_")]
+            raise ValueError(f"{name} has no '{attribute}'{suggest(attribute, public)}")
+        module = getattr(module, part)
+    return module
 
 
 ENGINES = Registry(

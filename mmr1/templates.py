@@ -26,23 +26,37 @@ def load_template(name: str, folder: Traversable, kind: str) -> Template:
     Raises:
         ValueError: No such template, or it cannot be read.
     """
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     try:
-        return environment.from_string(_text(name, folder, kind))
+        return environment().from_string(_text(name, folder, kind))
     except TemplateError as error:
         raise ValueError(f"{kind} '{name}': {error}") from error
 
 
+def environment(trimmed: bool = True) -> ImmutableSandboxedEnvironment:
+    """Where templates run; ``trimmed``: lines of statements leave no white space."""
+    return ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=trimmed, lstrip_blocks=trimmed,
+        keep_trailing_newline=not trimmed,
+    )  # fmt: skip
+
+
+def text_of(name: str, kind: str) -> str:
+    """A file's text.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{kind} '{name}': no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{kind} '{name}' cannot be read: {error}") from error
+
+
 def _text(name: str, folder: Traversable, kind: str) -> str:
-    if name.endswith((".jinja", ".j2")):
-        try:
-            return Path(name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise ValueError(f"{kind} '{name}': no such file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{kind} '{name}' cannot be read: {error}") from error
+    if name.endswith((".jinja", ".j2", ".txt")):
+        return text_of(name, kind)
     texts = named_texts(folder)
     if name not in texts:
         raise ValueError(

@@ -41,6 +41,7 @@ class Trainer:
         video: Our keys for the frames that its copy of qwen-vl-utils takes.
         kl_bound: To which it clamps the difference of log-probs; None if it does not.
         cuts_prompts: Prompts are cut; otherwise they are as long as they are.
+        prompt: The constants of the program with its prompt; empty where it is composed.
     """
 
     counts: Literal["prompts", "completions"] = "prompts"
@@ -51,6 +52,7 @@ class Trainer:
     video: Mapping[str, Any] | None = None
     kl_bound: int | None = None
     cuts_prompts: bool = True
+    prompt: str = "QUESTION_TEMPLATE"
 
 
 def _carry(trainer: Trainer) -> Carry:
@@ -70,6 +72,7 @@ def _carry(trainer: Trainer) -> Carry:
         _loss(flat, migration, trainer, batches)
         _rollout(flat, migration, trainer)
         _pixels(flat, migration, trainer)
+        _prompt(flat, migration, trainer, program)
         _rewards(flat, migration, program)
         shared.validation(flat, migration, batches)
         shared.trainer(flat, migration, batches)
@@ -189,6 +192,23 @@ def _pixels(flat: Tree, migration: Migration, trainer: Trainer) -> None:
         migration.set("data.video", dict(trainer.video))
 
 
+def _prompt(flat: Tree, migration: Migration, trainer: Trainer, program: str) -> None:
+    """The program's own text, read from its file."""
+    name = f"{program}:{trainer.prompt}"
+    if (task := flat.get("task_type")) is not None:
+        name = f"{_module_of(program)}.get_question_template[{task}]"
+    if trainer.prompt:
+        migration.set("data.prompt_template", name)
+    else:
+        migration.notes.append(
+            f"data.prompt_template: not set; {program} composes its prompt, so write a .jinja file"
+        )
+
+
+def _module_of(program: str) -> str:
+    return f"{PurePosixPath(program).parent}/vlm_modules/qwen_module.py:Qwen2VLModule"
+
+
 def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     """The program's functions, read from its file."""
     names = flat.pop("reward_funcs")
@@ -197,7 +217,7 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     by_module = flat.pop("is_reward_customized_from_vlm_module", False)
     functions: Tree = {name: {"use": f"{program}:{name}_reward"} for name in names}
     if by_module and task == "rec":
-        path = f"{PurePosixPath(program).parent}/vlm_modules/qwen_module.py:Qwen2VLModule"
+        path = _module_of(program)
         own = {"accuracy": "iou_reward", "format": "format_reward_rec"}
         functions = {name: {"use": f"{path}.{own.get(name, name)}"} for name in names}
     elif by_module:
@@ -210,11 +230,6 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
         migration.note(
             "reward_method", method, "the functions decide by the column accu_reward_method"
         )
-    prompt = "Qwen2VLModule.get_question_template" if task else "QUESTION_TEMPLATE"
-    migration.notes.append(
-        f"data.prompt_template: not set; the prompt is in {program}, as {prompt} "
-        "(data.prompt_template: PATH.py:CONSTANT reads a constant)"
-    )
     temporal, length = flat.pop("temporal", False), flat.pop("len_control", False)
     right = {"of": names[0], "correct_above": 0.1}
     if temporal:
@@ -311,6 +326,7 @@ FORKS = (
         "video-r1", "Video-R1", _GRPO, _is_video_r1,
         Trainer(
             top_p=0.95, temperature=1.0, image_pixels=256 * 28 * 28, kl_bound=10,
+            prompt="QUESTION_TEMPLATE + TYPE_TEMPLATE[problem_type]",
             video={"fps": 2.0, "max_frames": 16, "max_pixels": 128 * 28 * 28},
         ),
         keys.TEMPORAL, keys.TEMPORAL_COMPOSED,
@@ -330,7 +346,7 @@ FORKS = (
     _source(
         "r1-onevision", "R1-Onevision", (*_JSONL, *_REC),
         _all(_is_found, _has_own_config, _none(_is_vlm_r1)),
-        Trainer(by_vllm=False), keys.CLIPPED,
+        Trainer(by_vllm=False, prompt=""), keys.CLIPPED,
         {**keys.FILES_COMPOSED, **keys.REC_COMPOSED, **keys.CLIPPED_COMPOSED},
     ),
     _source(
@@ -341,5 +357,7 @@ FORKS = (
         ),
         {"reward_funcs": ["accuracy"]}, keys.VIDEO_COMPOSED,
     ),
-    _source("r1-omni", "R1-Omni", _GRPO, _is_omni, Trainer(by_vllm=False), keys.TRL_0_14),
+    _source(
+        "r1-omni", "R1-Omni", _GRPO, _is_omni, Trainer(by_vllm=False, prompt=""), keys.TRL_0_14
+    ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from mmr1.boxes import pixels
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 

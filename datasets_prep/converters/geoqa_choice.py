@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_prep.converters.base import Converter
+from mmr1.data.forms.assemble import assemble_question
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.question import assemble_question
 from mmr1.data.readers import read_rows
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located
 from mmr1.types import Sample
 
 _OPTION = re.compile(r"^([A-Z]):(.*)$", re.MULTILINE)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
+from mmr1.data.forms.assemble import assemble_question
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.question import assemble_question
 from mmr1.types import Sample
 
 

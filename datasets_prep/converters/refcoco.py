@@ -13,7 +13,7 @@ from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.columns import first_of
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import read_rows
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 

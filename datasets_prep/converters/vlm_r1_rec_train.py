@@ -7,7 +7,7 @@ from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.chat import turns_of
 from mmr1.data.forms.form import Place, Row
-from mmr1.rewards.grounding.answer_boxes import read_boxes
+from mmr1.rewards.grounding.iou import read_boxes
 from mmr1.types import Sample
 
 

@@ -88,7 +88,9 @@ class DataConfig(Section):
         "null: detected from their keys",
     )
     prompt_template: str | None = Field(
-        None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
+        None,
+        description="Name of a prompt template (think_answer, boxed, ...), a .jinja or .txt file, "
+        "or FILE.py:CONSTANT, a text of another project's file",
     )
     system_prompt: str | None = Field(
         None,

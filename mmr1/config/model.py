@@ -41,11 +41,6 @@ class LoraConfig(Section):
         """New adapters, or those of a ``path``."""
         return "stored" if values.get("path") is not None else "new"
 
-    @property
-    def differs_from_model_path(self) -> bool:
-        """Does the policy begin as another model than the files of ``model.path`` have?"""
-        return isinstance(self, StoredLoraConfig) or self.load_in_4bit
-
     def as_new(self) -> NewLoraConfig:
         """New adapters, of the default shape where these are stored ones."""
         if isinstance(self, NewLoraConfig):

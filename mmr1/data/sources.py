@@ -20,7 +20,7 @@ from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
-from mmr1.data.readers.located import NoSuchDatasetError
+from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kept, kinds_of, measured, open_rows
 from mmr1.data.stores import Store, stores_of
@@ -108,13 +108,12 @@ def _open_large(
         sample = sample_of(row, number)
         return apply_template(sample, template) if template else sample
 
-    name = config.prompt_template
     facts = {
         "format": config.format_name,
         "columns": columns,
         "media_root": str(_media_root(spec, config).resolve()),
         "source": source_name(spec),
-        "template": Path(name).read_text() if name and Path(name).is_file() else name,
+        "template": _template_text(config.prompt_template),
     }
 
     def unread(row: Any, sample: Sample) -> list[str]:
@@ -164,6 +163,15 @@ def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample
         return read_row(as_easyr1, place, "easyr1", own={**as_easyr1, **row})
 
     return sample_of
+
+
+def _template_text(name: str | None) -> str | None:
+    """Of a file its text; of a constant of a file its name and the file's text."""
+    if name is None:
+        return None
+    file = name.rpartition(":")[0] if ".py:" in name else name
+    path = Path(file).expanduser()
+    return f"{name}\n{path.read_text(encoding='utf-8')}" if path.is_file() else name
 
 
 def _media_root(spec: str | Path, config: DataConfig) -> Path:

@@ -33,8 +33,8 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
+from mmr1.logs import tell_fault
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context

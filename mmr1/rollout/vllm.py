@@ -33,10 +33,9 @@ from mmr1.rollout.vllm_settings import (
 )
 from mmr1.runtime import return_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
-from mmr1.vision.prepare import Medium
+from mmr1.vision.prepare import Medium, as_decoded
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from mmr1.data.loader import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.runs.profiling import Traceable
+from mmr1.trainer.runs.step import Traceable
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import StepRewards
-from mmr1.trainer.validation.validate import Validation
+from mmr1.trainer.validation.evaluate import Validation
 from mmr1.types import Prompt, Sample
 from mmr1.vision.prepare import MediaCache
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 from mmr1.config import Config, CurriculumConfig
-from mmr1.data.curriculum import Curriculum
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
-from mmr1.data.sampler import Sampler
+from mmr1.data.sampler import Curriculum, Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
-from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
 from mmr1.types import Prompt, Sample
@@ -135,3 +136,45 @@ def _refuse_unseen_pictures(config: Config) -> None:
             "server (algorithm.kl.reference.path) does not see; name a model directory there, or "
             "tools that return text"
         )
+
+
+# A model's folder changes its prompts by these; its weights do not.
+_PROMPT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+
+
+def length_facts(config: Config) -> dict[str, Any]:
+    """What the length of a prompt depends on: the model's tokenizer, processor and template."""
+    folder = Path(config.model.path)
+    files = sorted(p for pattern in _PROMPT_FILES for p in folder.glob(pattern))
+    return {
+        "model": config.model.model_dump(mode="json"),
+        "files": [(p.name, *_stamp(p)) for p in files],
+        "data": config.data.model_dump(mode="json", exclude={"train", "train_batch_size"}),
+        "transformers": version("transformers"),
+    }
+
+
+def gold_facts(config: Config) -> dict[str, Any]:
+    """What the check of a gold answer depends on: the reward functions and their files."""
+    rewards = config.rewards.model_dump(mode="json")
+    return {
+        "rewards": rewards,
+        "files": [(str(p), *_stamp(p)) for p in _files(rewards)],
+        "math-verify": version("math-verify"),
+    }
+
+
+def _files(value: Any) -> list[Path]:
+    """The files that strings of the configuration name, as ``FILE.py`` or ``FILE.py:FUNCTION``."""
+    if isinstance(value, dict):
+        return [path for inner in value.values() for path in _files(inner)]
+    if isinstance(value, list):
+        return [path for inner in value for path in _files(inner)]
+    if not isinstance(value, str) or len(value) > 1000:
+        return []
+    return [path for name in {value, value.rpartition(":")[0]} if (path := Path(name)).is_file()]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns

@@ -11,11 +11,9 @@ from dataclasses import replace
 
 from mmr1.config import Config
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.models.mini_batches import round_robin
+from mmr1.trainer.forward.micro_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
-from mmr1.trainer.runs.metrics import step_stats
-from mmr1.trainer.runs.profiling import profiled
-from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
+from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, StepStats
@@ -43,7 +41,6 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                     experience = build_experience(
                         batch.groups,
                         components.algorithm,
-                        algorithm,
                         models,
                         components.coefficients,
                         config.rollout.max_response_length,

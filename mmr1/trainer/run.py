@@ -24,9 +24,9 @@ from mmr1.config.checks import check
 from mmr1.data.quarantine import Quarantine
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.inputs import Inputs
-from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
     TRAINING,
+    Digests,
     HasState,
     WriteCheckpoint,
     load_progress,
@@ -36,13 +36,18 @@ from mmr1.trainer.models.state import (
     save_tensors,
 )
 from mmr1.trainer.models.weights import copy_to_cpu
-from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of, told_last
+from mmr1.trainer.runs.checkpoint import (
+    Checkpoints,
+    DiskFullError,
+    is_full,
+    next_due,
+    step_of,
+    told_last,
+)
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
-from mmr1.trainer.runs.full_disk import DiskFullError, is_full
 from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
-from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
-from mmr1.trainer.runs.stopping import StoppedError, StopSignal
+from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedError, StopSignal
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.validation.evaluate import Evaluation, summary_line, write_evaluation
 from mmr1.vision.prepare import MediaCache

@@ -8,21 +8,21 @@ not depend on timing: step k is sampled with the weights after update
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from mmr1.config import Config
-from mmr1.rollout.engine import requests_for
+from mmr1.config import Config, SamplingConfig
+from mmr1.data.rows import kinds_of
+from mmr1.rollout.engine import Request, RolloutEngine, requests_for
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
-from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
-from mmr1.types import ScoredGroup, StepStats
+from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample, ScoredGroup, StepStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +178,50 @@ class Sampler:
             return lambda: {"sampler": sampler}
         kept = self._components.kept.state_now()
         return lambda: {"sampler": sampler, "kept": kept()}
+
+
+def sample_shuffled(
+    engine: RolloutEngine, requests: Sequence[Request], sampling: SamplingConfig
+) -> dict[int, tuple[str, ...]]:
+    """Completions for shuffled frames, by the index of the request.
+
+    Half a group for each request, as in Video-R1 (arXiv 2503.21776, section 3.1). Requests without
+    a video are not in the result.
+    """
+    shuffled_requests = {
+        index: Request(shuffled(r.prompt, r.seed), max(1, r.n // 2), r.seed + r.n)
+        for index, r in enumerate(requests)
+        if any(medium.kind == "video" for medium in r.prompt.media)
+    }
+    groups = (
+        engine.generate(list(shuffled_requests.values()), sampling) if shuffled_requests else []
+    )
+    return {
+        index: tuple(completion.text for completion in group.completions)
+        for index, group in zip(shuffled_requests, groups, strict=True)
+    }
+
+
+def refuse_without_videos(sources: Iterable[Sequence[Sample]]) -> None:
+    """Raises ValueError when no sample has a video to shuffle."""
+    if not any("video" in kinds for samples in sources for kinds in kinds_of(samples)):
+        raise ValueError(
+            "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
+            "no video; leave it out, or use other data"
+        )
+
+
+def shuffled(prompt: Prompt, seed: int) -> Prompt:
+    """The prompt with the frames of each video shuffled; text and tokens stay as they are."""
+    messages = tuple(
+        Message(message.role, tuple(_shuffled(content, seed) for content in message.parts))
+        for message in prompt.sample.messages
+    )
+    return replace(prompt, sample=replace(prompt.sample, messages=messages))
+
+
+def _shuffled(content: ContentPart, seed: int) -> ContentPart:
+    if not isinstance(content, MediaRef) or content.kind != "video":
+        return content
+    # The options are part of a medium's digest, so no cache takes it for the original.
+    return replace(content, options={**content.options, "shuffle": seed})

@@ -18,7 +18,7 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.rehearsal import RehearsalEngine
 from mmr1.runtime import heap_frozen
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
@@ -39,19 +39,17 @@ from mmr1.trainer.run import (
 )
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
-from mmr1.trainer.runs.profiling import Traceable
-from mmr1.trainer.runs.step import PhaseTimer, Step
+from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
 from mmr1.trainer.runs.tracking import Trackers
+from mmr1.trainer.sampler import refuse_without_videos
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
 from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_reward_manager
-from mmr1.trainer.validation.evaluate import evaluate
-from mmr1.trainer.validation.validate import Scored, Validation
+from mmr1.trainer.validation.evaluate import Scored, Validation, evaluate
 
 
 def run_training(config: Config, *, resume: bool = False) -> Path:
@@ -221,7 +219,7 @@ def _train(
     if before:
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    elif differs_from_model_path(config):
+    else:  # as after each update: so the check below is one of the transfer too
         sampling.engine.load_weights(policy.weights(copy=True), policy.version)
     sampling.make_ready(config, inputs, policy, timer)
     with run.display, heap_frozen():
@@ -237,11 +235,6 @@ def _train(
         run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
-
-
-def differs_from_model_path(config: Config) -> bool:
-    """Does the policy start from other weights than the files that the engine has read?"""
-    return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:

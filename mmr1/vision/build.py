@@ -17,8 +17,8 @@ from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.media_environment import forget_environment
 from mmr1.vision.prepare import MediaCache, Medium
+from mmr1.vision.videos import forget_environment
 
 CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmr1.deadline import Deadline, Stopwatch
 from mmr1.files import stamp
+from mmr1.lifetime import Deadline, Stopwatch, start_lasting
+from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
-from mmr1.vision.media_environment import media_environment
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
     from transformers.video_utils import VideoMetadata
+import re
+from collections.abc import Mapping
 
 DEADLINE = Deadline(wall_s=600.0, cpu_s=60.0)
 """What one video may take. A decoder that waits, as for a disk that is gone, uses no CPU time."""
@@ -190,14 +192,7 @@ class _Decoder:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self._owner = os.getpid()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mmr1.vision.video_decoder"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**media_environment(os.environ), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C and a closed terminal are for its owner
-            )
+            self._process = start_lasting(_start)
         return self._process
 
     def _receive(
@@ -235,6 +230,18 @@ class _Decoder:
         self._process = None
 
 
+def _start() -> subprocess.Popen[bytes]:
+    """The decoder, behind its walls."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mmr1.vision.video_decoder"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**media_environment(os.environ), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C and a closed terminal are for its owner
+    )
+
+
 _decoder = _Decoder()
 atexit.register(_decoder.close)
 
@@ -249,6 +256,10 @@ def _ask(
             raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
         except (EOFError, BrokenPipeError):
             raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
+    missing = facts["missing"]
+    lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
+    if lacking:
+        warn_of(f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}")
     if "error" in facts:
         raise ValueError(f"{ref}: {facts['error']}")
     return facts, data
@@ -266,3 +277,20 @@ def _on_disk(ref: MediaRef) -> Iterator[str]:
         file.write(ref.read())
         file.flush()
         yield file.name
+
+
+_KEPT = re.compile(
+    r"PATH|HOME|TMPDIR|TZ|LANG|LANGUAGE|LC_[A-Z]+|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|"
+    r"PYTHON(PATH|HOME|HASHSEED|UNBUFFERED|FAULTHANDLER)|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES"
+)
+
+
+def media_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of this process's environment such a process gets."""
+    return {name: value for name, value in environment.items() if _KEPT.fullmatch(name)}
+
+
+def forget_environment() -> None:
+    """Drop the rest in this process, once what needs it (the hub's token) is loaded."""
+    for name in os.environ.keys() - media_environment(os.environ).keys():
+        del os.environ[name]

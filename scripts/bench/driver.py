@@ -63,7 +63,7 @@ def step(groups: list[RolloutGroup], config: Config, ranks: int) -> dict[str, st
         scored = RewardManager(rewards, MediaCache(not_there), 1.0).score(groups)
     with counted(seconds, "experience"):
         # Without a reference: its log-probs come from the ranks.
-        batch = build_experience(scored, algorithm, config.algorithm, Models(None))  # type: ignore[arg-type]
+        batch = build_experience(scored, algorithm, Models(None))  # type: ignore[arg-type]
     with counted(seconds, "shares"):
         parts = parts_of_update(batch, lambda prompt: len(prompt.token_ids), ranks)
     with counted(seconds, "pickled"):

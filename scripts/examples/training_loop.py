@@ -41,7 +41,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
             requests = parts.requests_for(prompts, 8, config.seed, step)
             scored = rewards.score(engine.generate(requests, config.rollout.sampling))
             batch = parts.build_experience(
-                scored, algorithm, config.algorithm, parts.Models(policy, models.reference)
+                scored, algorithm, parts.Models(policy, models.reference)
             )
             stats = policy.update(batch)
             engine.load_weights(policy.weights(), policy.version)

@@ -29,7 +29,7 @@ EXPECTED: dict[str, tuple[list[str], object, str | None]] = {
     "trl": (["user: [a.png]Find x."], "5", None),
     "sharegpt": (["user: [a.png]Who?", "assistant: A man."], None, None),
     "vlm_r1": (["user: [a.png]Where is the red cup?"], [[3, 6, 33, 28]], "iou"),
-    "video_r1": (["user: [clip.mp4]Which animal runs?\nA. cat\nB. ant"], "A", "choice"),
+    "video_r1": (["user: [clip.mp4]Which animal runs?Options:\nA. cat\nB. ant\n"], "A", "choice"),
     "rec": (["user: [a.png]the red cup"], [[3.5, 6.0, 33.5, 28.25]], "iou"),
     "r1_v": (["user: [a.png]How many?"], "3", "math"),
     "r1_v_eval": (["user: [a.png]How many?"], 4, "count"),

@@ -121,7 +121,7 @@ ROWS: dict[str, tuple[dict[str, Any], list[str], Any, str | None]] = {
             "path": "./clip.mp4",
         },
         [
-            "user: video 'What happens?\\nA. rain\\nB. snow'",
+            "user: video 'What happens?Options:\\nA. rain\\nB. snow\\n'",
             "assistant: '<think>It snows.</think><answer>B</answer>'",
         ],
         "B", "choice",

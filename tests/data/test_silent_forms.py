@@ -40,7 +40,7 @@ SHUFFLED = {
 
 def test_letters_that_are_there_stay(root: Path) -> None:
     sample = read(SHUFFLED, root)
-    assert written(sample) == ["user: [clip.mp4]Which?\nC. cat\nA. ant\nB. bee"]
+    assert written(sample) == ["user: [clip.mp4]Which?Options:\nC. cat\nA. ant\nB. bee\n"]
     assert sample.answer == "C"
     options = sample.meta["options"]
     for completion, paid in (("C", 1), ("cat", 1), ("C. cat", 1), ("A", 0), ("ant", 0)):

@@ -91,3 +91,44 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         ValueError, match=r"data.prompt_template '.*t.jinja' cannot be read: .utf-8"
     ):
         load_template(str(path))
+
+
+def wrapped(spec: str, question: str = "How many?", **meta: object) -> str:
+    asked = sample(IMAGE, TextPart(question), **meta)
+    return apply_template(asked, load_template(spec)).messages[0].text
+
+
+def test_constants_of_a_file_of_another_project(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.py"
+    path.write_text(
+        "def main():\n"
+        "    ASK = '{Question}\\n {{x}} {{{{ y }}}} Think. '\n"
+        "    BY_KIND = {'letter': ' {{A}} letter.', 'number': ' A number.'}\n"
+        "def of(kind):\n"
+        "    match kind:\n"
+        "        case 'box':\n"
+        "            return '{Question} A box.'\n"
+        "        case _:\n"
+        "            return '{Question} Else.'\n"
+    )
+    filled = "How {many}?\n {x} {{ y }} Think. "  # as str.format gives it
+    assert wrapped(f"{path}:ASK", "How {many}?") == filled
+    by_kind = f"{path}:ASK + BY_KIND[kind]"
+    assert wrapped(by_kind, "How {many}?", row={"kind": "letter"}) == filled + " {{A}} letter."
+    assert wrapped(f"{path}:of[box]") == "How many? A box."
+    with pytest.raises(ValueError, match="write BY_KIND\\[KEY\\]"):
+        load_template(f"{path}:ASK + BY_KIND")
+    with pytest.raises(ValueError, match=r"'other'|no attribute"):
+        wrapped(by_kind, row={"kind": "other"})
+
+
+def test_templates_of_easyr1_and_verl_load_as_they_are(tmp_path: Path) -> None:
+    jinja, text = tmp_path / "math.jinja", tmp_path / "math.txt"
+    jinja.write_text("{{ content | trim }} You think \\boxed{}.\n")
+    assert wrapped(str(jinja), "Find x. ") == "Find x. You think \\boxed{}."
+    jinja.write_text("{{ content }} You think.\n")
+    assert wrapped(str(jinja), "Find x. ") == "Find x.  You think."
+    text.write_text("Solve {question} now.")
+    assert wrapped(str(text)) == "Solve How many? now."
+    text.write_text("Solve {{ content }} now.")
+    assert wrapped(str(text)) == "Solve How many? now."

@@ -55,10 +55,10 @@ def policy_of(small, config: AlgorithmConfig) -> LocalPolicy:
 def test_an_update_reads_no_number_before_its_last_micro_batch(small, stand_in, config):
     settings = AlgorithmConfig(**config)
     policy, scored = policy_of(small, settings), small[2]
-    experience = build_experience(scored, build_algorithm(settings), settings, Models(policy))
+    experience = build_experience(scored, build_algorithm(settings), Models(policy))
     with pytest.raises(DataDependentOutputException) as stopped:
         policy.update(experience)
-    assert "device_sums.py" in str([f.filename for f in traceback.extract_tb(stopped.tb)])
+    assert "packed_model.py" in str([f.filename for f in traceback.extract_tb(stopped.tb)])
     layers, tower = 2, 2
     micro_batches = sum(len(s.group.completions) for s in scored)
     # Each completion goes on in its prompt: a single block a layer.

@@ -75,7 +75,7 @@ def our_loss(
     groups = [_group(*both) for both in zip(LENGTHS, rewards, strict=True)]
     algorithm = build_algorithm(config)
     models = Models(Given(x.old), Given(x.ref) if config.kl is not None else None)
-    batch = build_experience(groups, algorithm, config, models, max_tokens=LONGEST)
+    batch = build_experience(groups, algorithm, models, max_tokens=LONGEST)
     chosen = None
     if algorithm.policy_loss.choose is not None:
         before = UpdateTokens(x.old, batch.advantages.double(), batch.completion_mask)

@@ -126,6 +126,9 @@ def test_what_vlm_r1_has_besides(tmp_path):
     assert ours.rewards.functions["accuracy"].use == (
         "src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.iou_reward"
     )
+    assert ours.data.prompt_template == (
+        "src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.get_question_template[rec]"
+    )
     several = config(script(tmp_path, "open_r1/grpo_jsonl.py", keys.replace("/coco:/coco", "a:b")))
     assert several.data.media_root == "a"
     assert any("image_folders" in note for note in migrate_file(tmp_path / "run.sh").lost)

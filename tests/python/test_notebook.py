@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmr1.trainer.runs.notebook import LENGTH, cell_html
+from mmr1.trainer.runs.display import LENGTH, cell_html
 from mmr1.trainer.runs.step import Step
 from mmr1.types import (
     Completion,

@@ -24,8 +24,8 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_settings import Transfer

@@ -16,12 +16,12 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import Config, NewLoraConfig
 from mmr1.data.record import read_records
 from mmr1.rollout import build_vllm
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.carriers import SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.engines import EngineSetting
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm_settings import Transfer, transfer_settings
 from mmr1.rollout.weight_layout import layout_for

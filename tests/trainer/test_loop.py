@@ -19,11 +19,10 @@ from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
-from mmr1.rollout.build import with_conversations
-from mmr1.rollout.fallbacks import BatchedTurns
+from mmr1.rollout.build import BatchedTurns, with_conversations
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward import sequences
 from mmr1.trainer.forward.sequences import ModelInputs, group_input

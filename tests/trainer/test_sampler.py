@@ -19,8 +19,8 @@ from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engines import check_engine
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
-from mmr1.trainer.algorithms.importance_sampling import rollout_importance_weights
+from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithms.losses import rollout_importance_weights
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +15,12 @@ import pytest
 from PIL import Image
 
 from mmr1.environments.pictures import Video
+from mmr1.rewards.sandbox.walls import REQUIRED
 from mmr1.types import MediaRef
 from mmr1.vision import videos
 from mmr1.vision.build import Preparers
 from mmr1.vision.containers import open_video
-from mmr1.vision.videos import load_video, probe_video
+from mmr1.vision.videos import check_video, load_video, probe_video
 from tests.vision.media import write_video
 
 MANIFESTS = {
@@ -110,6 +115,51 @@ def test_the_decoder_of_videos_sees_no_secret(
     environment = Path(f"/proc/{process.pid}/environ").read_bytes()
     assert b"PATH=" in environment
     assert b"hidden-9" not in environment
+
+
+ATTEMPTS = {
+    "write": "open({path!r}, 'w')",
+    "append": "open({file!r}, 'ab').write(b'more')",
+    "remove": "os.unlink({file!r})",
+    "connect": "socket.create_connection(('127.0.0.1', {port}), 2)",
+    "send": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
+    "start a program": "subprocess.run(['/bin/true'])",
+    "end its owner": "os.kill(os.getppid(), 0)",
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_the_decoder_can_only_read(attempt: str, tmp_path: Path) -> None:
+    """Code stands in the place of a task, as a broken video could make the decoder run some."""
+    file = write_video(tmp_path / "a.mp4")
+    whole = file.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        places = {"path": str(tmp_path / "new"), "file": str(file), "port": server.getsockname()[1]}
+        code = ATTEMPTS[attempt].format(**places)
+        program = (
+            "import os, socket, subprocess\n"
+            "from mmr1.vision import video_decoder\n"
+            f"video_decoder._probe_any = lambda request: {code}\n"
+            "video_decoder.main()\n"
+        )
+        request = json.dumps({"task": "probe", "path": str(file)}) + "\n"
+        answer = subprocess.run(
+            [sys.executable, "-c", program], input=request, capture_output=True, text=True
+        )
+        facts = json.loads(answer.stdout.splitlines()[0])
+        assert not set(REQUIRED) & facts["missing"].keys()
+        assert "not permitted" in facts["error"] or "ermission denied" in facts["error"]
+    assert file.read_bytes() == whole
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_walls_let_every_task_be_done(tmp_path: Path) -> None:
+    """Resizing imports torch behind them."""
+    ref = MediaRef("video", write_video(tmp_path / "a.mp4"))
+    videos._decoder.close()
+    frames, _ = load_video(ref)
+    assert len(frames) >= 2
+    assert check_video(ref).frames == probe_video(ref).frames
 
 
 def reads_environment() -> Callable[[MediaRef], object]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms.algorithm import Advantage, Algorithm, Loss
 from mmr1.trainer.algorithms.catalog import build_advantage, build_loss
-from mmr1.trainer.algorithms.terms import composed_algorithm
 
 
 def build_algorithm(config: AlgorithmConfig) -> Algorithm:
@@ -17,7 +16,7 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     Raises:
         ValueError: One of one's own cannot be loaded, or is something else.
     """
-    return composed_algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
+    return Algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
 
 
 __all__ = ["Advantage", "Algorithm", "Loss", "build_algorithm"]

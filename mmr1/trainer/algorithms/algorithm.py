@@ -1,12 +1,16 @@
-"""An advantage, a loss, and what each may use; an algorithm is one of each."""
+"""An algorithm: an advantage and a loss, the parts of which they are composed, and their inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
+from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlLoss, KlReward
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
 from mmr1.trainer.algorithms.losses import LossAggMode
 
 
@@ -16,7 +20,7 @@ class AdvantageInputs:
 
     Attributes:
         rewards: ``[G, n]``, 0 where there is no valid one. The KL penalty is not in them;
-            ``terms.penalised`` subtracts it.
+            ``penalised`` subtracts it.
         valid: ``[G, n]`` bool.
         mask: ``[B, R]`` bool, the tokens of completions that count in baselines. Those of truncated
             completions are in it even where ``mask_truncated_completions`` takes them out of the
@@ -117,7 +121,7 @@ class Advantage:
     """How rewards become advantages.
 
     Attributes:
-        of_tokens: ``AdvantageInputs -> [B, R]``. ``terms.per_completion`` makes one of an advantage
+        of_tokens: ``AdvantageInputs -> [B, R]``. ``per_completion`` makes one of an advantage
             ``[G, n]``.
         returns: ``AdvantageInputs -> [B, R]``, the targets of the critic; None without a critic.
         greedy_baseline: It needs the reward of each prompt's greedy completion.
@@ -164,36 +168,116 @@ class Loss:
     state: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Algorithm:
-    """An advantage and a loss, with the terms of the configuration.
+    """An advantage and a loss, with the KL and entropy terms of the configuration.
 
     Attributes:
-        advantage, policy_loss: The two.
-        token_loss: ``LossInputs -> [B, R]``, the policy term, to be minimised.
-        penalties: ``LossInputs -> [B, R]``, added to it: the KL term and the entropy bonus, and the
-            loss's own. They are of the policy as it is, so the correction for the engine's
-            probabilities does not weigh them.
-        loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
-        needs_signal: True when a token of advantage 0 has no gradient, so that the update can skip
-            such sequences. False with a KL term or an entropy bonus in the loss.
-        metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
-            logged for every algorithm.
         reward_state: The moments of all rewards so far, with ``normalize_rewards``.
     """
 
     advantage: Advantage
     policy_loss: Loss
-    token_loss: OfTokens
-    penalties: OfTokens
-    loss_agg_mode: LossAggMode
-    needs_signal: bool
-    metrics: Callable[[LossInputs], dict[str, torch.Tensor]]
+    config: AlgorithmConfig
     reward_state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
-        """``correction * token_loss + penalties``, ``[B, R]``; see ``importance_sampling.py``."""
+        """``correction * token_loss + penalties``, ``[B, R]``.
+
+        Args:
+            correction: From ``losses.rollout_importance_weights``.
+        """
         return correction * self.token_loss(x) + self.penalties(x)
+
+    def token_loss(self, x: LossInputs) -> torch.Tensor:
+        """The policy term ``[B, R]``, to be minimised; 0 where it is masked as off-policy."""
+        of_tokens = self.policy_loss.of_tokens
+        if self.advantage.step_supervision and self.policy_loss.of_steps is not None:
+            of_tokens = self.policy_loss.of_steps
+        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is None:
+            return of_tokens(x)
+        return of_tokens(x).masked_fill(_off_policy(x, threshold), 0.0)
+
+    def penalties(self, x: LossInputs) -> torch.Tensor:
+        """The KL term, less the entropy bonus, and the loss's own penalty: ``[B, R]``.
+
+        They are of the policy as it is, so the correction for the engine's probabilities does not
+        weigh them.
+        """
+        loss, kl = self.policy_loss, self.config.kl
+        total = torch.zeros_like(x.logprobs)
+        if isinstance(kl, KlFull):
+            assert x.full_kl is not None, "the update measures it"
+            total = total + x.kl_coef * x.full_kl
+        elif isinstance(kl, KlLoss):
+            assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
+            estimate = ESTIMATORS[kl.estimator](*loss.kl(x.logprobs, x.ref_logprobs, x.mask))
+            if kl.use_bias_correction_kl:
+                ratio = losses.ratio(*loss.ratio(x.logprobs, x.old_logprobs, x.mask))
+                estimate = estimate * ratio
+            total = total + x.kl_coef * estimate
+        if self.config.entropy is not None:
+            total = total - x.entropy_coef * x.entropy
+        return total if loss.penalty is None else total + loss.penalty(x)
+
+    def metrics(self, x: LossInputs) -> dict[str, torch.Tensor]:
+        """Tensors ``[B, R]`` to log as token means, beside entropy and KL.
+
+        ``ppo_kl`` is ``old - log p`` of each token. 1 or 0 are ``ratio_bounded``, where the
+        logarithm of the ratio to the policy before the rollout's first update reached its bound;
+        ``kl_bounded``, where the KL estimate reached its own; and ``off_policy_masked``.
+        """
+        loss = self.policy_loss
+        new, old = loss.ratio(x.logprobs, x.old_logprobs, x.mask)
+        logged = {
+            "ppo_kl": x.old_logprobs - x.logprobs,
+            "ratio_bounded": ((new - old).abs() > losses.LOG_RATIO_BOUND).float(),
+        }
+        if x.ref_logprobs is not None:
+            of_kl = loss.kl if isinstance(self.config.kl, KlLoss) else of_each_token
+            pair = of_kl(x.logprobs, x.ref_logprobs, x.mask)
+            logged["kl_bounded"] = bounded(*pair, self.kl_estimator).float()
+        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
+            logged["off_policy_masked"] = _off_policy(x, threshold).float()
+        return {**logged, **loss.metrics(x)}
+
+    @cached_property
+    def loss_agg_mode(self) -> LossAggMode:
+        """How token losses are added up; see ``losses.token_weights``."""
+        return self.config.loss.aggregation
+
+    @cached_property
+    def token_share(self) -> float:
+        """The share of the tokens that the loss learns from, those of the highest entropy."""
+        return self.config.loss.token_share
+
+    @cached_property
+    def needs_signal(self) -> bool:
+        """Has a token of advantage 0 no gradient? The update can then skip such sequences."""
+        in_loss = isinstance(self.config.kl, KlLoss | KlFull)
+        return self.policy_loss.needs_signal and not in_loss and self.config.entropy is None
+
+    @cached_property
+    def needs_old_logprobs(self) -> bool:
+        """Do several updates share a rollout, or does the loss compare tokens?"""
+        return self.config.has_several_updates or self.policy_loss.choose is not None
+
+    @cached_property
+    def kl_in_reward(self) -> bool:
+        """Is the KL, or what a teacher says, a penalty in the reward?"""
+        distils = isinstance(self.config.advantage, DistillationAdvantage)
+        return distils or isinstance(self.config.kl, KlReward)
+
+    @cached_property
+    def kl_estimator(self) -> str:
+        """The estimator of sampled tokens; a teacher's is k1, the log-ratio itself."""
+        kl = self.config.kl
+        return kl.estimator if isinstance(kl, KlLoss | KlReward) else "k1"
+
+    @cached_property
+    def scales_rewards(self) -> bool:
+        """Are rewards normalised or clipped?"""
+        return self.config.normalize_rewards or self.config.reward_clip_range is not None
 
     def state_dict(self) -> dict[str, dict[str, float]]:
         return {name: dict(state) for name, state in self._states.items()}
@@ -210,3 +294,81 @@ class Algorithm:
             "loss": self.policy_loss.state,
             "rewards": self.reward_state,
         }
+
+
+def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
+    assert x.rollout_logprobs is not None, "the update has them"
+    return losses.off_policy_sequences(
+        x.logprobs, x.rollout_logprobs, x.advantages, x.mask, threshold
+    )
+
+
+def per_completion(
+    advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[AdvantageInputs], torch.Tensor]:
+    """Gives each token of a completion the advantage ``(rewards, valid) -> [G, n]`` of the whole.
+
+    With ``algorithm.kl.type: reward`` each reward is first reduced by the completion's KL penalty.
+    """
+
+    def of_tokens(x: AdvantageInputs) -> torch.Tensor:
+        return advantage(penalised(x), x.valid).flatten()[:, None] * x.mask
+
+    return of_tokens
+
+
+def discounted(
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor], gamma: float
+) -> Callable[[AdvantageInputs], torch.Tensor]:
+    """Each token's advantage times ``gamma`` for every token of the completion after it."""
+
+    def with_discount(x: AdvantageInputs) -> torch.Tensor:
+        to_come = x.mask.sum(-1, keepdim=True) - 1 - torch.arange(x.mask.shape[1])
+        return of_tokens(x) * gamma ** to_come.clamp(min=0)
+
+    return with_discount if gamma < 1 else of_tokens
+
+
+def penalised(x: AdvantageInputs) -> torch.Tensor:
+    """Rewards ``[G, n]`` less the KL penalty of each completion's tokens."""
+    return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
+
+
+def clipped_loss(
+    low: float,
+    high: float,
+    dual: float | None = None,
+    ratio: LogprobPair = of_each_token,
+    kl: LogprobPair = of_each_token,
+) -> Loss:
+    """PPO's clipped loss.
+
+    It logs ``clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0.
+    """
+
+    def of_tokens(x: LossInputs) -> torch.Tensor:
+        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        loss = losses.ppo_clip(new, old, x.advantages, low, high)
+        return loss if dual is None else losses.dual_clip(loss, x.advantages, dual)
+
+    def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
+        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        clipped = losses.clip_fraction_mask(new, old, x.advantages, low, high)
+        return {"clip_fraction": clipped.float()}
+
+    return Loss(of_tokens, metrics=metrics, ratio=ratio, kl=kl)
+
+
+def completion_sums(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of whole completions: their ratio is the product of the tokens' ratios."""
+    return losses.response_logprobs(logprobs, mask), losses.response_logprobs(others, mask)
+
+
+def completion_means(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Their means per token: the ratio is the geometric mean of the tokens' ratios."""
+    new = losses.response_logprobs(logprobs, mask, True)
+    return new, losses.response_logprobs(others, mask, True)

@@ -1,4 +1,4 @@
-"""Policy and value losses per token, and the weights that add them up.
+"""Policy and value losses per token, the weights that add them up, and tokens left out of them.
 
 Pure functions of tensors ``[B, R]`` (B sequences, R the longest completion). A loss is
 ``(weights * token_loss).sum()``: the weights hold the global denominators, so cutting a batch into
@@ -9,6 +9,8 @@ Beyond the bound a ratio has no gradient.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -28,11 +30,6 @@ LOG_RATIO_BOUND = 20.0
 def ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """``rho``, its logarithm bounded: ``[B, R]``."""
     return (logprobs - old_logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
-
-
-def ratio_bounded(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
-    """True where the bound of :func:`ratio` holds: ``[B, R]`` bool."""
-    return (logprobs - old_logprobs).abs() > LOG_RATIO_BOUND
 
 
 def ppo_clip(
@@ -215,3 +212,117 @@ def token_weights(
         return weights / (lengths > 0).sum().clamp(min=1)
     assert max_tokens is not None, "the constant denominator needs the completion limit"
     return weights / (len(mask) * max_tokens)
+
+
+Form = Literal["none", "token", "sequence"]
+OutlierForm = Literal["token", "sequence", "geometric"]
+Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""``(logprobs, rollout_logprobs, mask) -> weights``, all ``[B, R]``."""
+
+
+def rollout_importance_weights(
+    logprobs: torch.Tensor,
+    rollout_logprobs: torch.Tensor,
+    mask: torch.Tensor,
+    form: Form,
+    cap: float,
+    outlier: float | None = None,
+    outlier_form: OutlierForm = "token",
+) -> torch.Tensor:
+    """Weights that correct for an engine which samples from another policy, detached: ``[B, R]``.
+
+    The engine's kernels round differently, and its weights are older when rollouts are
+    asynchronous. So each token's policy loss is multiplied by the trainer's probability of the
+    token over the engine's, truncated from above (Yao et al. 2025, *Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training*; the truncation is that of Ionides 2008).
+
+    - ``token``: ``min(p / q, cap)`` of each token, p the trainer's probability, q the engine's.
+    - ``sequence``: ``min(product of p / q over the completion, cap)``.
+
+    Args:
+        logprobs: ``[B, R]`` under the policy that the update starts from.
+        rollout_logprobs: ``[B, R]`` under the engine that sampled.
+        mask: ``[B, R]`` bool, the tokens that count.
+        outlier: Tokens whose ratio lies outside ``[1 / outlier, outlier]`` weigh 0.
+        outlier_form: That ratio: the token's; ``sequence``: the product over the completion;
+            ``geometric``: its geometric mean. The last two take out whole completions.
+    """
+    log_ratio = torch.where(mask, logprobs - rollout_logprobs, 0.0).detach()
+    if form == "none":
+        weights = torch.ones_like(log_ratio)
+    elif form == "token":
+        weights = log_ratio.exp().clamp(max=cap)
+    else:
+        weights = log_ratio.sum(-1, keepdim=True).exp().clamp(max=cap).expand(log_ratio.shape)
+    if outlier is None:
+        return weights
+    judged = log_ratio
+    if outlier_form != "token":
+        judged = log_ratio.sum(-1, keepdim=True)
+    if outlier_form == "geometric":
+        judged = judged / mask.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(judged.abs() <= math.log(outlier), weights, 0.0)
+
+
+# Tokens that a loss treats apart, by their covariance or entropy. They are compared over a
+# mini-batch, so the process of the loop chooses them, which has all of them, by the policy from
+# before the rollout's first update.
+
+
+def covariances(
+    logprobs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Each token's share in the covariance of log-prob and advantage: ``[B, R]``, -inf if masked.
+
+    ``(log p - mean log p) (A - mean A)``, the means over the N tokens that count (arXiv 2505.22617,
+    section 4.2). Where it is large, an update lowers the entropy most.
+    """
+    count = mask.sum().clamp(min=1)
+    centred = [x - torch.where(mask, x, 0.0).sum() / count for x in (logprobs, advantages)]
+    return torch.where(mask, centred[0] * centred[1], -torch.inf)
+
+
+def clip_cov(
+    covariance: torch.Tensor, ratio: float, low: float, high: float, seed: int
+) -> torch.Tensor:
+    """Clip-Cov's tokens (arXiv 2505.22617): some of those within ``(low, high)``, ``[B, R]`` bool.
+
+    ``floor(ratio * N)`` of them, drawn at random, at least one as in the authors' code.
+    """
+    within = ((covariance > low) & (covariance < high)).flatten().nonzero()[:, 0]
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(within), generator=generator)
+    return _at(within[order[: _share(covariance, ratio)]], covariance)
+
+
+def kl_cov(covariance: torch.Tensor, ratio: float) -> torch.Tensor:
+    """KL-Cov's tokens (arXiv 2505.22617): those of the highest covariance, ``[B, R]`` bool.
+
+    ``floor(ratio * N)`` of them, at least one as in the authors' code.
+    """
+    count = min(_share(covariance, ratio), int(covariance.isfinite().sum()))
+    return _at(covariance.flatten().topk(count).indices, covariance)
+
+
+def high_entropy(entropy: torch.Tensor, mask: torch.Tensor, quantile: float) -> torch.Tensor:
+    """The share ``quantile`` of the tokens with the highest entropy (arXiv 2506.01939).
+
+    ``[B, R]`` bool. The threshold is TRL's: the linear quantile of the entropies; tokens at it are
+    in.
+    """
+    counted = entropy[mask]
+    if len(counted) == 0:
+        return mask
+    place = math.ceil(round((1 - quantile) * (len(counted) - 1), 6))
+    return mask & (entropy >= counted.kthvalue(place + 1).values)
+
+
+def _share(covariance: torch.Tensor, ratio: float) -> int:
+    return max(1, int(ratio * int(covariance.isfinite().sum())))
+
+
+def _at(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``[B, R]`` bool: True at these places of the flattened tensor."""
+    chosen = torch.zeros(like.numel(), dtype=torch.bool)
+    chosen[places] = True
+    return chosen.view(like.shape)

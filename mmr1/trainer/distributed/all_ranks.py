@@ -20,13 +20,12 @@ from mmr1.trainer.distributed.rank_weights import (
     AdapterWeights,
     KeptWeights,
     LiveWeights,
-    RankWeights,
 )
 from mmr1.trainer.distributed.ray_calls import Actor, Call, Watch, get, outcomes
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.models.policy import SentWeights
+from mmr1.trainer.models.state import Digests, WriteCheckpoint
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 Built = TypeVar("Built")
@@ -239,7 +238,7 @@ class OnRanks(Generic[Part]):
             numbers[rows, : result.shape[1]] = result
         return numbers
 
-    def weights(self, method: Callable[[Part], Weights], copy: bool = False) -> RankWeights:
+    def weights(self, method: Callable[[Part], Weights], copy: bool = False) -> SentWeights:
         """The weights that a method gives, to be sent to engines.
 
         Args:

@@ -27,8 +27,7 @@ from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cl
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import RayCritic, RayLearner, RayPolicy, RayReference
 from mmr1.trainer.models.loading import vision_token_cost
-from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.models.served_reference import API_KEY
+from mmr1.trainer.models.reference import API_KEY, Reference
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models
 from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.build import family_of

@@ -34,14 +34,15 @@ from mmr1.trainer.distributed.network import use_interface_of
 from mmr1.trainer.forward.any_model.forward import admit, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.models.load_model import load_here
 from mmr1.trainer.models.loading import (
     NO_RATES,
+    load_here,
+    load_scalar_model,
     load_trainable_in_main_memory,
     trainable_on_meta,
 )
 from mmr1.trainer.models.quantization import quantized_weights
-from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
+from mmr1.trainer.models.scalar_model import ScalarModel
 from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
 
 

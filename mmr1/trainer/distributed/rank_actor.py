@@ -28,10 +28,9 @@ from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.ray_calls import Actor
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource
 from mmr1.trainer.forward.micro_batches import ProcessGroup
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.load_model import LoadModel
-from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.runs.profiling import of_rank, recording, write_trace
+from mmr1.trainer.models.loading import LoadModel
+from mmr1.trainer.models.state import Digests, WriteCheckpoint
+from mmr1.trainer.runs.step import of_rank, recording, write_trace
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

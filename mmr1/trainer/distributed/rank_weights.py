@@ -1,32 +1,15 @@
-"""Handles of weights on the ranks. The driver sends them to engines without reading them."""
+"""Weights on the ranks: three kinds of ``SentWeights``, which the driver sends without reading."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.rank_actor import SENDING, PartMethod, Rank
 from mmr1.trainer.distributed.ray_calls import Actor, get, outcomes
-
-
-class RankWeights(Protocol):
-    """Weights that lie on the ranks."""
-
-    def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
-        """Send them to these engines, which then sample with them.
-
-        Raises:
-            TransferError: Not all engines have them.
-            WorkerLostError: A rank is gone, or has not sent them in time.
-        """
-        ...
-
-    def release(self) -> None:
-        """Free them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from mmr1.config import SamplingConfig
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rollout.engine import PreparedRequest, Probe, ReceivingEngine, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
-from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.distributed.ray_calls import Actor, Call
-from mmr1.trainer.distributed.turn_router import TurnRouter
+from mmr1.trainer.models.policy import SentWeights
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class RayEngines:
         self._timeout_s = timeout_s
         self._restarts = restarts
         self.colocation: Colocation | None = None
-        self._weights: RankWeights | None = None
+        self._weights: SentWeights | None = None
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -143,7 +142,7 @@ class RayEngines:
             self._replace_lost(i, why)
         self.send()
 
-    def load_weights(self, weights: RankWeights, version: int) -> None:
+    def load_weights(self, weights: SentWeights, version: int) -> None:
         """The ranks send the engines their weights."""
         before, self._weights, self._version = self._weights, weights, version
         if self.colocation is None:
@@ -234,3 +233,55 @@ class RayEngines:
 
 def _lost(i: int, why: str) -> str:
     return f"rollout engine {i} was lost ({why})"
+
+
+class TurnRouter:
+    """Sends all turns of a prompt's conversations to one engine.
+
+    So its caches serve the next turn, and the completions of a prompt share it.
+
+    Args:
+        engines: Their number.
+    """
+
+    def __init__(self, engines: int) -> None:
+        self._open: list[dict[int, Request]] = [{} for _ in range(engines)]
+        self._unsent: list[set[int]] = [set() for _ in range(engines)]
+        self._engine_of: dict[tuple[str, str], int] = {}
+        self._prompts = [0] * engines
+
+    def __bool__(self) -> bool:
+        return any(self._open)
+
+    def add(self, requests: Mapping[int, Request]) -> None:
+        for number, request in requests.items():
+            engine = self._engine(request)
+            self._open[engine][number] = request
+            self._unsent[engine].add(number)
+
+    def waiting(self) -> list[int]:
+        """The engines that have something to sample."""
+        return [engine for engine, of in enumerate(self._open) if of]
+
+    def take(self, engine: int) -> dict[int, Request]:
+        """Take the requests that an engine has not been sent."""
+        taken = sorted(self._unsent[engine])
+        self._unsent[engine] = set()
+        return {number: self._open[engine][number] for number in taken}
+
+    def finish(self, engine: int, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self._open[engine][number]
+
+    def lose(self, engine: int) -> None:
+        """An engine was replaced: the new one has to be sent all of it."""
+        self._unsent[engine] = set(self._open[engine])
+
+    def _engine(self, request: Request) -> int:
+        """The engine that has the prompt already, or else the one with the fewest prompts."""
+        prompt = (request.prompt.sample.id, request.prompt.text)  # the same in all turns
+        if prompt not in self._engine_of:
+            engine = self._prompts.index(min(self._prompts))
+            self._engine_of[prompt] = engine
+            self._prompts[engine] += 1
+        return self._engine_of[prompt]

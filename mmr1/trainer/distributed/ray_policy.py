@@ -14,12 +14,11 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from mmr1.trainer.distributed.all_ranks import OnRanks, PromptCost, cost_of_group
-from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
 from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
-from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.policy import LocalPolicy, SentWeights
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
@@ -31,12 +30,12 @@ class RayPolicy:
     """The policy on all ranks; a ``Policy``.
 
     Args:
-        hands_adapters: Engines are given the adapters alone.
+        sync_adapters_only: Engines are given the adapters alone.
     """
 
-    def __init__(self, policy: OnRanks[LocalPolicy], hands_adapters: bool = False) -> None:
+    def __init__(self, policy: OnRanks[LocalPolicy], sync_adapters_only: bool = False) -> None:
         self._policy = policy
-        self._hands_adapters = hands_adapters
+        self._sync_adapters_only = sync_adapters_only
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -55,9 +54,9 @@ class RayPolicy:
         self.version = self.state_dict()["version"]
         return stats
 
-    def weights(self, copy: bool = False) -> RankWeights:
+    def weights(self, copy: bool = False) -> SentWeights:
         """A handle of the weights, which stay on the ranks."""
-        if self._hands_adapters:
+        if self._sync_adapters_only:
             return self._policy.adapters(LocalPolicy.weights)
         return self._policy.weights(LocalPolicy.engine_weights, copy)
 
@@ -164,7 +163,7 @@ class RayLearner(Generic[Example]):
     def shift(self, offset: float) -> None:
         self._learner.call(ScalarLearner.shift, offset)
 
-    def weights(self) -> RankWeights:
+    def weights(self) -> SentWeights:
         """A handle of the weights, which stay on the ranks."""
         return self._learner.weights(PolicyLearner.engine_weights)
 

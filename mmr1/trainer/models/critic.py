@@ -7,28 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 import torch
 
 from mmr1.config import Config, CriticConfig, ModelConfig
 from mmr1.trainer.algorithms.losses import value_loss
-from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
+from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_batch_of, rows_of
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.device_sums import DeviceSums
-from mmr1.trainer.models.digests import Digests, sync_and_digest
-from mmr1.trainer.models.load_model import LoadModel, load_here
-from mmr1.trainer.models.loading import build_packed_model, feature_cache
-from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
-from mmr1.trainer.models.optimizer import Optimizer, check_finite
+from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache, load_here
+from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
+from mmr1.trainer.models.packed_model import read_sums
 from mmr1.trainer.models.scalar_model import PackedScalarModel, rewards_of
 from mmr1.trainer.models.state import (
     TRAINING,
+    Digests,
     WriteCheckpoint,
     copies,
     load_tensors,
     save_tensors,
+    sync_and_digest,
 )
 from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
 
@@ -120,17 +118,12 @@ class LocalCritic:
             learning = members & experience.completion_mask.any(dim=1)
             batches = self._scalar_model.packed_model.batches(groups, learning)
             mini_batches.append((experience.completion_mask & members[:, None], batches))
-        losses, norms, lr = [], [], 0.0
+        steps: list[StepStats] = []
         for _ in range(self._passes):
             for mask, batches in mini_batches:
-                losses.append(self._accumulate(experience, mask, batches))
-                lr = self.optimizer.lr
-                norms.append(self.optimizer.step())
-        return {
-            "critic/lr": lr,
-            "critic/loss": fmean(losses),
-            "critic/grad_norm": fmean(norms),
-        }
+                loss = self._accumulate(experience, mask, batches)
+                steps.append({"loss": loss, **self.optimizer.step()})
+        return {f"critic/{name}": value for name, value in averaged(steps).items()}
 
     @torch.no_grad()
     def _fit_head(self, experience: Experience, slope: float, offset: float) -> Experience:
@@ -172,7 +165,7 @@ class LocalCritic:
         packed_model = self._scalar_model.packed_model
         total = packed_model.process_group.total
         weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
-        sums = DeviceSums()
+        losses = []
         for batch in batches:
             values = self._scalar_model.values(batch)
             own, old, returns = (
@@ -181,8 +174,8 @@ class LocalCritic:
             )
             loss = (own * value_loss(values, old, returns, self._clip)).sum()
             packed_model.backward(loss)
-            sums.add("loss", loss)
-        mean = total({"loss": 0.0, **sums.read()})["loss"]
+            losses.append({"loss": loss.detach()})
+        mean = total({"loss": 0.0, **read_sums(losses)})["loss"]
         if not math.isfinite(mean):
             self.optimizer.zero_grad()
         check_finite(mean)

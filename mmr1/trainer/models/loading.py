@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from mmr1.adapters import unwrapped
@@ -21,6 +23,7 @@ from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
+from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
@@ -173,7 +176,9 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
-        family = cast(Examples, load_family(config.path))
+        family = cast(
+            Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
+        )
         settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 
@@ -235,3 +240,57 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
+
+
+def load_scalar_model(
+    config: ModelConfig, key: str, load: Callable[[ModelConfig, str], Any] = load_trainable
+) -> ScalarModel:
+    """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
+
+    Args:
+        load: Loads the backbone.
+
+    Raises:
+        ValueError: There is no model at the path; names the configuration's ``key``.
+    """
+    model = ScalarModel(load(config, key))
+    if is_scalar_model(config.path):
+        model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
+    return model
+
+
+class LoadModel(Protocol):
+    """Loads a model."""
+
+    def __call__(
+        self,
+        config: ModelConfig,
+        trains: bool,
+        key: str,
+        head: bool = False,
+        offload: bool = False,
+        lr_of_parts: Mapping[str, float] = NO_RATES,
+    ) -> Any:
+        """
+        Args:
+            trains: It is to be trained; else it stays as it is.
+            key: The configuration's, for errors.
+            head: With a scalar head: a ``ScalarModel``.
+            offload: Shards stay in main memory. A whole model is moved by who uses it.
+            lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+        """
+        ...
+
+
+def load_here(
+    config: ModelConfig,
+    trains: bool,
+    key: str,
+    head: bool = False,
+    offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
+) -> Any:
+    """The whole model in this process."""
+    load = partial(load_trainable, lr_of_parts=lr_of_parts)
+    model = load_scalar_model(config, key, load) if head else load(config, key)
+    return model if trains else model.requires_grad_(False).eval()

@@ -9,9 +9,8 @@ import torch
 
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.optimizer import check_finite
-from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.packed_model import PackedModel, read_sums
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.types import RolloutGroup
 
@@ -67,12 +66,12 @@ def _add_gradient(
     """Of the mean of ``token_loss(batch)`` ``[b, R]`` over all tokens; returns the mean."""
     mask, total = completion_mask(groups), model.process_group.total
     weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
-    sums = DeviceSums()
+    of_batches = []
     for batch in model.batches(groups):
         losses = token_loss(batch)
         loss = (weights[batch.rows, : losses.shape[1]].to(losses) * losses).sum()
         model.backward(coefficient * loss)
-        sums.add("loss", loss)
-    mean = total({"loss": 0.0, **sums.read()})["loss"]
+        of_batches.append({"loss": loss.detach()})
+    mean = total({"loss": 0.0, **read_sums(of_batches)})["loss"]
     check_finite(mean)
     return mean

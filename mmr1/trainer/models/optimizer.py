@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
 from mmr1.runtime import return_freed_memory
-from mmr1.trainer.models import bf16_adamw as bf16_adamw
-from mmr1.trainer.models import main_memory
 from mmr1.trainer.models.parts import parameters_of
+from mmr1.types import StepStats
 
 
 class NonFiniteError(RuntimeError):
@@ -50,6 +51,8 @@ class Optimizer:
         for parameter in self._parameters:
             parameter.grad_dtype = torch.float32
         self._masters = [_master(p, config.offload) for p in self._parameters]
+        pairs = zip(self._parameters, self._masters, strict=True)
+        self._copied = any(master is not parameter for parameter, master in pairs)
         self._buffers: list[torch.Tensor] = []  # of the masters, with optimizer.offload
         self._config = config
         self._steps = steps
@@ -62,38 +65,41 @@ class Optimizer:
             fused=has_fused_adamw(self._parameters, self._masters),
         )
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the next step."""
-        return self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
+    def step(self) -> StepStats:
+        """Clip the accumulated gradient by its global norm and step.
 
-    def step(self) -> float:
-        """Clip the accumulated gradient by its global norm and step; returns that norm.
+        Returns:
+            That norm as ``grad_norm``, and the learning rate as ``lr``.
 
         Raises:
             NonFiniteError: The norm is not finite. Nothing was changed.
         """
-        self._gradients_to_masters()
-        norm = _whole(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
+        if self._copied:
+            self._gradients_to_masters()
+        clipped = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
+        # Over all ranks where the parameters are sharded.
+        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
         if not math.isfinite(norm):
             self.zero_grad()
             raise NonFiniteError(
                 f"the gradient's norm is {norm}; the weights were not changed. Lower "
                 "optimizer.lr, or look at the last rollouts for what caused it"
             )
+        lr = self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
         for group in self.adamw.param_groups:
-            group["lr"] = group["share"] * self.lr
+            group["lr"] = group["share"] * lr
         if self._config.state_dtype == "bfloat16":
             for master in self._masters:
                 self._state_of(master)
-            bf16_adamw.step(self.adamw, self.steps_taken)
+            step_with_rounded_moments(self.adamw, self.steps_taken)
         else:
             self.adamw.step()
         self.steps_taken += 1
         self.zero_grad()
-        self._masters_to_parameters()
+        if self._copied:
+            self._masters_to_parameters()
         return_freed_memory()
-        return norm
+        return {"grad_norm": norm, "lr": lr}
 
     @torch.no_grad()
     def parameters_changed(self) -> None:
@@ -114,7 +120,7 @@ class Optimizer:
         gradients = [_gradient(self._parameters[i]) for i in moved]
         if self._config.offload:
             buffers = [self._in_main_memory()[i] for i in moved]
-            main_memory.bring(buffers, gradients)
+            copy_to_buffers(buffers, gradients)
             gradients = buffers
         for i, gradient in zip(moved, gradients, strict=True):
             self._masters[i].grad = gradient
@@ -123,7 +129,7 @@ class Optimizer:
     @torch.no_grad()
     def _masters_to_parameters(self) -> None:
         if self._config.offload:
-            main_memory.send(self._masters, self._parameters, self._in_main_memory())
+            copy_to_parameters(self._masters, self._parameters, self._in_main_memory())
             return
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is not parameter:
@@ -132,8 +138,8 @@ class Optimizer:
     def _in_main_memory(self) -> list[torch.Tensor]:
         """Buffers for gradients on their way to the masters, and for weights on their way back."""
         if not self._buffers:
-            on_gpu = any(main_memory.local(p).is_cuda for p in self._parameters)
-            self._buffers = main_memory.buffers_for(self._masters, pinned=on_gpu)
+            on_gpu = any(local(p).is_cuda for p in self._parameters)
+            self._buffers = buffers_for(self._masters, pinned=on_gpu)
         return self._buffers
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -165,7 +171,7 @@ class Optimizer:
         if not state:
             device = master.device if self.adamw.defaults["fused"] else None
             state["step"] = torch.zeros((), dtype=torch.float32, device=device)
-            for name in bf16_adamw.MOMENTS:
+            for name in MOMENTS:
                 state[name] = torch.zeros_like(
                     master, dtype=getattr(torch, self._config.state_dtype)
                 )
@@ -211,11 +217,6 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad.to(torch.float32)
 
 
-def _whole(norm: torch.Tensor) -> float:
-    """The norm as a number; over all ranks where the parameters are sharded."""
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
@@ -237,3 +238,167 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
     lowest = config.min_lr / config.lr
     return lowest + (1 - lowest) * left
+
+
+def averaged(steps: Sequence[StepStats]) -> StepStats:
+    """What the optimizer steps of a rollout logged: means, the largest where a name ends in
+    ``_max``, the last where it ends in ``_last``, and the last learning rate.
+
+    A step whose tokens are all masked did not measure what is a mean of tokens; the others count.
+
+    >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
+    {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
+    """
+    averages: StepStats = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        values = [step[name] for step in steps if name in step]
+        if name == "lr" or name.endswith("_last"):
+            averages[name] = values[-1]
+        else:
+            averages[name] = max(values) if name.endswith("_max") else fmean(values)
+    return averages
+
+
+BLOCK = 1 << 26
+"""Elements of a block; torch's allocator of pinned memory rounds up to a power of two."""
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def buffers_for(masters: Sequence[torch.Tensor], pinned: bool) -> list[torch.Tensor]:
+    """A float32 buffer of the shape of each, sharded where it is; their values are undefined.
+
+    They lie in blocks that are allocated once. Where the trained weights are on a GPU the blocks
+    are pinned: copies from and to pageable memory go through a small buffer of the driver's, one at
+    a time, and hold up whoever asks for them.
+    """
+    sizes = [local(master).numel() for master in masters]
+    buffers: list[torch.Tensor] = []
+    block, used = torch.empty(0), 0
+    for i, (master, size) in enumerate(zip(masters, sizes, strict=True)):
+        if used + size > len(block):
+            block, used = torch.empty(_block_size(sizes[i:]), pin_memory=pinned), 0
+        own = block[used : used + size].view(local(master).shape)
+        used += size
+        if isinstance(master, DTensor):
+            own = DTensor.from_local(
+                own,
+                master.device_mesh,
+                master.placements,
+                run_check=False,
+                shape=master.shape,
+                stride=master.stride(),
+            )
+        buffers.append(own)
+    return buffers
+
+
+def _block_size(sizes: Sequence[int]) -> int:
+    """Of the next block: as large as a block is, the first tensor, or the rest of all."""
+    return max(sizes[0], min(BLOCK, sum(sizes)))
+
+
+def copy_to_buffers(buffers: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copy tensors of a device into the buffers, and wait."""
+    for buffer, tensor in zip(buffers, tensors, strict=True):
+        local(buffer).copy_(local(tensor), non_blocking=True)
+    _wait(tensors)
+
+
+def copy_to_parameters(
+    masters: Sequence[torch.Tensor],
+    parameters: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+) -> None:
+    """Copy masters to the parameters, rounded to their type in the buffers, and wait.
+
+    Half as many bytes go to a GPU as the masters have.
+    """
+    for master, parameter, buffer in zip(masters, parameters, buffers, strict=True):
+        own, there = local(master), local(parameter)
+        rounded = local(buffer).view(-1).view(there.dtype)[: own.numel()].view(own.shape)
+        rounded.copy_(own)
+        there.copy_(rounded, non_blocking=True)
+    _wait(parameters)
+
+
+def _wait(tensors: Sequence[torch.Tensor]) -> None:
+    if any(local(tensor).is_cuda for tensor in tensors):
+        torch.cuda.synchronize()
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_LOWER_BITS = 16  # of float32, those that bfloat16 has not
+
+
+@torch.no_grad()
+def step_with_rounded_moments(optimizer: torch.optim.AdamW, number: int) -> None:
+    """``optimizer.step()``, a parameter at a time: one pair of float32 moments exists at once.
+
+    The state of each parameter must be there (``exp_avg``, ``exp_avg_sq`` bfloat16, ``step``).
+
+    Args:
+        number: That of the step, from which the random numbers come. Where several ranks hold a
+            copy of a shard, all round it alike.
+    """
+    generators: dict[tuple[torch.device, int], torch.Generator] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = optimizer.state[parameter]
+            moments = [state[name].float() for name in MOMENTS]
+            adamw(
+                [parameter],
+                [parameter.grad],
+                [moments[0]],
+                [moments[1]],
+                [],
+                [state["step"]],
+                fused=optimizer.defaults["fused"],
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+            for name, moment in zip(MOMENTS, moments, strict=True):
+                own, shard = local(moment), _shard_index(moment)
+                generator = generators.setdefault(
+                    (own.device, shard),
+                    torch.Generator(own.device).manual_seed(number << 20 | shard),
+                )
+                local(state[name]).copy_(stochastic_round(own, generator))
+
+
+def _shard_index(tensor: torch.Tensor) -> int:
+    """Which shard this rank has, equal for copies of the same one; 0 of a whole tensor."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    index = 0
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_shard():
+            rank = tensor.device_mesh.get_local_rank(dimension)
+            index = index * tensor.device_mesh.size(dimension) + rank
+    return index
+
+
+def stochastic_round(
+    values: torch.Tensor, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """float32 to bfloat16, to either neighbour with the probability that keeps the mean.
+
+    A second moment moves by a thousandth of itself in a step (beta2 = 0.999), and bfloat16 holds
+    steps of a hundred and twenty-eighth: rounded to the nearest it would never fall again (Gupta
+    et al., arXiv:1502.02551; for bfloat16 training, Zamirai et al., arXiv:2010.06192).
+    """
+    bits = values.view(torch.int32)
+    noise = torch.randint(
+        1 << _LOWER_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device
+    )
+    return ((bits + noise) >> _LOWER_BITS << _LOWER_BITS).view(torch.float32).to(torch.bfloat16)

@@ -25,7 +25,6 @@ from mmr1.trainer.models.weights import copy_into, model_adapters, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import Medium
 
 _SHORT = Sample("short", (Message("user", (TextPart("."),)),))
 
@@ -76,7 +75,7 @@ class PackedModel:
                 vision_token_cost,
                 keep,
                 whole,
-                self.family.shares_prompts or verdict_of(self.model) is not None,
+                self.inputs.family.shares_prompts or verdict_of(self.model) is not None,
             )
         )
         following = [*(batch.groups for batch in batches[1:]), ()]
@@ -95,7 +94,7 @@ class PackedModel:
             self.model,
             self.groups_of(batch),
             self.temperature,
-            self.family.forbidden_ids,
+            self.inputs.family.forbidden_ids,
             self.features,
             run_tower=batch.run_tower,
             context=self.process_group.context,
@@ -147,33 +146,19 @@ class PackedModel:
     def groups_of(self, batch: MicroBatch) -> tuple[GroupInput, ...]:
         """What goes through the network: of an empty batch a short text.
 
-        Its media, and those of the batch after it, begin to be prepared.
+        Its media, and those of the batch after it, begin to be prepared, where they go through the
+        tower here: of a context each rank has its part.
         """
-        for medium in self._to_encode((*batch.groups, *batch.after)):
-            medium.begin()
-        if batch.groups:
-            return batch.groups
-        read = self.family.read_prompt(self.family.render_prompt(_SHORT), ())
-        token = torch.tensor([self.family.tokenizer.eos_token_id])
-        return (
-            GroupInput(
-                read.ids,
-                read.positions,
-                read.completion_start,
-                (),
-                (token,),
-                arguments=read.arguments,
-            ),
-        )
-
-    def _to_encode(self, groups: Sequence[GroupInput]) -> list[Medium]:
-        """What of their media goes through the tower here: of a context each has its part."""
         context = self.process_group.context
+        groups = (*batch.groups, *batch.after)
         media = list({m.digest: m for group in groups for m in group.all_media}.values())
         if context is not None:
             parts = [part for m in media for part in frame_parts(m, context.size)]
             media = [part for rank, part in parts if rank == context.rank]
-        return [m for m in media if self.features is None or m.digest not in self.features]
+        for medium in media:
+            if self.features is None or medium.digest not in self.features:
+                medium.begin()
+        return batch.groups or (_short_text(self.family),)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""
@@ -190,3 +175,30 @@ class PackedModel:
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""
         return model_weights(self.model, left_out=known_to_engines(self.model))
+
+
+def _short_text(family: ModelFamily) -> GroupInput:
+    """For a rank that takes part in a forward without a sequence of its own."""
+    read = family.read_prompt(family.render_prompt(_SHORT), ())
+    token = torch.tensor([family.tokenizer.eos_token_id])
+    start = read.completion_start
+    return GroupInput(read.ids, read.positions, start, (), (token,), arguments=read.arguments)
+
+
+def read_sums(of_batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """Numbers of micro-batches added up in float64, by name; the largest of those named ``_max``.
+
+    They stay on the device until all are known, and are read in one transfer. Read in every
+    micro-batch, a GPU would idle while the next one is laid out.
+    """
+    sums: dict[str, torch.Tensor] = {}
+    for numbers in of_batches:
+        for name, tensor in numbers.items():
+            value = tensor.detach().double()
+            if name in sums:
+                larger = name.endswith("_max")
+                value = torch.maximum(sums[name], value) if larger else sums[name] + value
+            sums[name] = value
+    if not sums:
+        return {}
+    return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))

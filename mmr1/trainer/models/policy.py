@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -14,15 +12,13 @@ from torch.profiler import record_function
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.importance_sampling import Correction, unit_weights
 from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.algorithms.losses import Correction
+from mmr1.trainer.forward.micro_batches import MicroBatch, rows_of
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.device_sums import DeviceSums
-from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
-from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
+from mmr1.trainer.models.packed_model import PackedModel, read_sums
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
 from mmr1.trainer.models.weights import copy_to_cpu
@@ -36,11 +32,16 @@ class SentWeights(Protocol):
     """Weights that stay where they are, on ranks, until engines ask for them."""
 
     def send(self, engines: Sequence[Any], version: int) -> None:
-        """These engines get them, and then sample with them."""
+        """Send them to these engines, actors on Ray, which then sample with them.
+
+        Raises:
+            TransferError: Not all engines have them.
+            WorkerLostError: A rank is gone, or has not sent them in time.
+        """
         ...
 
     def release(self) -> None:
-        """They are not needed any more."""
+        """Free them: they are not needed any more."""
         ...
 
 
@@ -93,8 +94,8 @@ class LocalPolicy:
         passes: Over each rollout.
         reference: To measure the KL over the vocabulary to, where the loss has it.
         correction: What makes up for the engine's own probabilities; see
-            ``importance_sampling.py``.
-        hands_adapters: Engines are given the adapters alone, in place of merged weights.
+            ``losses.rollout_importance_weights``.
+        sync_adapters_only: Engines are given the adapters alone, in place of merged weights.
         distil_demonstrations: The PTX term is the divergence from the reference at the
             demonstrations' tokens, and not their likelihood.
     """
@@ -106,9 +107,9 @@ class LocalPolicy:
         optimizer: Optimizer,
         passes: int,
         reference: SupportsDistributions | None = None,
-        correction: Correction = unit_weights,
+        correction: Correction | None = None,
         distil_demonstrations: bool = False,
-        hands_adapters: bool = False,
+        sync_adapters_only: bool = False,
     ) -> None:
         self.version = 0
         self._packed_model = packed_model
@@ -118,7 +119,7 @@ class LocalPolicy:
         self._reference = reference
         self._correction = correction
         self._distil_demonstrations = distil_demonstrations
-        self._hands_adapters = hands_adapters
+        self._sync_adapters_only = sync_adapters_only
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.logprobs(groups)
@@ -128,7 +129,7 @@ class LocalPolicy:
 
     def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
         model = self._packed_model
-        weights = model.adapters() if self._hands_adapters else model.weights()
+        weights = model.adapters() if self._sync_adapters_only else model.weights()
         return copy_to_cpu(weights) if copy else weights
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
@@ -159,8 +160,13 @@ class LocalPolicy:
             NonFiniteError: The loss or the gradient is not finite; the optimizer steps before it
                 were taken, and the weights are those after them.
         """
-        self._packed_model.model.train()
-        mini_batches = self._mini_batches(experience)
+        model = self._packed_model
+        model.model.train()
+        groups = [scored.group for scored in experience.groups]
+        mini_batches = []
+        for index in range(experience.mini_batches):
+            members = rows_of(experience.groups, experience.mini_batch_of, index)
+            mini_batches.append(model.batches(groups, members & experience.learning))
         rollout_logprobs = rollout_logprobs_of(experience)
         steps: list[StepStats] = []
         for _ in range(self._passes):
@@ -169,20 +175,11 @@ class LocalPolicy:
                 if experience.demonstrations:
                     own = experience.demonstrations[index]
                     stats["ptx_loss"] = self._add_ptx_gradient(own, experience.coefficients.ptx)
-                stats["lr"] = self.optimizer.lr
                 with record_function("mmr1/optimizer"):
-                    stats["grad_norm"] = self.optimizer.step()
+                    stats |= self.optimizer.step()
                 self.version += 1
                 steps.append(stats)
         return averaged(steps)
-
-    def _mini_batches(self, experience: Experience) -> list[list[MicroBatch]]:
-        """The micro-batches of each optimizer step of a pass."""
-        groups = [scored.group for scored in experience.groups]
-        return [
-            self._packed_model.batches(groups, _learning(experience, index))
-            for index in range(experience.mini_batches)
-        ]
 
     def _accumulate(
         self,
@@ -191,19 +188,27 @@ class LocalPolicy:
         batches: Sequence[MicroBatch],
     ) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
-        sums, tokens = DeviceSums(), 0
+        model, numbers, tokens = self._packed_model, [], 0
         for batch in batches:
+            reference = None
+            if self._reference is not None:
+                reference = self._reference.distributions(batch)
+                model.model.train()  # it may be the same model
             with record_function("mmr1/forward"):
-                scores = self._token_scores(batch)
+                scores = model.token_scores(batch, reference)
             if not batch.groups:
-                self._packed_model.backward(scores.logprobs.sum())
+                model.backward(scores.logprobs.sum())
                 continue
-            sampled = _cut(rollout_logprobs, batch.rows, scores.logprobs)
-            tokens += self._accumulate_batch(experience, sampled, batch, scores, sums)
-        read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
+            inputs = _loss_inputs(experience, rollout_logprobs, batch.rows, scores)
+            # From the mask in main memory: the device would be waited for to know their number.
+            mask = experience.completion_mask[batch.rows, : scores.logprobs.shape[1]]
+            counting = mask.flatten().nonzero()[:, 0].to(scores.logprobs.device, non_blocking=True)
+            numbers.append(self._add_gradient(experience, batch, inputs, counting))
+            tokens += len(counting)
+        read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(tokens)}
         if experience.after_picture is not None:
             read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
-        return self._means(self._packed_model.process_group.total(read))
+        return self._means(model.process_group.total(read))
 
     def _add_ptx_gradient(self, groups: Sequence[RolloutGroup], coefficient: float) -> float:
         model = self._packed_model
@@ -212,49 +217,42 @@ class LocalPolicy:
         assert self._reference is not None, "the configuration asks for one"
         return add_distillation_gradient(model, groups, self._reference, coefficient)
 
-    def _accumulate_batch(
-        self,
-        experience: Experience,
-        rollout_logprobs: torch.Tensor,
-        batch: MicroBatch,
-        scores: TokenScores,
-        sums: DeviceSums,
-    ) -> int:
-        """Backward of one micro-batch, and what is logged of it; its number of tokens.
+    def _add_gradient(
+        self, experience: Experience, batch: MicroBatch, x: LossInputs, counting: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Backward of one micro-batch; sums over its tokens of what is logged.
 
         Nothing is read from the device, so that it never waits.
-        """
-        selected = _select_rows(experience, batch.rows, scores.logprobs)
-        counting = _counting_places(experience, batch.rows, scores.logprobs)
-        inputs = _loss_inputs(selected, rollout_logprobs, scores)
-        correction = self._correction(
-            inputs.old_logprobs, rollout_logprobs, selected.completion_mask
-        )
-        token_loss = self._algorithm.loss(inputs, correction)
-        loss = (selected.loss_weights * token_loss).sum()
-        self._packed_model.backward(loss)
-        sums.add("loss", loss)
-        for name, values in {
-            **self._logged(inputs, rollout_logprobs, selected),
-            "rollout/is_weight": correction,
-        }.items():
-            sums.add(name, values.detach().flatten()[counting].sum())
-        if len(counting):
-            gap = (inputs.old_logprobs - rollout_logprobs).flatten()[counting].abs()
-            sums.widen(WIDEST_GAP, gap.max())
-            if selected.after_picture is not None:
-                after = selected.after_picture.flatten()[counting]
-                sums.add(GAP_AFTER_PICTURE, (gap * after).sum())
-                sums.add(TOKENS_AFTER_PICTURE, after.sum())
-        return len(counting)
 
-    def _token_scores(self, batch: MicroBatch) -> TokenScores:
-        """With the KL over the vocabulary where the loss asks for it."""
-        if self._reference is None:
-            return self._packed_model.token_scores(batch)
-        reference = self._reference.distributions(batch)
-        self._packed_model.model.train()
-        return self._packed_model.token_scores(batch, reference)
+        Args:
+            counting: ``[N]`` int64 indices into ``[b, R]``, flattened: the tokens that count.
+        """
+        assert x.rollout_logprobs is not None
+        correction = torch.ones_like(x.old_logprobs)
+        if self._correction is not None:
+            correction = self._correction(x.old_logprobs, x.rollout_logprobs, x.mask)
+        token_loss = self._algorithm.loss(x, correction)
+        loss = (_cut(experience.loss_weights, batch.rows, x.logprobs) * token_loss).sum()
+        self._packed_model.backward(loss)
+        gap = (x.old_logprobs - x.rollout_logprobs).abs()
+        ref = x.logprobs if x.ref_logprobs is None else x.ref_logprobs
+        logged = {
+            "entropy": x.entropy,
+            "kl": k3(x.logprobs, ref) if x.full_kl is None else x.full_kl,
+            "rollout/logprob_gap": gap,
+            "rollout/kl": k3(x.rollout_logprobs, x.old_logprobs),
+            **self._algorithm.metrics(x),
+            "rollout/is_weight": correction,
+        }
+        counted = {name: values.detach().flatten()[counting] for name, values in logged.items()}
+        sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
+        if len(counting):
+            sums[WIDEST_GAP] = counted["rollout/logprob_gap"].max()
+            if experience.after_picture is not None:
+                after = _cut(experience.after_picture, batch.rows, x.logprobs).flatten()[counting]
+                sums[GAP_AFTER_PICTURE] = (counted["rollout/logprob_gap"] * after).sum()
+                sums[TOKENS_AFTER_PICTURE] = after.sum()
+        return sums
 
     def _means(self, sums: dict[str, float]) -> StepStats:
         """Loss and widest gap as they are, the rest per token; raises for an infinite loss.
@@ -274,19 +272,6 @@ class LocalPolicy:
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
         return {**whole, **means}
 
-    def _logged(
-        self, inputs: LossInputs, rollout_logprobs: torch.Tensor, selected: Experience
-    ) -> dict[str, torch.Tensor]:
-        gap = inputs.old_logprobs - rollout_logprobs
-        ref = inputs.logprobs if selected.ref_logprobs is None else selected.ref_logprobs
-        return {
-            "entropy": inputs.entropy,
-            "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
-            "rollout/logprob_gap": gap.abs(),
-            "rollout/kl": k3(rollout_logprobs, inputs.old_logprobs),
-            **self._algorithm.metrics(inputs),
-        }
-
 
 def rollout_logprobs_of(experience: Experience) -> torch.Tensor:
     """``[B, R]`` float32: the engine's log-probs of the completions, followed by zeros."""
@@ -297,73 +282,31 @@ def rollout_logprobs_of(experience: Experience) -> torch.Tensor:
     return rows
 
 
-def _learning(experience: Experience, index: int) -> torch.Tensor:
-    """``[B]`` bool: the sequences of mini-batch ``index`` whose gradient can be other than 0."""
-    members = rows_of(experience.groups, experience.mini_batch_of, index)
-    return members & experience.learning
-
-
-def averaged(steps: Sequence[StepStats]) -> StepStats:
-    """What the optimizer steps of a rollout logged: means, the largest where a name ends in
-    ``_max``, the last where it ends in ``_last``, and the last learning rate.
-
-    A step whose tokens are all masked did not measure what is a mean of tokens; the others count.
-
-    >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
-    {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
-    """
-
-    def merged(name: str, values: list[float]) -> float:
-        if name == "lr" or name.endswith("_last"):
-            return values[-1]
-        return max(values) if name.endswith("_max") else fmean(values)
-
-    names = dict.fromkeys(name for step in steps for name in step)
-    return {name: merged(name, [step[name] for step in steps if name in step]) for name in names}
-
-
-def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
-    """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
-
-    values = {f.name: getattr(experience, f.name) for f in fields(experience)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    cut: dict[str, Any] = {name: _cut(tensor, rows, like) for name, tensor in tensors.items()}
-    return replace(experience, **cut)
-
-
 def _cut(values: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    of_rows = values[rows]
-    cut_rows = of_rows[:, : like.shape[1]] if of_rows.dim() > 1 else of_rows
-    return cut_rows.to(like.device, non_blocking=True)
-
-
-def _counting_places(
-    experience: Experience, rows: torch.Tensor, like: torch.Tensor
-) -> torch.Tensor:
-    """``[N]`` int64 indices into ``like`` ``[b, R]``, flattened: the tokens that count.
-
-    From the mask in main memory: the device would be waited for to know their number.
-    """
-    mask = experience.completion_mask[rows, : like.shape[1]]
-    return mask.flatten().nonzero()[:, 0].to(like.device, non_blocking=True)
+    """Rows of ``[B, R]``, as wide as ``like`` ``[b, R]`` and on its device."""
+    return values[rows][:, : like.shape[1]].to(like.device, non_blocking=True)
 
 
 def _loss_inputs(
-    selected: Experience, rollout_logprobs: torch.Tensor, scores: TokenScores
+    experience: Experience, rollout_logprobs: torch.Tensor, rows: torch.Tensor, scores: TokenScores
 ) -> LossInputs:
+    """What the loss reads of these sequences of the batch."""
+    tensors = {
+        "old_logprobs": experience.old_logprobs,
+        "advantages": experience.advantages,
+        "chosen": experience.chosen,
+        "rollout_logprobs": rollout_logprobs,
+        "mask": experience.completion_mask,
+        "ref_logprobs": experience.ref_logprobs,
+    }
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    cut: dict[str, Any] = {name: _cut(given[name], rows, scores.logprobs) for name in given}
     return LossInputs(
         logprobs=scores.logprobs,
-        old_logprobs=scores.logprobs.detach()
-        if selected.old_logprobs is None
-        else selected.old_logprobs,
-        advantages=selected.advantages,
         entropy=scores.entropy,
         full_kl=scores.kl,
-        chosen=selected.chosen,
-        rollout_logprobs=rollout_logprobs,
-        mask=selected.completion_mask,
-        ref_logprobs=selected.ref_logprobs,
-        kl_coef=selected.coefficients.kl,
-        ppo_kl_coef=selected.coefficients.ppo_kl,
-        entropy_coef=selected.coefficients.entropy,
+        kl_coef=experience.coefficients.kl,
+        ppo_kl_coef=experience.coefficients.ppo_kl,
+        entropy_coef=experience.coefficients.entropy,
+        **{"old_logprobs": scores.logprobs.detach(), **cut},
     )

@@ -7,26 +7,23 @@ directory with ``scalar_head.safetensors`` beside it; a critic can begin as a re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from mmr1.adapters import unwrapped
-from mmr1.config import ModelConfig
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import GroupInput, Read, completion_mask, to_rows
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.state import Digests, WriteCheckpoint, model_snapshot
 from mmr1.trainer.models.weights import whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
@@ -71,23 +68,6 @@ class ScalarModel(torch.nn.Module):
         torch.nn.init.zeros_(self.head.bias)
         if parts.lm_head.weight is not parts.embed_tokens.weight:
             parts.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
-
-
-def load_scalar_model(
-    config: ModelConfig, key: str, load: Callable[[ModelConfig, str], Any] = load_trainable
-) -> ScalarModel:
-    """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
-
-    Args:
-        load: Loads the backbone.
-
-    Raises:
-        ValueError: There is no model at the path; names the configuration's ``key``.
-    """
-    model = ScalarModel(load(config, key))
-    if is_scalar_model(config.path):
-        model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
-    return model
 
 
 def is_scalar_model(path: str) -> bool:

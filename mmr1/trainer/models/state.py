@@ -17,8 +17,9 @@ A checkpoint is an ordinary Hugging Face model directory with one folder more::
 from __future__ import annotations
 
 import json
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,12 +29,34 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
+from mmr1.files import sha256_of
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
-from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.streaming import StreamingWriter
 from mmr1.trainer.models.weights import copy_on_first, model_adapters, model_weights
+
+Digests = dict[str, str]
+"""SHA-256 in hexadecimal of files of a checkpoint, by their paths in its folder."""
+
+
+def sync_and_digest(folder: Path, paths: Iterable[Path]) -> Digests:
+    """Bring files below ``folder`` to the disk; their digests."""
+    digests = {}
+    for path in paths:
+        sync(path)
+        digests[str(path.relative_to(folder))] = sha256_of(path).hex()
+    return digests
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 TRAINING = "training"
 

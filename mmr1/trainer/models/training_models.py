@@ -17,26 +17,25 @@ from mmr1.config import (
     TeacherModel,
 )
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.importance_sampling import (
+from mmr1.trainer.algorithms.losses import (
     Correction,
     rollout_importance_weights,
-    unit_weights,
 )
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import LocalCritic, build_critic
-from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import (
+    LoadModel,
     build_packed_model,
     check_same_tokens,
     feature_cache,
+    load_here,
 )
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.models.reference import AdapterReference, FrozenReference
-from mmr1.trainer.models.served_reference import ServedReference
+from mmr1.trainer.models.reference import AdapterReference, FrozenReference, ServedReference
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -101,17 +100,17 @@ def build_training_models(
         reference=measured,
         distil_demonstrations=algorithm.ptx is not None and algorithm.ptx.loss == "distillation",
         correction=_correction(config),
-        hands_adapters=config.model.sync_adapters_only,
+        sync_adapters_only=config.model.sync_adapters_only,
     )
     critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)
 
 
-def _correction(config: Config) -> Correction:
+def _correction(config: Config) -> Correction | None:
     weights = config.algorithm.rollout_correction.importance_sampling
     rejection = config.algorithm.rollout_correction.rejection_sampling
     if config.resolved_rollout_is == "none" and rejection is None:
-        return unit_weights
+        return None
     return partial(
         rollout_importance_weights,
         form=config.resolved_rollout_is,

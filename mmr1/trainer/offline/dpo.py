@@ -23,12 +23,10 @@ from mmr1.progress import doing
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import Learner, PolicyLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
-from mmr1.trainer.models.loading import feature_cache
+from mmr1.trainer.models.loading import LoadModel, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import learning, policy_learner
 from mmr1.trainer.offline.preference_losses import (
     LossOnPairs,
     PairScores,
@@ -36,7 +34,14 @@ from mmr1.trainer.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
-from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    Records,
+    learning,
+    load_training_records,
+    policy_learner,
+    run_offline,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
@@ -218,11 +223,9 @@ def pair_step(
             sums_of[name] += float(values.detach().float().sum()) / counts["pairs"]
     stats = total(sums_of)
     check_finite(stats["loss"])
-    lr = optimizer.lr
     return {
         **stats,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": counts["tokens"],
     }
 
@@ -303,15 +306,13 @@ def kto_step(
         }
     )
     check_finite(stats["loss"])
-    lr = optimizer.lr
     return {
         "loss": stats["loss"],
         "dpo/kl": float(kl),
         "dpo/desirable": stats["desirable"] / counts["own"],
         **_mean("dpo/chosen", stats["chosen"], stats["desirable"]),
         **_mean("dpo/rejected", stats["rejected"], counts["own"] - stats["desirable"]),
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": counts["tokens"],
     }
 

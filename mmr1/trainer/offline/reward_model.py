@@ -18,15 +18,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config, ProcessConfig
 from mmr1.data.loader import MediaCheck
-from mmr1.data.preferences import ranking_of
+from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
     OUTCOME,
@@ -36,10 +35,17 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import itself, learning, scalar_learner
-from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    Records,
+    itself,
+    learning,
+    load_training_records,
+    run_offline,
+    scalar_learner,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
-from mmr1.trainer.sampling.step_ends import step_ends, token_at
+from mmr1.trainer.sampling.reward_models import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -170,8 +176,7 @@ def reward_model_step(
         sums["rm/accuracy"] += right / count
     stats = total(sums)
     check_finite(stats["loss"])
-    lr = optimizer.lr
-    return {**stats, "grad_norm": optimizer.step(), "lr": lr}
+    return {**stats, **optimizer.step()}
 
 
 def bradley_terry(rewards: torch.Tensor) -> torch.Tensor:
@@ -291,13 +296,7 @@ def process_step(
         sums["right"] += int(((logits > 0) == (labels > 0.5)).sum())
     sums = total(sums)
     check_finite(sums["loss"])
-    lr = optimizer.lr
-    return {
-        "loss": sums["loss"],
-        "rm/accuracy": sums["right"] / count,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
-    }
+    return {"loss": sums["loss"], "rm/accuracy": sums["right"] / count, **optimizer.step()}
 
 
 def _of_steps(

@@ -16,13 +16,19 @@ from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import PolicyLearner
-from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import itself, learning, policy_learner
-from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
+from mmr1.trainer.offline.training import (
+    OfflineTask,
+    itself,
+    learning,
+    load_training_records,
+    policy_learner,
+    run_offline,
+)
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import MediaRef, Prompt, RolloutGroup, Sample, Span, StepStats
 from mmr1.vision.families.family import ModelFamily, is_packed
@@ -146,10 +152,8 @@ def sft_step(
     packed_model.model.train()
     loss = add_nll_gradient(packed_model, groups)
     own = {"tokens": float(completion_mask(groups).sum())}
-    lr = optimizer.lr
     return {
         "loss": loss,
-        "grad_norm": optimizer.step(),
-        "lr": lr,
+        **optimizer.step(),
         "tokens/completion": int(packed_model.process_group.total(own)["tokens"]),
     }

@@ -10,8 +10,10 @@ pickles; one with a pickle is refused.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,11 +24,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
-from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
-from mmr1.trainer.models.digests import Digests, sync
-from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.runs.full_disk import DiskFullError, is_full
+from mmr1.logs import tell_fault
+from mmr1.trainer.models.state import Digests, WriteCheckpoint, sync
 
 logger = logging.getLogger(__name__)
 
@@ -359,3 +359,41 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _digest(path: Path) -> str:
     return sha256_of(path).hex()
+
+
+_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(RuntimeError):
+    """The disk is full. The message names the last checkpoint."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Is this the system's error of a full disk or quota, or one that was made of it?
+
+    Libraries in Rust, and Ray, keep only its text.
+    """
+    while error is not None:
+        texts = (os.strerror(number) for number in _ERRNOS)
+        if getattr(error, "errno", None) in _ERRNOS or any(text in str(error) for text in texts):
+            return True
+        error = error.__cause__
+    return False
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append all of ``data`` or nothing; makes the folder.
+
+    Raises:
+        OSError: It cannot be written. The file is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except BaseException:
+            file.truncate(end)
+            raise

@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Self
+from html import escape
+from itertools import islice
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -16,7 +18,6 @@ from rich.text import Text
 from mmr1.config import TrainerConfig
 from mmr1.progress import oldest_activity
 from mmr1.terminal import printable
-from mmr1.trainer.runs.notebook import NotebookCell
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
 from mmr1.types import StepStats
@@ -154,3 +155,54 @@ def _short(value: float) -> str:
     if 0 < size < 1e-3:
         return f"{value:.1e}"
     return f"{value:.3f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:.0f}"
+
+
+ROWS = 4
+"""Completions in the table: those of the step's first prompts."""
+LENGTH = 300
+"""Characters shown of a question and of a completion."""
+
+
+class NotebookCell:
+    """A progress bar, the metrics of the last step, and a table of its completions.
+
+    Args:
+        steps: Steps of the whole run.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._output: Any = None
+
+    def show(self, step: Step, numbers: str) -> None:
+        """Replace what is shown by this step; ``numbers`` is the line of its metrics."""
+        from IPython.display import HTML, display
+
+        content = HTML(cell_html(step, self._steps, numbers))
+        if self._output is None:
+            self._output = display(content, display_id=True)
+        else:
+            self._output.update(content)
+
+
+def cell_html(step: Step, steps: int, numbers: str) -> str:
+    """The cell after a step; a run without rollouts has no table."""
+    bar = f'<progress value="{step.number}" max="{steps}"></progress>'
+    line = f"<div>{bar} step {step.number}/{steps}&emsp;{escape(numbers)}</div>"
+    rows = "".join(islice(_rows(step), ROWS))
+    if not rows:
+        return line
+    heads = "".join(f"<th>{head}</th>" for head in ("question", "completion", "reward"))
+    return f"{line}<table><tr>{heads}</tr>{rows}</table>"
+
+
+def _rows(step: Step) -> Any:
+    for scored in step.scored:
+        completion, reward = scored.group.completions[0], scored.rewards[0]
+        value = reward.status.value if reward.value is None else f"{reward.value:.3f}"
+        texts = (scored.group.prompt.sample.question, completion.text, value)
+        yield "<tr>" + "".join(f"<td>{escape(_cut(text))}</td>" for text in texts) + "</tr>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LENGTH else f"{text[:LENGTH]} …"

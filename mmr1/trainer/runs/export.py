@@ -1,4 +1,4 @@
-"""``mmr1 export``: a checkpoint as a model directory with a model card."""
+"""``mmr1 export``: a checkpoint as a model directory with a model card, pushed to the Hub."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from huggingface_hub import HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from mmr1.config import Config
@@ -121,3 +122,33 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
         facts=facts,
         metrics=sorted(metrics.items()),
     )
+
+
+def check_repository(name: str) -> None:
+    """Raises ValueError for what cannot be the name of a repository."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"--push-to-hub {name}: {error}") from None
+
+
+def push(folder: Path, name: str, *, private: bool) -> str:
+    """Upload the folder to the repository, which is made if it does not exist; returns its address.
+
+    Raises:
+        ValueError: It could not be uploaded; the folder stays as it is.
+    """
+    api = HfApi()
+    try:
+        repository = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository.repo_id,
+            folder_path=folder,
+            commit_message=f"mmr1 export of {folder.name}",
+        )
+    except Exception as error:  # whatever its client's library raises
+        raise ValueError(
+            f"{folder} is written, but was not pushed to {name} ({type(error).__name__}: {error}); "
+            f"log in with `hf auth login`, then run: hf upload {name} {folder}"
+        ) from error
+    return str(repository)

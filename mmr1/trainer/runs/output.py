@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, repeat
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
@@ -29,19 +29,19 @@ from filelock import FileLock, Timeout
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
 from mmr1.files import atomic, atomic_binary
-from mmr1.logs import log_to_file
+from mmr1.logs import ROOT, FaultCounter, log_to_file, tell_fault
 from mmr1.terminal import failing_output_muted
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
+    append,
     checkpoints,
     latest_valid_checkpoint,
     step_of,
     verify_checkpoint,
 )
-from mmr1.trainer.runs.full_disk import append
 from mmr1.trainer.runs.named_files import write_digests
-from mmr1.trainer.runs.summary import RunSummary
+from mmr1.trainer.runs.step import StoppedError
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
 
@@ -368,3 +368,85 @@ def _lock(path: Path) -> FileLock:
             "another trainer.output_dir"
         ) from error
     return lock
+
+
+RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
+
+
+class RunSummary:
+    """The summary of a run, written from ``begin`` to ``end``; faults count from the start.
+
+    A full disk keeps the summary as it was; the next write has everything.
+
+    Attributes:
+        quarantined: The rows of the data that were left out; they are written at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.quarantined: list[dict[str, str]] = []
+        self._step = 0
+        self._state = RUNNING
+        self._began = False
+        self._counter = FaultCounter(self._write)
+        logging.getLogger(ROOT).addHandler(self._counter)
+
+    def begin(self, step: int) -> None:
+        """``step`` steps are done; the counts of the processes before this one go on."""
+        before = _read(self._path)
+        if before["step"] and not self._began:
+            self._counter.counts.update(before["faults"])
+            _tell_end(before)
+        self._step, self._began = step, True
+        self._write()
+
+    def done(self, step: int) -> None:
+        """A step is done."""
+        self._step = step
+        self._write()
+
+    def end(self, error: BaseException | None, checkpoint: Path | None) -> None:
+        """The process ends, with an error or without, and with the run's last checkpoint."""
+        if error is None:
+            self._state = FINISHED
+        elif isinstance(error, StoppedError | KeyboardInterrupt | GeneratorExit):
+            self._state = STOPPED
+        else:
+            self._state = FAILED
+        last = None if checkpoint is None else str(checkpoint.relative_to(self._path.parent))
+        self._write({"checkpoint": last, "quarantined": self.quarantined})
+        logging.getLogger(ROOT).removeHandler(self._counter)
+
+    def _write(self, results: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Not synced to the disk: what a kill leaves is enough, and it is written at every step."""
+        if not self._began:
+            return
+        summary = {
+            "state": self._state,
+            "step": self._step,
+            "faults": dict(sorted(self._counter.counts.items())),
+            **results,
+        }
+        text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+        with suppress(OSError), atomic_binary(self._path, sync=False) as (file,):
+            file.write(text.encode(errors="backslashreplace"))
+
+
+def _tell_end(before: dict[str, Any]) -> None:
+    """Count how the process before this one ended."""
+    kinds = {RUNNING: "killed", STOPPED: "stopped", FAILED: "failed"}
+    if kind := kinds.get(before["state"]):
+        message = f"the process before this one was at step {before['step']} when it {_ENDS[kind]}"
+        tell_fault(logger, f"run/{kind}", message, level=logging.INFO)
+
+
+_ENDS = {"killed": "was killed", "stopped": "was stopped", "failed": "failed"}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The summary on the disk; an empty one where there is none or it cannot be read."""
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {"state": FINISHED, "step": 0, "faults": {}}
+    return summary

@@ -1,19 +1,75 @@
-"""One step of a run: its record, and the wall seconds of its phases."""
+"""A step of a run: its record, metrics, seconds by phase and trace, and how a signal ends it."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from types import FrameType
+from typing import Any, Protocol, Self
 
-from torch.profiler import record_function
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from mmr1.config import TrainerConfig
 from mmr1.progress import LONG_S, doing
+from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
-from mmr1.types import ScoredGroup, StepStats
+from mmr1.types import Completion, Prompt, ScoredGroup, StepStats
+from mmr1.vision.prepare import MediaCache
+
+
+class StoppedError(RuntimeError):
+    """The run was stopped by the signal ``signum``."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+class StopSignal:
+    """While active, the first SIGTERM, Ctrl-C or SIGHUP only sets ``received``.
+
+    SIGHUP comes when a terminal is closed or an SSH session drops. A run under ``nohup`` ignores
+    it, and goes on.
+
+    A second one, or the end of the grace period, raises ``StoppedError`` in the main thread at
+    once. The current step is then lost; earlier checkpoints are not.
+    """
+
+    def __init__(self, grace_period_s: float) -> None:
+        self.received: int | None = None
+        self._grace_s = grace_period_s
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        heard = [signal.SIGTERM, signal.SIGINT, signal.SIGALRM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            heard.append(signal.SIGHUP)
+        for signum in heard:
+            self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.received is None and signum != signal.SIGALRM:
+            self.received = signum
+            signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+            return
+        raise StoppedError(
+            "stopped before the step was finished; --resume goes on from the last checkpoint",
+            self.received or signum,
+        )
+
 
 logger = logging.getLogger(__name__)
 
@@ -75,3 +131,124 @@ class PhaseTimer:
     def seconds(self) -> dict[str, float]:
         """The phases, and ``step``: the time since this timer was made."""
         return {**self.phases, "step": time.perf_counter() - self._start}
+
+
+FOLDER = "profile"
+
+
+class Traceable(Protocol):
+    """Other processes, which write traces of their own part of a step."""
+
+    def begin_trace(self) -> None: ...
+
+    def end_trace(self, file: Path) -> None:
+        """Each writes a file beside this one, named after it."""
+        ...
+
+
+@contextmanager
+def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -> Iterator[None]:
+    """Records the block if ``trainer.profile_steps`` has the step.
+
+    Writes ``OUTPUT/profile/step_000003.json.gz``, with the phases of the step as spans
+    ``mmr1/...``. What vLLM does is not in it.
+
+    Args:
+        ranks: They learn, where this process does not.
+    """
+    if step not in config.profile_steps:
+        yield
+        return
+    if ranks:
+        ranks.begin_trace()
+    with recording() as recorded:
+        yield
+    file = Path(config.output_dir) / FOLDER / f"step_{step:06d}.json.gz"
+    write_trace(recorded, file)
+    if ranks:
+        ranks.end_trace(file)
+
+
+def recording() -> profile:
+    """Of what this thread does, on the CPU and on the GPU."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities)
+
+
+def write_trace(recorded: profile, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    recorded.export_chrome_trace(str(file))
+
+
+def of_rank(file: Path, rank: int) -> Path:
+    """Beside ``step_000003.json.gz`` it is ``step_000003_rank_00001.json.gz``."""
+    name = file.name.removesuffix(".json.gz")
+    return file.with_name(f"{name}_rank_{rank:05d}.json.gz")
+
+
+def step_stats(
+    step: int,
+    scored: Sequence[ScoredGroup],
+    update: Mapping[str, float],
+    seconds: Mapping[str, float],
+    media: MediaCache,
+) -> StepStats:
+    """A line of ``metrics.jsonl``. Means of rewards are over valid rewards only.
+
+    ``tokens/prompt`` counts each prompt once, vision tokens included. ``tokens/vision`` counts the
+    vision tokens alone.
+
+    Args:
+        step: The step's number.
+        scored: All groups that were sampled.
+        update: Metrics of the update.
+        seconds: Seconds of each phase.
+        media: For the number of vision tokens.
+    """
+    rewards = [r for s in scored for r in s.rewards]
+    completions = [c for s in scored for c in s.group.completions]
+    lengths = [c.sampled_tokens for c in completions]
+    vision = [vision_tokens(s.group.prompt, media) for s in scored]
+    text = [len(s.group.prompt.token_ids) - len(s.group.prompt.media) for s in scored]
+    return {
+        "step": step,
+        **reward_stats(rewards),
+        "reward/no_signal": fmean(len({r.value for r in s.rewards if r.valid}) < 2 for s in scored),
+        **update,
+        "completion/length_mean": fmean(lengths),
+        "completion/truncated": fmean(c.truncated for c in completions),
+        "tokens/prompt": sum(text) + sum(vision),
+        "tokens/vision": sum(vision),
+        "tokens/completion": sum(lengths),
+        **environment_stats(completions),
+        **{f"time/{name}": value for name, value in seconds.items()},
+    }
+
+
+def environment_stats(completions: Sequence[Completion]) -> StepStats:
+    """What the policy made of its environment; empty without one.
+
+    ``environment/calls/NAME`` counts the calls of a tool, those that failed included, per
+    completion. ``tokens/observed`` are those that the policy did not sample.
+    """
+    if not any(c.spans for c in completions):
+        return {}
+    calls = [call for c in completions for call in c.calls]
+    names = sorted({call.name for call in calls if call.name})
+    count = len(completions)
+    return {
+        "environment/turns": fmean(c.turns for c in completions),
+        "environment/with_call": fmean(bool(c.calls) for c in completions),
+        "environment/pictures": fmean(len(c.media) for c in completions),
+        "environment/failed_calls": sum(c.error is not None for c in calls) / max(1, len(calls)),
+        **{f"environment/calls/{n}": sum(c.name == n for c in calls) / count for n in names},
+        "environment/broken": fmean(c.failure is not None for c in completions),
+        "tokens/observed": sum(len(c.token_ids) - c.sampled_tokens for c in completions),
+    }
+
+
+def vision_tokens(prompt: Prompt, media: MediaCache) -> int:
+    """Tokens that the prompt's images and videos take up."""
+    return sum(media[m].tokens for m in prompt.media)

@@ -18,11 +18,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from PIL import Image
+
 from mmr1.config import Config
 from mmr1.config.file import published
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
+from mmr1.vision.images import load_image
 
 logger = logging.getLogger(__name__)
 
@@ -238,3 +241,35 @@ def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | Non
                 )
             )
     return rows[:TABLE_ROWS]
+
+
+SIDE = 224
+"""Longest side in pixels, of each image."""
+_GAP = 4
+
+
+def strip(images: Sequence[MediaRef]) -> Image.Image:
+    """The images side by side, each scaled down so that no side is longer than :data:`SIDE`."""
+    shown = [_small_image(ref) for ref in images]
+    width = sum(image.width for image in shown) + _GAP * (len(shown) - 1)
+    whole = Image.new("RGB", (width, max(image.height for image in shown)), "white")
+    left = 0
+    for image in shown:
+        whole.paste(image, (left, 0))
+        left += image.width + _GAP
+    return whole
+
+
+def distinct(rows: Sequence[Row]) -> list[Row]:
+    """Of the rows of a prompt that show the same images, the first."""
+    kept: list[Row] = []
+    for row in rows:
+        if row.images and not any((r.id, r.images) == (row.id, row.images) for r in kept):
+            kept.append(row)
+    return kept
+
+
+def _small_image(ref: MediaRef) -> Image.Image:
+    image = load_image(ref)
+    image.thumbnail((SIDE, SIDE))
+    return image

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlReward
+from mmr1.config import AlgorithmConfig, KlFull
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
-from mmr1.trainer.algorithms.coefficients import Coefficients
-from mmr1.trainer.algorithms.kl import ESTIMATORS
-from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
-from mmr1.trainer.algorithms.reward_scaling import scaled_rewards
-from mmr1.trainer.algorithms.terms import sampled_estimator
-from mmr1.trainer.algorithms.token_choice import high_entropy
-from mmr1.trainer.forward.sequences import TokenScores, completion_mask
-from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens, after_picture
+from mmr1.trainer.algorithms.kl import ESTIMATORS, Coefficients
+from mmr1.trainer.algorithms.losses import high_entropy, token_weights
+from mmr1.trainer.forward.micro_batches import mini_batch_of, rows_of
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
 from mmr1.types import (
+    Completion,
     CriticTargets,
     Experience,
     LossCoefficients,
@@ -76,7 +72,6 @@ class Models:
 def build_experience(
     scored: Sequence[ScoredGroup],
     algorithm: Algorithm,
-    config: AlgorithmConfig,
     models: Models,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
@@ -92,57 +87,47 @@ def build_experience(
     Raises:
         ValueError: The groups are not of one size.
     """
-    _check_sizes(scored)
-    groups = [s.group for s in scored]
+    config, advantage, groups = algorithm.config, algorithm.advantage, [s.group for s in scored]
     coefficients = coefficients or Coefficients(config)
-    old = _ask_models(models, groups, algorithm, config)
+    old = _ask_models(models, groups, algorithm)
 
     sampled = counted = completion_mask(groups)
-    advantage, choose = algorithm.advantage, algorithm.policy_loss.choose
     if not advantage.step_supervision:
         counted = sampled & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     mask = counted
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
         mask = counted & ~_truncated(groups)[:, None]
 
-    inputs = _advantage_inputs(scored, counted, old, config, coefficients.kl, reward_weights)
-    inputs = scaled_rewards(inputs, config, algorithm.reward_state)
-    policys = SampledTokens(sampled)
-    of_policy = policys.of(inputs)
-    advantages = policys.spread(advantage.of_tokens(of_policy)) * mask
+    inputs = _advantage_inputs(scored, counted, old, algorithm, coefficients.kl, reward_weights)
+    advantages = without_gaps(advantage.of_tokens, inputs, sampled) * mask
     critic = None
     if advantage.returns is not None and inputs.values is not None:
-        critic = CriticTargets(inputs.values, policys.spread(advantage.returns(of_policy)))
+        returns = without_gaps(advantage.returns, inputs, sampled)
+        critic = CriticTargets(inputs.values, returns)
 
     mini_batch = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     parts = [rows_of(scored, mini_batch, part)[:, None] for part in range(max(mini_batch) + 1)]
     chosen = None
-    if choose is not None:  # compares the tokens of a mini-batch
+    if (choose := algorithm.policy_loss.choose) is not None:  # compares tokens of a mini-batch
         assert old.logprobs is not None
         of_parts = [UpdateTokens(old.logprobs, advantages, mask & part) for part in parts]
         chosen = torch.stack([choose(tokens) for tokens in of_parts]).any(0)
     if old.entropy is not None:
-        share = config.loss.token_share
+        share = algorithm.token_share
         kept = [high_entropy(old.entropy, mask & part, share) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
 
-    by_rollout = config.loss.agg_scope == "rollout"
-    scopes = [torch.ones_like(mask[:, :1])] if by_rollout else parts
-    weights = _loss_weights(mask, scopes, algorithm.loss_agg_mode, max_tokens)
+    ptx = 0.0 if config.ptx is None else config.ptx.coef
+    weighed = (coefficients.kl, coefficients.ppo_kl, coefficients.entropy, ptx)
     return Experience(
         groups=tuple(scored),
         completion_mask=mask,
         advantages=advantages,
-        loss_weights=weights * len(parts) if by_rollout else weights,
+        loss_weights=_loss_weights(mask, parts, algorithm, max_tokens),
         learning=_learning(advantages, chosen, parts, len(scored[0].rewards), algorithm),
         mini_batches=len(parts),
         mini_batch_of=mini_batch,
-        coefficients=LossCoefficients(
-            coefficients.kl,
-            coefficients.ppo_kl,
-            coefficients.entropy,
-            0.0 if config.ptx is None else config.ptx.coef,
-        ),
+        coefficients=LossCoefficients(*weighed),
         old_logprobs=old.logprobs,
         ref_logprobs=old.ref_logprobs,
         critic=critic,
@@ -155,32 +140,27 @@ def build_experience(
 class _Old:
     """What the models say of the completions before the update; None where nothing asks for it."""
 
-    logprobs: torch.Tensor | None
-    entropy: torch.Tensor | None
-    ref_logprobs: torch.Tensor | None
-    values: torch.Tensor | None
-    final_values: torch.Tensor | None
+    logprobs: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    ref_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    final_values: torch.Tensor | None = None
 
 
-def _ask_models(
-    models: Models,
-    groups: Sequence[RolloutGroup],
-    algorithm: Algorithm,
-    config: AlgorithmConfig,
-) -> _Old:
+def _ask_models(models: Models, groups: Sequence[RolloutGroup], algorithm: Algorithm) -> _Old:
     """The policy's own log-probs need a forward pass only when several updates share the rollout,
     the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
     """
     policy, reference, critic = models.policy, models.reference, models.critic
-    ref_logprobs = None
+    config, ref_logprobs = algorithm.config, None
     if reference is not None and not isinstance(config.kl, KlFull):  # the update measures it
         ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = reference is not None and _rewards_kl(config)
+    kl_in_reward = reference is not None and algorithm.kl_in_reward
     logprobs = entropy = None
-    if config.loss.token_share < 1:
+    if algorithm.token_share < 1:
         scores = policy.scores(groups)
         logprobs, entropy = scores.logprobs, scores.entropy
-    elif config.has_several_updates or kl_in_reward or algorithm.policy_loss.choose is not None:
+    elif algorithm.needs_old_logprobs or kl_in_reward:
         logprobs = policy.logprobs(groups)
     values = final_values = None
     if critic is not None:
@@ -190,11 +170,6 @@ def _ask_models(
     return _Old(logprobs, entropy, ref_logprobs, values, final_values)
 
 
-def _rewards_kl(config: AlgorithmConfig) -> bool:
-    """Is the KL, or what a teacher says, a penalty in the reward?"""
-    return isinstance(config.advantage, DistillationAdvantage) or isinstance(config.kl, KlReward)
-
-
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]`` bool."""
     return torch.tensor([c.truncated for g in groups for c in g.completions])
@@ -202,17 +177,19 @@ def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
 
 def _loss_weights(
     mask: torch.Tensor,
-    scopes: Sequence[torch.Tensor],
-    loss_agg_mode: LossAggMode,
+    parts: Sequence[torch.Tensor],
+    algorithm: Algorithm,
     max_tokens: int | None,
 ) -> torch.Tensor:
-    """``[B, R]``: ``token_weights`` of the sequences of each scope by themselves."""
-    if len(scopes) == 1:
-        return token_weights(mask, loss_agg_mode, max_tokens)
+    """``[B, R]``: ``token_weights`` of those of each mini-batch, or of all sequences together."""
+    if algorithm.config.loss.agg_scope == "rollout":
+        return token_weights(mask, algorithm.loss_agg_mode, max_tokens) * len(parts)
+    if len(parts) == 1:
+        return token_weights(mask, algorithm.loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
-    for scope in scopes:
-        rows = scope[:, 0]
-        weights[rows] = token_weights(mask[rows], loss_agg_mode, max_tokens)
+    for part in parts:
+        rows = part[:, 0]
+        weights[rows] = token_weights(mask[rows], algorithm.loss_agg_mode, max_tokens)
     return weights
 
 
@@ -247,7 +224,15 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
-def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
+def _advantage_inputs(
+    scored: Sequence[ScoredGroup],
+    mask: torch.Tensor,
+    old: _Old,
+    algorithm: Algorithm,
+    kl_coef: float,
+    reward_weights: Mapping[str, float],
+) -> AdvantageInputs:
+    rows = [s.rewards for s in scored]
     sizes = {len(s.rewards): s.group.prompt.sample.id for s in scored}
     if len(sizes) > 1:
         listed = ", ".join(f"{size} of sample '{id_}'" for size, id_ in sizes.items())
@@ -255,27 +240,23 @@ def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
             f"the groups of a step have different numbers of completions: {listed}; every prompt "
             "needs rollout.n of them, so look at the rollout engine"
         )
-
-
-def _advantage_inputs(
-    scored: Sequence[ScoredGroup],
-    mask: torch.Tensor,
-    old: _Old,
-    config: AlgorithmConfig,
-    kl_coef: float,
-    reward_weights: Mapping[str, float],
-) -> AdvantageInputs:
-    rows = [s.rewards for s in scored]
     rewards, valid = reward_matrix(rows)
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
-    step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    step_rewards = step_ends = None
+    if algorithm.advantage.step_supervision:
+        step_rewards, step_ends = _step_rewards(scored, mask.shape)
     kl_penalty = torch.zeros(1).expand(mask.shape)
-    if _rewards_kl(config) and old.ref_logprobs is not None:
+    if algorithm.kl_in_reward and old.ref_logprobs is not None:
         assert old.logprobs is not None
-        estimate = ESTIMATORS[sampled_estimator(config)]
+        estimate = ESTIMATORS[algorithm.kl_estimator]
         kl_penalty = kl_coef * estimate(old.logprobs, old.ref_logprobs)
-    return AdvantageInputs(
+    # [F, G, n]: of each reward function, 0 without a valid reward
+    components = [
+        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
+        for name in reward_weights
+    ]
+    inputs = AdvantageInputs(
         rewards=rewards,
         valid=valid,
         mask=mask,
@@ -286,33 +267,127 @@ def _advantage_inputs(
         step_ends=step_ends,
         values=None if old.values is None else old.values * mask,
         final_values=old.final_values,
-        components=component_matrix(rows, list(reward_weights)),
+        components=torch.tensor(components, dtype=torch.float32),
         weights=torch.tensor(list(reward_weights.values())),
     )
-
-
-def component_matrix(rows: Sequence[Sequence[Reward]], names: Sequence[str]) -> torch.Tensor:
-    """``[F, G, n]``: the unweighted values of these reward functions; 0 without a valid reward."""
-    values = [
-        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
-        for name in names
-    ]
-    return torch.tensor(values, dtype=torch.float32)
+    if not algorithm.scales_rewards:
+        return inputs
+    return scaled_rewards(inputs, algorithm.config, algorithm.reward_state)
 
 
 def _step_rewards(
     scored: Sequence[ScoredGroup], shape: torch.Size
-) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``[B, R]`` each: rewards at the tokens that end steps, and True at these tokens.
 
     Rewards of steps that end at the same token add up.
     """
-    rows = [steps for s in scored for steps in s.steps or ()]
-    if not rows:
-        return None, None
     rewards, ends = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    for row, steps in enumerate(rows):
+    for row, steps in enumerate(steps for s in scored for steps in s.steps or ()):
         for token, reward in steps:
             rewards[row, token] += reward
             ends[row, token] = True
     return rewards, ends
+
+
+def without_gaps(
+    compute: Callable[[AdvantageInputs], torch.Tensor],
+    inputs: AdvantageInputs,
+    sampled: torch.Tensor,
+) -> torch.Tensor:
+    """``compute(inputs)`` ``[B, R]``, as if tokens of an environment were not there.
+
+    What it answered is not an action of the policy. So the return of a token, its discount and its
+    temporal difference go on at the policy's next token, as if nothing stood between.
+
+    Args:
+        sampled: ``[B, R]`` bool, the policy's tokens. They are moved to the beginning of each row,
+            and what is computed is moved back.
+    """
+    if not (~sampled[:, :-1] & sampled[:, 1:]).any():
+        return compute(inputs)
+    order = (~sampled).long().argsort(dim=1, stable=True)
+    values = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
+    moved: dict[str, Any] = {
+        name: value.gather(1, order)
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.shape == order.shape
+    }
+    of_moved = compute(replace(inputs, **moved))
+    return torch.zeros_like(of_moved).scatter(1, order, of_moved)
+
+
+def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
+    """``[B, R]`` bool: sampled tokens after the first picture that an environment showed.
+
+    None where none was shown.
+    """
+    completions = [c for g in groups for c in g.completions]
+    if not any(c.spans and c.media for c in completions):
+        return None
+    mask = torch.zeros_like(length_mask([len(c.token_ids) for c in completions]))
+    for row, completion in zip(mask, completions, strict=True):
+        if completion.media:
+            start = _first_picture(completion)
+            row[start : len(completion.token_ids)] = sampled_mask(completion)[start:]
+    return mask
+
+
+def _first_picture(completion: Completion) -> int:
+    """The tokens before the span of the first picture."""
+    before = 0
+    for span in completion.spans:
+        if span.media:
+            break
+        before += span.tokens
+    return before
+
+
+COUNT, MEAN, SQUARES = "rewards/count", "rewards/mean", "rewards/squares"
+
+
+def scaled_rewards(
+    x: AdvantageInputs, config: AlgorithmConfig, state: dict[str, float]
+) -> AdvantageInputs:
+    """With the rewards of completions, the greedy ones too, scaled as the configuration says.
+
+    ``clip((r - mean) / (std + eps), low, high)``, or one of the two (arXiv 2307.04964: reward
+    normalization and clipping).
+
+    Args:
+        state: The moments of all rewards before; this batch's are added.
+    """
+    rewards, greedy = x.rewards, x.greedy
+    if config.normalize_rewards:
+        add_rewards(state, rewards[x.valid])
+        rewards = torch.where(x.valid, normalised(rewards, state), 0.0)
+        greedy = None if greedy is None else normalised(greedy, state)
+    if config.reward_clip_range is not None:
+        low, high = config.reward_clip_range
+        rewards = rewards.clamp(low, high)
+        greedy = None if greedy is None else greedy.clamp(low, high)
+    return replace(x, rewards=rewards, greedy=greedy)
+
+
+def add_rewards(state: dict[str, float], rewards: torch.Tensor) -> None:
+    """Add ``[N]`` rewards to the running count, mean and sum of squared differences from it.
+
+    The parallel form of Welford's algorithm (Chan, Golub and LeVeque 1979).
+    """
+    if len(rewards) == 0:
+        return
+    before, mean = state.get(COUNT, 0.0), state.get(MEAN, 0.0)
+    values = rewards.double()
+    gap = float(values.mean()) - mean
+    total = before + len(values)
+    squares = float((values - values.mean()).square().sum())
+    state[SQUARES] = state.get(SQUARES, 0.0) + squares + gap**2 * before * len(values) / total
+    state[MEAN] = mean + gap * len(values) / total
+    state[COUNT] = total
+
+
+def normalised(rewards: torch.Tensor, state: dict[str, float], eps: float = 1e-6) -> torch.Tensor:
+    """``(r - mean) / (std + eps)``, the sample deviation of all rewards so far."""
+    freedom = max(state.get(COUNT, 0.0) - 1, 1.0)
+    deviation = (state.get(SQUARES, 0.0) / freedom) ** 0.5
+    return (rewards - state.get(MEAN, 0.0)) / (deviation + eps)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,8 +25,7 @@ from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.load_model import LoadModel, load_here
-from mmr1.trainer.models.loading import build_packed_model
+from mmr1.trainer.models.loading import LoadModel, build_packed_model, load_here
 from mmr1.trainer.models.scalar_model import (
     HEAD_FILE,
     PackedScalarModel,
@@ -33,7 +33,6 @@ from mmr1.trainer.models.scalar_model import (
     is_scalar_model,
     supervision_of,
 )
-from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
@@ -256,3 +255,35 @@ class ProcessRewardModel:
         """The same groups with their ``steps``; a step's reward is its chance."""
         steps = iter(self.steps([s.group for s in scored]))
         return [replace(s, steps=tuple(next(steps) for _ in s.group.completions)) for s in scored]
+
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def step_ends(text: str, separator: str) -> list[int]:
+    """The number of characters up to the end of each step; blank steps do not count.
+
+    >>> step_ends("one.\\n\\ntwo.", "\\n\\n")
+    [4, 10]
+    """
+    ends, start = [], 0
+    for step in text.split(separator):
+        end = start + len(step)
+        if step.strip():
+            ends.append(end)
+        start = end + len(separator)
+    return ends
+
+
+def token_at(completion: Completion, end: int, decode: Decode) -> int:
+    """Index of the first token with which the text reaches ``end`` characters.
+
+    A step that ends with the text takes the end-of-sequence token with it.
+
+    Args:
+        decode: Token ids to text, special tokens left out.
+    """
+    ids = completion.token_ids.tolist()
+    if end >= len(completion.text):
+        return len(ids) - 1
+    return bisect_left(range(len(ids)), end, key=lambda i: len(decode(ids[: i + 1])))

@@ -12,7 +12,7 @@ import numpy as np
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import kept, measured
 from mmr1.rewards import CompositeReward, RewardItem
-from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
+from mmr1.rewards.composite import refuse_too_many_invalid, tell_invalid
 from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
 from mmr1.types import Completion, Reward, RolloutGroup, Sample, ScoredGroup, Span, Status

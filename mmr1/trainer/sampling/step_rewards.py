@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from mmr1.config import Config, ProcessAdvantage
 from mmr1.registry import Registry
-from mmr1.trainer.sampling.reward_models import GroupValues, ProcessRewardModel
-from mmr1.trainer.sampling.step_ends import token_at
+from mmr1.trainer.sampling.reward_models import GroupValues, ProcessRewardModel, token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.families.family import ModelFamily
 

@@ -133,7 +133,7 @@ def weighed(
     policy = LocalPolicy(packed, algorithm, optimizer, passes=1)
     questions = []
     for rate, group in zip(rates, groups, strict=True):
-        experience = build_experience([group], algorithm, config.algorithm, Models(policy))
+        experience = build_experience([group], algorithm, Models(policy))
         weight = float(experience.advantages[:, 0].abs().sum())  # equal over a completion
         questions.append(Question(rate, weight, policy.update(experience)["grad_norm"]))
     return questions

@@ -18,8 +18,7 @@ from mmr1.config.file import load_config
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.terms import completion_means
+from mmr1.trainer.algorithms.algorithm import LossInputs, completion_means
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     SampledGroups,
@@ -73,7 +72,6 @@ def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = Non
     return build_experience(
         groups,
         build_algorithm(config),
-        config,
         Models(Fixed(-1.0), reference, critic=critic),
         max_tokens=8,
     )
@@ -134,7 +132,6 @@ def test_kl_in_the_reward_is_taken_off_once():
     batch = build_experience(
         [scored([1, 3], [1.0, 0.0])],
         build_algorithm(config),
-        config,
         Models(Fixed(-1.0), Fixed(-1.5)),
     )
     assert batch.advantages[0, 0].item() == pytest.approx(1.1)
@@ -157,7 +154,7 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
     for masked, of in ((False, group), (True, cut)):
         config = AlgorithmConfig(name=name, mask_truncated_completions=masked, kl=kl)
         batch = build_experience(
-            [of], build_algorithm(config), config, Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
+            [of], build_algorithm(config), Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
         )
         advantages.append(batch.advantages)
     assert advantages[0][0, 0] == advantages[1][0, 0] != 0
@@ -269,7 +266,7 @@ def test_each_reward_function_can_be_normalised_by_itself():
     )
     weights = {"right": 1.0, "overlong": 0.5}
     batch = build_experience(
-        groups, build_algorithm(config), config, Models(Fixed(-1.0)), reward_weights=weights
+        groups, build_algorithm(config), Models(Fixed(-1.0)), reward_weights=weights
     )
     # In the group +-0.5 / sqrt(0.5); the batch is +-a, 0, 0 of deviation a sqrt(2 / 3).
     expected = (3 / 2) ** 0.5
@@ -310,7 +307,7 @@ def test_rewards_are_normalised_by_all_so_far():
             algorithm = build_algorithm(config)
             algorithm.load_state_dict(state)
         groups = [scored([1, 1], row) for row in step]
-        batch = build_experience(groups, algorithm, config, Models(Fixed(0)))
+        batch = build_experience(groups, algorithm, Models(Fixed(0)))
         valid = [reward for row in step for reward in row if reward is not None]
         seen += valid
         mean, deviation = statistics.fmean(seen), statistics.stdev(seen)
@@ -335,7 +332,7 @@ def test_reinforce_discounts_by_the_tokens_to_come():
     """``gamma ** (tokens after) (r - b)``, the baseline the mean 0.5."""
     config = AlgorithmConfig(name="reinforce", advantage={"gamma": 0.5})
     batch = build_experience(
-        [scored([3, 1], [1.0, 0.0])], build_algorithm(config), config, Models(Fixed(0))
+        [scored([3, 1], [1.0, 0.0])], build_algorithm(config), Models(Fixed(0))
     )
     assert batch.advantages.tolist() == [[0.125, 0.25, 0.5], [-0.5, 0.0, 0.0]]
 
@@ -357,7 +354,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
         config = AlgorithmConfig(name="reinforce", advantage={"baseline": baseline})
         algorithm = build_algorithm(config)
         for group, row in zip(batches, advantages, strict=True):
-            batch = build_experience([group], algorithm, config, Models(Fixed(0)))
+            batch = build_experience([group], algorithm, Models(Fixed(0)))
             assert batch.advantages.flatten().tolist() == row
     assert algorithm.advantage.state == {}  # the batch's own mean needs none
 
@@ -365,9 +362,9 @@ def test_reinforce_with_the_plain_mean_as_baseline():
 def test_reinforce_remembers_its_baseline():
     config = AlgorithmConfig(name="reinforce")
     algorithm = build_algorithm(config)
-    first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, config, Models(Fixed(0)))
+    first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, Models(Fixed(0)))
     assert first.advantages.flatten().tolist() == [0.5, -0.5]
-    second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Models(Fixed(0)))
+    second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, Models(Fixed(0)))
     assert second.advantages.flatten().tolist() == [1.5, -0.5]
     assert algorithm.advantage.state == {"baseline": pytest.approx(0.55), "rewards": 4}
 
@@ -553,9 +550,7 @@ def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     keys = {"advantage": f"{path}:median_baseline", "loss": f"{path}:log_prob"}
     config = Config(model={"path": "a"}, algorithm=keys).algorithm
     algorithm = build_algorithm(config)
-    batch = build_experience(
-        [scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, config, Models(Fixed(-1.0))
-    )
+    batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, Models(Fixed(-1.0)))
     assert batch.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
     loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
     torch.testing.assert_close(loss, batch.advantages)

@@ -164,7 +164,6 @@ def experience_of(scored: list[ScoredGroup], config: AlgorithmConfig, policy) ->
     return build_experience(
         complete(scored),
         build_algorithm(config),
-        config,
         Models(
             policy,
             None if config.reference is None else Given(-6.0),
@@ -245,7 +244,7 @@ def test_the_state_of_both_is_kept(parts):
     keys = {"type": "reinforce", "normalize_rewards": True}
     config = AlgorithmConfig(advantage=keys, loss="clip_cov", ppo_epochs=2)
     algorithm = build_algorithm(config)
-    build_experience(parts[3], algorithm, config, Models(Given(-6.5)))
+    build_experience(parts[3], algorithm, Models(Given(-6.5)))
     state = algorithm.state_dict()
     assert state["loss"] == {"mini_batches": 1.0}
     assert state["rewards"]["rewards/count"] == 12
@@ -253,7 +252,7 @@ def test_the_state_of_both_is_kept(parts):
     resumed = build_algorithm(config)
     resumed.load_state_dict(state)
     once, again = (
-        build_experience(parts[3], each, config, Models(Given(-6.5))).advantages
+        build_experience(parts[3], each, Models(Given(-6.5))).advantages
         for each in (algorithm, resumed)
     )
     assert torch.equal(once, again)

@@ -13,7 +13,7 @@ from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm, kl, losses
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.coefficients import Coefficients, adapted_entropy_coefficient
+from mmr1.trainer.algorithms.kl import Coefficients, adapted_entropy_coefficient
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
     groups = [scored([1, 3], [1.0, 0.0]), scored([2, 2], [0.5, 0.5])]
     settings = AlgorithmConfig(name=name, **config)
     algorithm = build_algorithm(settings)
-    batch = build_experience(groups, algorithm, settings, Models(None))
+    batch = build_experience(groups, algorithm, Models(None))
     inputs = LossInputs(
         logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), batch.completion_mask
     )
@@ -451,7 +451,7 @@ def test_a_penalty_in_the_reward_is_k1_unless_it_is_set():
 def test_a_truncated_completion_is_kept_or_masked(mask_truncated_completions, tokens):
     config = AlgorithmConfig(mask_truncated_completions=mask_truncated_completions)
     group = scored([1, 3], [1.0, 0.0], truncated=1)
-    batch = build_experience([group], build_algorithm(config), config, Models(None))
+    batch = build_experience([group], build_algorithm(config), Models(None))
     assert int(batch.completion_mask.sum()) == tokens
     assert (batch.advantages[~batch.completion_mask] == 0).all()
     assert batch.advantages[0, 0] > 0  # the truncated one is still in the baseline
@@ -462,7 +462,7 @@ def test_an_invalid_reward_trains_nothing():
     group = scored([2, 2, 2], [1.0, 0.0, 0.0])
     rewards = (*group.rewards[:2], Reward(None, Status.TIMEOUT, error="too slow"))
     batch = build_experience(
-        [ScoredGroup(group.group, rewards)], build_algorithm(config), config, Models(None)
+        [ScoredGroup(group.group, rewards)], build_algorithm(config), Models(None)
     )
     assert not batch.completion_mask[2].any()
     assert batch.advantages[0, 0] == -batch.advantages[1, 0] > 0

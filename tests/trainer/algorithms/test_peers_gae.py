@@ -19,7 +19,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens
+from mmr1.trainer.sampling.experience import without_gaps
 
 Rows = list[list[float]]
 WIDTH = 9
@@ -57,12 +57,9 @@ def ours(batch: Batch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         kl_penalty=torch.tensor(batch.penalties) * mask,
         values=torch.tensor(batch.values) * mask,
     )
-    sampled = SampledTokens(mask)
-    inputs = sampled.of(inputs)
     assert advantage.returns is not None
-    found = (advantage.of_tokens(inputs), advantage.returns(inputs))
-    advantages, returns = map(sampled.spread, found)
-    return advantages, returns
+    advantages = without_gaps(advantage.of_tokens, inputs, mask)
+    return advantages, without_gaps(advantage.returns, inputs, mask)
 
 
 def lengths_mask() -> torch.Tensor:

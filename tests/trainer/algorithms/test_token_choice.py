@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm, token_choice
+from mmr1.trainer.algorithms import build_algorithm, losses
 from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
 from mmr1.trainer.distributed.ray_policy import select_groups
+from mmr1.trainer.forward.micro_batches import rows_of
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.loop import first_advantages
-from mmr1.trainer.models import mini_batches
 from tests.trainer.models.test_mini_batches import recorded
 from tests.trainer.models.test_policy import assert_close, experience, policy
 
@@ -53,12 +53,12 @@ def places(chosen: torch.Tensor) -> set[tuple[int, int]]:
 def test_kl_cov_takes_the_tokens_of_the_highest_covariance(seed, ratio):
     x = tokens(seed)
     plain = plain_covariances(x)
-    actual = token_choice.covariances(x.logprobs, x.advantages, x.mask)
+    actual = losses.covariances(x.logprobs, x.advantages, x.mask)
     for place, covariance in plain.items():
         assert float(actual[place]) == pytest.approx(covariance)
     count = max(1, math.floor(ratio * len(plain)))
     expected = sorted(plain, key=plain.__getitem__, reverse=True)[:count]
-    assert places(token_choice.kl_cov(actual, ratio)) == set(expected)
+    assert places(losses.kl_cov(actual, ratio)) == set(expected)
 
 
 @settings(deadline=None, max_examples=30)
@@ -66,19 +66,19 @@ def test_kl_cov_takes_the_tokens_of_the_highest_covariance(seed, ratio):
 def test_clip_cov_draws_among_the_tokens_within_its_bounds(seed):
     x = tokens(seed)
     plain = plain_covariances(x)
-    covariance = token_choice.covariances(x.logprobs, x.advantages, x.mask)
+    covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
     within = {place for place, value in plain.items() if 0.5 < value < 3}
-    drawn = places(token_choice.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
+    drawn = places(losses.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
     assert drawn <= within
     assert len(drawn) == min(len(within), max(1, math.floor(0.1 * len(plain))))
-    assert drawn == places(token_choice.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
+    assert drawn == places(losses.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
 
 
 def test_clip_cov_draws_every_token_equally_often():
     x = tokens(1)
-    covariance = token_choice.covariances(x.logprobs, x.advantages, x.mask)
+    covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
     within = (covariance > 0) & (covariance < 100)
-    draws = [token_choice.clip_cov(covariance, 0.1, 0.0, 100.0, seed) for seed in range(1000)]
+    draws = [losses.clip_cov(covariance, 0.1, 0.0, 100.0, seed) for seed in range(1000)]
     often = torch.stack(draws).sum(0)[within] / 1000
     expected = int(draws[0].sum()) / int(within.sum())
     assert (often - expected).abs().max() < 5 * math.sqrt(expected * (1 - expected) / 1000)
@@ -90,10 +90,10 @@ def test_high_entropy_is_above_trls_quantile(seed, share):
     x = tokens(seed)
     entropy = -x.logprobs
     threshold = torch.quantile(entropy[x.mask], 1 - share)
-    kept = token_choice.high_entropy(entropy, x.mask, share)
+    kept = losses.high_entropy(entropy, x.mask, share)
     assert torch.equal(kept, x.mask & (entropy >= threshold - 1e-12))
     nothing = torch.zeros_like(x.mask)
-    assert not token_choice.high_entropy(entropy, nothing, share).any()
+    assert not losses.high_entropy(entropy, nothing, share).any()
 
 
 def loss_inputs(name: str, **loss: float) -> tuple[AlgorithmConfig, LossInputs, torch.Tensor]:
@@ -147,7 +147,7 @@ def test_the_policy_loss_learns_from_the_tokens_of_high_entropy(parts, size, bud
     plain = build_advantages(parts)
     naive = naive_scores(parts, model)
     for step, gradient in enumerate(gradients):
-        rows = mini_batches.rows_of(batch.groups, batch.mini_batch_of, step)
+        rows = rows_of(batch.groups, batch.mini_batch_of, step)
         mask = batch.completion_mask & rows[:, None]
         threshold = torch.quantile(naive.entropy.detach()[mask], 0.8)
         loss, learnt = torch.zeros(()), 0
@@ -176,7 +176,7 @@ def test_tokens_are_compared_over_all_ranks(parts):
     batch = experience(parts, config, own)
     assert batch.chosen is not None
     for step in range(2):
-        rows = mini_batches.rows_of(batch.groups, batch.mini_batch_of, step)
+        rows = rows_of(batch.groups, batch.mini_batch_of, step)
         x = UpdateTokens(
             batch.old_logprobs, batch.advantages, batch.completion_mask & rows[:, None]
         )

@@ -108,7 +108,7 @@ def weights(name: str) -> KeptSource:
 
 @dataclass
 class Linked:
-    """``RankWeights`` that are sent from this process."""
+    """``SentWeights`` that are sent from this process."""
 
     link: EngineLink
     source: KeptSource

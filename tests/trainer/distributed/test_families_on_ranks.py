@@ -16,7 +16,7 @@ from mmr1.config import ModelConfig
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
-from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import whole
 from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart

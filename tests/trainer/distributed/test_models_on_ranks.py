@@ -117,7 +117,6 @@ def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> 
     batch = build_experience(
         scored,
         build_algorithm(config.algorithm),
-        config.algorithm,
         Models(models.policy, models.reference, critic=models.critic),
     )
     if case != "demonstrations":

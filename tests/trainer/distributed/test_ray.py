@@ -657,9 +657,7 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
         ]
         algorithm = build_algorithm(two.algorithm)
         reference = cluster.reference
-        batch = build_experience(
-            scored, algorithm, two.algorithm, Models(cluster.policy, reference)
-        )
+        batch = build_experience(scored, algorithm, Models(cluster.policy, reference))
 
         def on_ranks():
             return cluster.policy._policy.gather(LocalPolicy.weights)

@@ -20,13 +20,13 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from mmr1.config import ModelConfig, OptimizerConfig
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.state import (
+    Digests,
     load_snapshot,
     model_snapshot,
     save_progress,

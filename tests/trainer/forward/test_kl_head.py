@@ -76,7 +76,7 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     actual = caught_gradient(own, optimizer)
     policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
-    batch = build_experience(scored, algorithm, config, Models(policy, reference))
+    batch = build_experience(scored, algorithm, Models(policy, reference))
     assert batch.ref_logprobs is None
     batch.advantages.zero_()  # leaves the KL alone
     stats = policy.update(batch)
@@ -104,7 +104,7 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
     optimizer = Optimizer(own, OptimizerConfig(lr=0.01, scheduler={"warmup_steps": 0}), 10)
     policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     kl = [
-        policy.update(build_experience(scored, algorithm, config, Models(policy, reference)))["kl"]
+        policy.update(build_experience(scored, algorithm, Models(policy, reference)))["kl"]
         for _ in range(2)
     ]
     assert kl[0] == pytest.approx(0, abs=1e-6) != kl[1]

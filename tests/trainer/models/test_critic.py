@@ -16,15 +16,11 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance, fit_line
+from mmr1.trainer.models.loading import load_scalar_model
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.scalar_model import (
-    PackedScalarModel,
-    ScalarModel,
-    load_scalar_model,
-    scalar_snapshot,
-)
+from mmr1.trainer.models.scalar_model import PackedScalarModel, ScalarModel, scalar_snapshot
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
@@ -81,13 +77,12 @@ def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
 
 
 def ppo(**advantage):
-    config = AlgorithmConfig(name="ppo", advantage=advantage)
-    return config, build_algorithm(config)
+    return build_algorithm(AlgorithmConfig(name="ppo", advantage=advantage))
 
 
 def experience(parts, own: LocalCritic, **settings):
-    config, algorithm = ppo(**settings)
-    return build_experience(parts[3], algorithm, config, Models(Fixed(-6.0), critic=own))
+    algorithm = ppo(**settings)
+    return build_experience(parts[3], algorithm, Models(Fixed(-6.0), critic=own))
 
 
 def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
@@ -99,9 +94,9 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     caught: dict[str, torch.Tensor] = {}
     model = own._scalar_model.model
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         caught.update({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
     own.optimizer.steps_taken = 1  # not the first, before which the head is moved
@@ -137,8 +132,8 @@ def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
     assert own.final_values([s.group for s in parts[3]]).tolist() == pytest.approx(ends, abs=1e-5)
     returns = []
     for bootstrap in (False, True):
-        config, algorithm = ppo(gamma=0.9, lam=1.0, critic={"bootstrap_truncated": bootstrap})
-        batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
+        algorithm = ppo(gamma=0.9, lam=1.0, critic={"bootstrap_truncated": bootstrap})
+        batch = build_experience(groups, algorithm, Models(Fixed(-6.0), critic=own))
         returns.append(batch.critic.returns)
     length = len(cut[1].token_ids)
     more = [0.9 ** (length - t) * ends[1] for t in range(length)]
@@ -149,14 +144,14 @@ def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
 
 def test_ppos_advantages_by_hand():
     # Two completions of 2 and 1 tokens, rewards 1 and 0, values 0.5 and 0.25 throughout.
-    config, algorithm = ppo(gamma=1.0, lam=0.5)
+    algorithm = ppo(gamma=1.0, lam=0.5)
 
     class Half:
         def values(self, groups):
             return torch.tensor([[0.5, 0.5], [0.25, 0.25]])
 
     batch = build_experience(
-        [scored([2, 1], [1.0, 0.0])], algorithm, config, Models(Fixed(-1.0), critic=Half())
+        [scored([2, 1], [1.0, 0.0])], algorithm, Models(Fixed(-1.0), critic=Half())
     )
     # deltas: 0, 0.5 | -0.25; A = 0 + 0.5 * 0.5, 0.5 | -0.25; returns A + V.
     raw = torch.tensor([[0.25, 0.5], [-0.25, 0.0]])
@@ -177,7 +172,7 @@ def test_the_kl_penalty_is_a_reward_of_its_token():
 
     groups = [scored([3], [1.0])]
     batch = build_experience(
-        groups, build_algorithm(config), config, Models(Fixed(-1.0), Fixed(-1.5), critic=Zero())
+        groups, build_algorithm(config), Models(Fixed(-1.0), Fixed(-1.5), critic=Zero())
     )
     # k1 = 0.5 per token, 0.05 with its coefficient; what is still to come at each token.
     torch.testing.assert_close(batch.critic.returns, torch.tensor([[0.85, 0.90, 0.95]]))
@@ -199,10 +194,10 @@ def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
     rewards = [float(i % 2) for i in range(len(group.completions))]
     groups = [ScoredGroup(group, tuple(Reward(reward) for reward in rewards))]
     own = critic(parts, lr=lr, clip=None, lora=lora, std=0.0)
-    config, algorithm = ppo(lam=1.0)
+    algorithm = ppo(lam=1.0)
     history = []
     for _ in range(40):
-        batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
+        batch = build_experience(groups, algorithm, Models(Fixed(-6.0), critic=own))
         history.append(own.update(batch))
     first, last = history[0], history[-1]
     returns = batch.critic.returns[batch.completion_mask]

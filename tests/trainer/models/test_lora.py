@@ -48,9 +48,7 @@ class Adapted:
         self.config, self.algorithm = config, algorithm
 
     def update(self) -> dict[str, float]:
-        batch = build_experience(
-            self.scored, self.algorithm, self.config, Models(self.policy, self.reference)
-        )
+        batch = build_experience(self.scored, self.algorithm, Models(self.policy, self.reference))
         return self.policy.update(batch)
 
 

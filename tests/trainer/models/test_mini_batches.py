@@ -28,12 +28,12 @@ def recorded(own, model) -> Gradients:
     """The gradient of every optimizer step to come; no step is taken."""
     gradients: Gradients = []
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         gradients.append(
             {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
         )
         own.optimizer.zero_grad()
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
     return gradients
@@ -75,7 +75,7 @@ def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     gradients: Gradients = []
     step = own.optimizer.step
 
-    def watched() -> float:
+    def watched() -> dict[str, float]:
         gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
         moved.append(copy.deepcopy(model))
         return step()

@@ -71,7 +71,7 @@ def test_a_text_teaches_the_projector_nothing(tiny_model, parts):
     algorithm = build_algorithm(config)
     policy = LocalPolicy(packed, algorithm, Optimizer(model, OptimizerConfig(), 1), 1)
     scored = ScoredGroup(answered, (Reward(1.0), Reward(0.0)))
-    stats = policy.update(build_experience([scored], algorithm, config, Models(policy)))
+    stats = policy.update(build_experience([scored], algorithm, Models(policy)))
     assert stats["grad_norm"] == 0
     assert stats["entropy"] > 0
 

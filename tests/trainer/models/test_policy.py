@@ -10,10 +10,10 @@ import torch
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.forward.micro_batches import rows_of
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
-from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
@@ -33,7 +33,7 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
-    return build_experience(parts[3], build_algorithm(config), config, Models(own, reference))
+    return build_experience(parts[3], build_algorithm(config), Models(own, reference))
 
 
 def gradients_of_update(parts, config, budget=10_000, reference=None):
@@ -41,9 +41,9 @@ def gradients_of_update(parts, config, budget=10_000, reference=None):
     own, model = policy(parts, config, budget)
     caught: dict[str, torch.Tensor] = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
     stats = own.update(experience(parts, config, own, reference))
@@ -111,9 +111,9 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     seen: list[int] = []
     token_scores = PackedModel.token_scores
 
-    def counting(self, batch):
+    def counting(self, batch, reference=None):
         seen.append(len(batch.groups))
-        return token_scores(self, batch)
+        return token_scores(self, batch, reference)
 
     monkeypatch.setattr(PackedModel, "token_scores", counting)
     gradients_of_update(parts, AlgorithmConfig())

@@ -64,9 +64,7 @@ def test_adapters_learn_on_a_base_in_4_bits(parts, base, tmp_path, freeze_vision
     before = {n: p.detach().clone() for n, p in models.model.named_parameters()}
     for _ in range(2):
         algorithm = build_algorithm(own.algorithm)
-        batch = build_experience(
-            scored, algorithm, own.algorithm, Models(models.policy, models.reference)
-        )
+        batch = build_experience(scored, algorithm, Models(models.policy, models.reference))
         assert models.policy.update(batch)["grad_norm"] > 0
     changed = {n for n, p in models.model.named_parameters() if not torch.equal(p, before[n])}
     assert changed == {n for n in before if ".lora_" in n}

@@ -19,7 +19,7 @@ from PIL import Image
 from mmr1.config.file import load_config
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.served_reference import ReferenceServerError, ServedReference
+from mmr1.trainer.models.reference import ReferenceServerError, ServedReference
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 from tests.trainer.test_train import rl

@@ -49,13 +49,12 @@ from mmr1.trainer.offline.dpo import (
     with_unrelated,
 )
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
-from mmr1.trainer.offline.judged import NoPreferencesError, judged
 from mmr1.trainer.offline.reward_model import (
     bradley_terry,
     pairs_right,
     reward_model_step,
 )
-from mmr1.trainer.offline.rounds import Rounds
+from mmr1.trainer.offline.rounds import NoPreferencesError, Rounds, judged
 from mmr1.trainer.offline.training import Records
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -92,10 +91,10 @@ def caught_gradient(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, t
     """Filled with the accumulated gradient when the optimizer is asked to step."""
     caught: dict[str, torch.Tensor] = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         trained = {n: p for n, p in model.named_parameters() if p.grad is not None}
         caught.update({n: p.grad.clone() for n, p in trained.items()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     optimizer.step = step  # type: ignore[method-assign]
     return caught

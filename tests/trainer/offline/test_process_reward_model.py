@@ -12,8 +12,8 @@ from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config, OptimizerConfig
 from mmr1.config.file import load_config
+from mmr1.data.preferences import labelled_steps
 from mmr1.data.responses import group_of_responses
-from mmr1.data.steps import labelled_steps
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.models.optimizer import Optimizer
@@ -23,8 +23,7 @@ from mmr1.trainer.offline.reward_model import (
     process_step,
     run_reward_model,
 )
-from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.step_ends import step_ends, token_at
+from mmr1.trainer.sampling.reward_models import reward_models, step_ends, token_at
 from mmr1.trainer.train import run_training
 from mmr1.types import Sample, Status
 from tests.jsonl import read_jsonl

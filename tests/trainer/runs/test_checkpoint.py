@@ -18,21 +18,20 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 from mmr1.config import ModelConfig, OptimizerConfig
-from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.state import Digests, WriteCheckpoint, model_snapshot
 from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
     DamagedCheckpointError,
+    DiskFullError,
     checkpoints,
     latest_valid_checkpoint,
     prune,
     verify_checkpoint,
     write_checkpoint,
 )
-from mmr1.trainer.runs.full_disk import DiskFullError
 
 FILES = {"config.json": b"{}", "training/state.json": b'{"step": 1}'}
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from mmr1.config.trainer import TrainerConfig
-from mmr1.trainer.models.digests import Digests
+from mmr1.trainer.models.state import Digests
 from mmr1.trainer.run import take_steps, to_the_end
-from mmr1.trainer.runs.checkpoint import Checkpoints, verify_checkpoint
-from mmr1.trainer.runs.full_disk import DiskFullError, append
+from mmr1.trainer.runs.checkpoint import Checkpoints, DiskFullError, append, verify_checkpoint
 from mmr1.trainer.runs.step import Step
 from tests.faults import faults_told
 

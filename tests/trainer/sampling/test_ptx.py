@@ -48,9 +48,9 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     batch = replace(batch, demonstrations=(demonstrations,), coefficients=coefficients)
     caught: dict[str, torch.Tensor] = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
     stats = own.update(batch)

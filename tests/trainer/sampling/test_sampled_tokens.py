@@ -16,8 +16,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.scalar_model import at_the_end
-from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.sampled_tokens import SampledTokens
+from mmr1.trainer.sampling.experience import Models, build_experience, without_gaps
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
@@ -60,12 +59,12 @@ def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
     policy = policy_of(own, media, config, budget)
     caught = {}
 
-    def step() -> float:
+    def step() -> dict[str, float]:
         caught.update({n: p.grad.clone() for n, p in own.named_parameters()})
-        return 0.0
+        return {"grad_norm": 0.0, "lr": 0.0}
 
     policy.optimizer.step = step
-    stats = policy.update(build_experience(scored, build_algorithm(config), config, Models(policy)))
+    stats = policy.update(build_experience(scored, build_algorithm(config), Models(policy)))
 
     plain = copy.deepcopy(model)
     counts = [sum(t for t in turns if isinstance(t, int)) for g in TURNS for turns in g]
@@ -102,7 +101,7 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     own = copy.deepcopy(model)
     config = AlgorithmConfig(name="rloo")
     policy = policy_of(own, media, config)
-    batch = build_experience(scored, build_algorithm(config), config, Models(policy))
+    batch = build_experience(scored, build_algorithm(config), Models(policy))
     batch = replace(batch, learning=torch.ones(len(batch.advantages), dtype=torch.bool))
     stats = policy.update(batch)
     gaps, after = [], []
@@ -161,10 +160,9 @@ def test_advantages_and_returns_are_those_without_the_environments_tokens(option
         kl_penalty=spread(without.kl_penalty, 9.0),
         values=spread(without.values, 9.0),
     )
-    tokens = SampledTokens(sampled)
     for compute in filter(None, (advantage.of_tokens, advantage.returns)):
         expected = (compute(without) * without.mask)[without.mask]
-        got = tokens.spread(compute(tokens.of(with_gaps)))
+        got = without_gaps(compute, with_gaps, sampled)
         torch.testing.assert_close(got[sampled], expected, atol=1e-6, rtol=0)
         assert expected.abs().max() > 0.1
 
@@ -172,5 +170,12 @@ def test_advantages_and_returns_are_those_without_the_environments_tokens(option
 def test_without_gaps_nothing_is_moved():
     mask = torch.arange(6) < torch.tensor([5, 3])[:, None]
     inputs = AdvantageInputs(torch.ones(2, 1), torch.ones(2, 1).bool(), mask, torch.zeros(2, 6))
-    assert SampledTokens(mask).of(inputs) is inputs
-    assert SampledTokens(mask).spread(inputs.kl_penalty) is inputs.kl_penalty
+    given = []
+
+    def compute(x):
+        given.append(x)
+        return x.kl_penalty
+
+    assert without_gaps(compute, inputs, mask) is inputs.kl_penalty
+    assert len(given) == 1
+    assert given[0] is inputs

@@ -12,7 +12,7 @@ from mmr1.config import SamplingConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
+from mmr1.trainer.sampler import sample_shuffled
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache

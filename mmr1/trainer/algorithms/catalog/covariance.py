@@ -13,10 +13,9 @@ from dataclasses import replace
 import torch
 
 from mmr1.config import ClipCovLoss, KlCovLoss
-from mmr1.trainer.algorithms import losses, token_choice
-from mmr1.trainer.algorithms.algorithm import Loss, LossInputs, UpdateTokens
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.algorithm import Loss, LossInputs, UpdateTokens, clipped_loss
 from mmr1.trainer.algorithms.kl import absolute
-from mmr1.trainer.algorithms.terms import clipped_loss
 
 CLIP_COV_BOUNDS = (1.0, 5.0)
 """Clip-Cov draws among the tokens whose covariance lies between these."""
@@ -28,9 +27,9 @@ def build_clip_cov(section: ClipCovLoss) -> Loss:
 
     def choose(x: UpdateTokens) -> torch.Tensor:
         state["mini_batches"] += 1
-        covariance = token_choice.covariances(x.logprobs, x.advantages, x.mask)
+        covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
         seed = int(state["mini_batches"])
-        return token_choice.clip_cov(covariance, section.ratio, *CLIP_COV_BOUNDS, seed)
+        return losses.clip_cov(covariance, section.ratio, *CLIP_COV_BOUNDS, seed)
 
     def of_tokens(x: LossInputs) -> torch.Tensor:
         assert x.chosen is not None, "the loop chooses"
@@ -41,8 +40,8 @@ def build_clip_cov(section: ClipCovLoss) -> Loss:
 
 def build_kl_cov(section: KlCovLoss) -> Loss:
     def choose(x: UpdateTokens) -> torch.Tensor:
-        covariance = token_choice.covariances(x.logprobs, x.advantages, x.mask)
-        return token_choice.kl_cov(covariance, section.ratio)
+        covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
+        return losses.kl_cov(covariance, section.ratio)
 
     def penalty(x: LossInputs) -> torch.Tensor:
         assert x.chosen is not None, "the loop chooses"

@@ -13,8 +13,7 @@ from mmr1.config import (
     RlooAdvantage,
 )
 from mmr1.trainer.algorithms import advantages
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
-from mmr1.trainer.algorithms.terms import penalised, per_completion
+from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised, per_completion
 
 
 def build_grpo(section: GrpoAdvantage) -> Advantage:

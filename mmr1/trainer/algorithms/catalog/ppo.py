@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from mmr1.config import GspoLoss, PpoKlLoss, PpoLoss, SequencePpoLoss
 from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss
+from mmr1.trainer.algorithms.algorithm import Loss, clipped_loss, completion_means, completion_sums
 from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.algorithms.terms import clipped_loss, completion_means, completion_sums
 
 
 def build(section: PpoLoss) -> Loss:

@@ -6,8 +6,13 @@ import torch
 
 from mmr1.config import ReinforceAdvantage, ReinforceLoss
 from mmr1.trainer.algorithms import advantages, losses
-from mmr1.trainer.algorithms.algorithm import Advantage, Loss, LossInputs
-from mmr1.trainer.algorithms.terms import discounted, per_completion
+from mmr1.trainer.algorithms.algorithm import (
+    Advantage,
+    Loss,
+    LossInputs,
+    discounted,
+    per_completion,
+)
 
 MOMENTUM = 0.9
 """Of the moving average that is the baseline."""

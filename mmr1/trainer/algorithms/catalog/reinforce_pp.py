@@ -10,8 +10,7 @@ import torch
 
 from mmr1.config import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
 from mmr1.trainer.algorithms.advantages import reinforce_pp, reinforce_pp_baseline
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
-from mmr1.trainer.algorithms.terms import penalised
+from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised
 
 
 def build(section: ReinforcePpAdvantage) -> Advantage:

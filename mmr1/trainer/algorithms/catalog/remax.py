@@ -6,8 +6,7 @@ import torch
 
 from mmr1.config import RemaxAdvantage
 from mmr1.trainer.algorithms.advantages import remax
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
-from mmr1.trainer.algorithms.terms import penalised
+from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised
 
 
 def build(section: RemaxAdvantage) -> Advantage:

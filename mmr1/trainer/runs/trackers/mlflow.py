@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import strip
-from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
 PARAMETER_LENGTH = 500
 """Characters that MLflow stores of a parameter's value."""

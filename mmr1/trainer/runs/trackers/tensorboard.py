@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.trainer.runs.trackers.images import distinct, strip
-from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, distinct, strip
 
 IMAGES = 8
 """Distinct images logged per step, those of tools beside that of their prompt."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import strip
-from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
 
 class Trackio:

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import strip
-from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
 
 class Wandb:
