@@ -48,7 +48,8 @@ def run_estimate(
     if load is None:
         load, missing = measured_or_longest(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
-    needs, changes = estimate(config, load), advice(config, load, memory)
+    on_cpu = memory_gib is None and not torch.cuda.is_available()
+    needs, changes = estimate(config, load, on_cpu), advice(config, load, memory, on_cpu)
     console = Console(highlight=False, markup=False, emoji=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
@@ -173,6 +174,9 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
             continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
+    if not config.distributed:
+        both = sum(item.bytes for item in result.items)
+        table.append(("together", "they share this device", f"{both / GIB:.2f}"))
     if config.rollout.colocated:
         held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
