@@ -32,15 +32,13 @@ from mmr1.trainer.run import (
     Run,
     Steps,
     already_finished,
+    open_run,
     restore,
     snapshot,
     to_the_end,
     with_epochs,
 )
-from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
-from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.sampler import refuse_without_videos
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
@@ -173,14 +171,13 @@ def started(
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
-    every = log_completions_steps or config.trainer.log_completions_steps
-    with RunDirectory(config) as directory:
-        display = Display(config.trainer, directory, functions)
+    quarantines = inputs.quarantines.values()
+    opened = open_run(config, inputs.media, quarantines, functions, log_completions_steps)
+    with opened as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):
-            own = engine(directory.path / "engine.log")
-        with closing(own), Trackers(config, directory.path) as trackers:
-            run = Run(config, directory, trackers, display, inputs.media, inputs, every)
+            own = engine(run.directory.path / "engine.log")
+        with closing(own):
             max_invalid = config.rewards.max_invalid_fraction
             yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
 
