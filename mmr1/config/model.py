@@ -138,39 +138,35 @@ class ModelConfig(Section):
         return self.lora is not None and not self.lora.merge
 
 
-class ConstantSchedule(Section):
+class _Schedule(Section):
+    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
+        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
+    )
+
+
+class _Falling(_Schedule):
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
+    steps: Positive | None = Field(
+        None, description="Optimizer steps until the end of the schedule; null: those of the run"
+    )
+
+
+class ConstantSchedule(_Schedule):
     """The learning rate stays after the warm-up."""
 
     type: Literal["constant"] = "constant"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
 
 
-class LinearSchedule(Section):
+class LinearSchedule(_Falling):
     """The learning rate falls to ``min_lr`` on a line."""
 
     type: Literal["linear"] = "linear"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
-    steps: Positive | None = Field(
-        None, description="Optimizer steps until the end of the schedule; null: those of the run"
-    )
 
 
-class CosineSchedule(Section):
+class CosineSchedule(_Falling):
     """The learning rate falls to ``min_lr`` on half a cosine."""
 
     type: Literal["cosine"] = "cosine"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
-    steps: Positive | None = Field(
-        None, description="Optimizer steps until the end of the schedule; null: those of the run"
-    )
 
 
 Schedule = Annotated[

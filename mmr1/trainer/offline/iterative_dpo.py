@@ -57,6 +57,7 @@ def iterative_dpo_steps(
     functions: Mapping[str, RewardFunction] = MappingProxyType({}),
 ) -> Steps:
     """The run of :func:`run_iterative_dpo`, step by step; ``functions`` as in ``train``."""
+    config = config.for_command("dpo")
     refuse_keys_of_train(config.trainer)
     if last := already_finished(config, resume=resume):
         return last
