@@ -295,6 +295,9 @@ def doctor(
             "this machine",
         ),
     ] = None,
+    time: Annotated[
+        bool, typer.Option("--time", help="With --estimate: what each phase of a step should take")
+    ] = False,
 ) -> None:
     """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
@@ -308,7 +311,7 @@ def doctor(
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
-    raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
+    raise typer.Exit(0 if run_estimate(config, memory, load, gpus, time) else 1)
 
 
 @model_app.command("new")

@@ -1,6 +1,6 @@
 """Make the pictures of the report in the documentation, from runs: none is drawn by hand.
 
-    scripts/dev/pictures.py RL HIGH_LR ZOOM
+    python scripts/dev/pictures.py RL HIGH_LR ZOOM
 
 RL is the quickstart's ``runs/quickstart/rl``. HIGH_LR is the same run with ``optimizer.lr=3e-3``,
 which collapses. ZOOM is ``runs/small_zoom/seed0/rl``, whose completions have tools' pictures. Needs
@@ -30,12 +30,11 @@ def main(rl: str, high_lr: str, zoom: str) -> None:
     with TemporaryDirectory() as folder, sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
 
-        def page(name: str, address: str = "", width: int = 1280, height: int = 860) -> Any:
+        def page(name: str, address: str = "") -> Any:
             file = Path(folder) / f"{Path(name).parts[-1]}.html"
             write_report([open_run(Path(name))], file, 12_000_000)
-            shown = browser.new_page(
-                viewport={"width": width, "height": height}, device_scale_factor=SCALE
-            )
+            window = {"width": 1280, "height": 860}
+            shown = browser.new_page(viewport=window, device_scale_factor=SCALE)
             shown.goto(file.as_uri() + address)
             shown.wait_for_selector("body[data-ready]")
             shown.wait_for_timeout(500)  # pictures are put in as they are read
@@ -43,8 +42,7 @@ def main(rl: str, high_lr: str, zoom: str) -> None:
 
         shoot(page(rl), "report")
         shoot(page(high_lr), "findings", height=640)
-        shoot(page(rl, width=390, height=844), "phone", "#rollouts")
-        last = page(zoom, "#rollouts?where=environment>0&order=best", height=900)
+        last = page(zoom, "#rollouts?where=math%3D1+and+tool_use%3D1&order=last")
         shoot(last, "conversation", "article")
         browser.close()
 

@@ -176,7 +176,9 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
-        family = cast(Examples, load_family(config.path))
+        family = cast(
+            Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
+        )
         settle(model, family, config.sharing, f"{key} '{config.path}'")
     return model
 

@@ -77,7 +77,7 @@ class FrozenReference:
         if self._offload:
             self._own.model.to(self._policy.model.device)
         try:
-            return self._own.logprobs(groups)
+            return self._own.scores(groups).logprobs
         finally:
             if self._offload:
                 self._own.model.to("cpu")

@@ -82,6 +82,7 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
 
 def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_dpo`, step by step."""
+    config = config.for_command("dpo")
     check_loss(config.dpo)
     paired = config.dpo.loss.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers

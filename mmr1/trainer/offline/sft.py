@@ -47,6 +47,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
 
 def sft_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_sft`, step by step."""
+    config = config.for_command("sft")
     records = load_training_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     family = records.family

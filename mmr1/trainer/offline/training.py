@@ -27,12 +27,10 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision
 from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
-from mmr1.trainer.run import Run, Steps, with_state
-from mmr1.trainer.runs.display import Display
+from mmr1.trainer.run import Steps, open_run, with_state
 from mmr1.trainer.runs.existing import check_directory
-from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import PhaseTimer, Step
-from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.types import Prompt, RolloutGroup, Sample, StepStats
 from mmr1.vision.build import checked_media, family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
@@ -138,35 +136,22 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Steps:
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with (
-        RunDirectory(config) as directory,
-        Trackers(config, directory.path) as trackers,
-    ):
-        display = Display(config.trainer, directory)
+    with open_run(config, records.media, [records.quarantine]) as run:
         loader = records.loader(config.seed)
         stateful: dict[str, HasState] = {"optimizer": task.learner, "sampler": loader}
         steps_done = 0
-        if checkpoint_before := directory.last_checkpoint(warn=display.say):
+        if checkpoint_before := run.directory.last_checkpoint(warn=run.display.say):
             task.learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
-            display.say(f"continuing after step {steps_done}")
-        run = Run(
-            config,
-            directory,
-            trackers,
-            display,
-            records.media,
-            records.quarantine,
-            config.trainer.log_completions_steps,
-        )
+            run.display.say(f"continuing after step {steps_done}")
         run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:
             return with_state([task.snapshot(step.number)], progress(step.number, stateful))
 
-        with display:
+        with run.display:
             checkpoint = yield from run.take(_steps(config, task, loader, steps_done), snapshot)
-        display.say(f"checkpoint: {checkpoint}")
+        run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 

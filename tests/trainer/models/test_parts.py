@@ -143,7 +143,14 @@ def test_a_warm_up_can_be_a_share_of_the_steps():
             "adapters are trained and no other",
         ),
         (["optimizer.lr_of_parts={(: 1e-3}"], "is not a regular expression"),
-        (["optimizer.lr=1e-4", "optimizer.scheduler.min_lr=1e-3"], "no schedule rises"),
+        (
+            [
+                "optimizer.lr=1e-4",
+                "optimizer.scheduler.type=cosine",
+                "optimizer.scheduler.min_lr=1e-3",
+            ],
+            "no schedule rises",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides, said):
