@@ -460,6 +460,12 @@ def _of_eval_alone(c: Config) -> bool:
 
 WARNED: tuple[Row, ...] = (
     Row(
+        ("trainer.validation",),
+        lambda c: c.trainer.validation is not None,
+        "mmr1 sft evaluates nothing; evaluate its checkpoint with mmr1 eval",
+        ("sft",),
+    ),
+    Row(
         ("eval", "trainer.validation.data"),
         lambda c: _samples(c) and c.trainer.validation is None and _evaluates(c),
         "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the section "

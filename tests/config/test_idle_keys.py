@@ -28,7 +28,7 @@ PLUGINS = REPOSITORY / "tests/environments/plugins.py"
 OWN = """
 import torch
 from mmr1.trainer.algorithms import Advantage, Loss, losses
-from mmr1.trainer.algorithms.terms import per_completion
+from mmr1.trainer.algorithms.algorithm import per_completion
 
 def reward(completion: str, answer, **sample) -> float:
     return len(completion) % 7 / 7

@@ -118,7 +118,9 @@ def test_the_messages_of_the_fault_table_are_ours():
             assert piece.strip(" ()?") in code, message
 
 
-@pytest.mark.parametrize("script", ["algorithm_table", "architecture_picture", "config_reference"])
+@pytest.mark.parametrize(
+    "script", ["algorithm_table", "architecture_picture", "cli_reference", "config_reference"]
+)
 def test_a_generated_page_is_what_the_code_says(script):
     check = [sys.executable, REPOSITORY / f"scripts/dev/{script}.py", "--check"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
