@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets_prep.completions import Name, Row, completions_of, text_of, value_of, write_sampled
 from datasets_prep.outputs import check_new
-from mmr1.data.rankings import best_first
+from mmr1.data.preferences import best_first
 
 Valued = list[tuple[str, float]]
 

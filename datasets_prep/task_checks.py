@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from mmr1.boxes import check_inside, pixels
-from mmr1.data.media_options import check_options
+from mmr1.data.media_values import check_options
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import TASKS, reward_of_task
 from mmr1.rewards.grounding.iou import gold_boxes

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from datasets_prep.finish import check_gold, check_media
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
-from datasets_prep.record_checks import check_sample
 from datasets_prep.record_files import each_piece, find_ids, finder, record_files, row_of
+from datasets_prep.task_checks import check_needs
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece, line_numbers
 from mmr1.data.record import decode
+from mmr1.files import stamp
 from mmr1.parallel import one_pool
+from mmr1.types import MediaRef, Sample
 
 Problem = tuple[str, str]
 """``(location, what is wrong)``."""
@@ -111,3 +115,30 @@ def _check_manifest(folder: Path) -> list[Problem]:
     ):
         problems.append((str(folder), "its media are not those of the manifest"))
     return problems
+
+
+def check_sample(sample: Sample, deep: bool = False) -> None:
+    """Raises ValueError for what the task lacks, media that do not decode and unreadable golds.
+
+    With ``deep`` every frame of a video is decoded.
+    """
+    check_needs(sample)
+    for ref in sample.media:
+        size = _size(ref, deep)
+        if ref.size is not None and tuple(ref.size) != size:
+            raise ValueError(f"{ref}: the record states {ref.size}, it is {size}")
+    check_gold(sample)
+
+
+def _size(ref: MediaRef, deep: bool) -> tuple[int, int]:
+    """The size of a medium that decodes; a picture of many records is decoded once per process."""
+    if ref.kind == "image" and ref.path is not None:
+        return _size_of_image(str(ref.path), ref.size, stamp(ref.path))
+    return check_media(ref, deep)
+
+
+@lru_cache(maxsize=1 << 16)
+def _size_of_image(
+    path: str, size: tuple[int, int] | None, _stamp: tuple[int, ...]
+) -> tuple[int, int]:
+    return check_media(MediaRef("image", Path(path), None, size))

@@ -20,8 +20,10 @@ from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
+from mmr1.recipes import app as recipe_app
+from mmr1.recipes import recipe as folder_of
 from mmr1.rewards.reward_cli import app as reward_app
-from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.terminal import failing_output_muted, printable
@@ -37,11 +39,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
-app.add_typer(reward_app, name="reward")
-recipe_app = typer.Typer(
-    help="Compare a recipe with the project it reproduces.", no_args_is_help=True
-)
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(reward_app, name="reward")
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
@@ -246,7 +245,7 @@ def export(
 
 @recipe_app.command("check")
 def recipe_check(
-    recipe: Annotated[str, typer.Argument(help="A folder of scripts/recipes, such as video_r1")],
+    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
     original: Annotated[Path, typer.Option(help="A checkout of the project")],
     model: Annotated[
         str | None, typer.Option(help="Model whose processor is used; default: a small new one")
@@ -256,7 +255,7 @@ def recipe_check(
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
     from mmr1.originals.command import check_recipe
 
-    for line in check_recipe(recipe, original, model, output):
+    for line in check_recipe(folder_of(recipe), original, model, output):
         typer.echo(line)
 
 
@@ -313,6 +312,9 @@ def doctor(
             "this machine",
         ),
     ] = None,
+    time: Annotated[
+        bool, typer.Option("--time", help="With --estimate: what each phase of a step should take")
+    ] = False,
 ) -> None:
     """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
@@ -326,7 +328,7 @@ def doctor(
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
-    raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
+    raise typer.Exit(0 if run_estimate(config, memory, load, gpus, time) else 1)
 
 
 @model_app.command("new")

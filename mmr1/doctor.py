@@ -125,7 +125,7 @@ _WALLS = {
 
 def sandbox_checks() -> Iterator[Check]:
     """Each wall of the rewards' sandbox, tried in a worker."""
-    from mmr1.rewards.sandbox.probe import try_walls
+    from mmr1.rewards.sandbox.pool import try_walls
     from mmr1.rewards.sandbox.walls import REQUIRED, WALLS
 
     try:

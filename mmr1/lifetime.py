@@ -1,4 +1,9 @@
-"""Processes that end with the one that started them, however that one ends."""
+"""Processes that end with the one that started them, however that one ends; and their deadlines.
+
+A verdict by rule, or the decoding of a video, is charged with the CPU time of its process: how busy
+the machine is must not change it. A plugin may wait for something, so its deadline is the clock on
+the wall.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,10 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
@@ -86,3 +93,67 @@ def _start_all(waiting: _Waiting) -> None:
             done.set_exception(error)
         else:
             done.set_result(result)
+
+
+_WALL_FACTOR, _LEAST_WALL_S = 30.0, 60.0
+_LEAST_WAIT_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Attributes:
+    wall_s: Seconds on the wall.
+    cpu_s: Seconds of CPU time of the process; None charges none.
+    """
+
+    wall_s: float
+    cpu_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:g} s" if self.cpu_s is None else f"{self.cpu_s:g} s of CPU time"
+
+
+def rule_deadline(timeout_s: float) -> Deadline:
+    """``timeout_s`` of CPU time; on the wall as much as a very busy machine may need for it."""
+    return Deadline(max(_LEAST_WALL_S, _WALL_FACTOR * timeout_s), timeout_s)
+
+
+class Stopwatch:
+    """The time that one job of a process has taken, held against a deadline from here on."""
+
+    def __init__(self, deadline: Deadline, pid: int) -> None:
+        self._deadline, self._pid = deadline, pid
+        self._wall_end = time.monotonic() + deadline.wall_s
+        self._cpu_start = None if deadline.cpu_s is None else cpu_seconds(pid)
+
+    @property
+    def passed(self) -> str | None:
+        """The limit that has been passed, in words, or None."""
+        if self._wall_left() <= 0:
+            return f"{self._deadline.wall_s:g} s"
+        return str(self._deadline) if self._cpu_left() <= 0 else None
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before looking again: no limit is passed sooner by one thread."""
+        return max(_LEAST_WAIT_S, min(self._wall_left(), self._cpu_left()))
+
+    def _wall_left(self) -> float:
+        return self._wall_end - time.monotonic()
+
+    def _cpu_left(self) -> float:
+        if self._deadline.cpu_s is None or self._cpu_start is None:
+            return float("inf")
+        used = cpu_seconds(self._pid)
+        return float("inf") if used is None else self._deadline.cpu_s - (used - self._cpu_start)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process, all threads, or None when it cannot be read.
+
+    clock_getcpuclockid(3): on Linux a process's clock has the number that is made of its id here.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except (OSError, AttributeError):
+        return None

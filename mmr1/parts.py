@@ -10,7 +10,7 @@ from mmr1.data.record import read_records
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
-from mmr1.rewards.plugins.given import GivenReward
+from mmr1.rewards.plugins.user_function import GivenReward
 from mmr1.rollout.engine import requests_for
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm

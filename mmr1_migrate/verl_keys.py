@@ -362,7 +362,7 @@ UNNEEDED = {
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",
     "data.filter_overlong_prompts_workers": "prompts are measured without worker processes",
     "data.trust_remote_code": "model.trust_remote_code, once you have read the code",
-    "data.custom_cls": "a format of your own is a file in mmr1/data/forms/catalog",
+    "data.custom_cls": "name a format of your own in data.format, file.py:NAME",
     "data.sampler": "the order of the prompts is that of a shuffle, by seed",
     "data.datagen": "data are not made while training",
     f"{MODEL}.hf_config_path": "the configuration is that of model.path",

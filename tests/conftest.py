@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads only get in each other's way
@@ -50,7 +51,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def zygotes() -> Iterator[None]:
     """Verifiers warm up once: a second of CPU time for each pool otherwise."""
-    from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+    from mmr1.rewards.sandbox.processes import kept_zygotes
 
     with kept_zygotes():
         yield
@@ -128,3 +129,41 @@ def mmr1(
         return int(exit_info.value.code or 0), captured.out, captured.err
 
     return run
+
+
+MISSING = re.compile(r"not installed|could not import|pip install|no Chromium|no ffmpeg")
+_skipped: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note_skip(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note_skip(report)
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped[report.nodeid] = str(report.longrepr[2])
+
+
+def unlisted(skipped: Mapping[str, str]) -> list[str]:
+    """The tests that were skipped for want of a package and that ``skips.txt`` does not list."""
+    lines = (Path(__file__).parent / "skips.txt").read_text().splitlines()
+    listed = [line for line in lines if line and not line.startswith("#")]
+    return [
+        f"{test}: {reason}"
+        for test, reason in skipped.items()
+        if MISSING.search(reason) and not any(re.search(pattern, reason) for pattern in listed)
+    ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI nothing is skipped because a package is missing, but for what ``skips.txt`` lists."""
+    if os.environ.get("CI") and not hasattr(session.config, "workerinput"):
+        for line in (found := unlisted(_skipped)):
+            print(f"\nskipped for want of a package, and not in tests/skips.txt: {line}")
+        if found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED

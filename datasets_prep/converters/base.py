@@ -12,8 +12,8 @@ from pathlib import Path
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import KINDS, read_rows
+from mmr1.data.readers.classes import Located
 from mmr1.data.readers.hub import is_saved
-from mmr1.data.readers.located import Located
 from mmr1.data.readers.splits import OTHERS, files_of_split, split_of
 from mmr1.types import Sample
 

@@ -187,3 +187,23 @@ vlm_r1_rec = Converter(
     convert=of_form("rec", task="iou"),
 )
 """VLM-R1 referring expressions: boxes in pixels of the original image."""
+
+mathvista = Converter(
+    name="mathvista",
+    description="MathVista testmini: mathematics in pictures of many kinds",
+    source="AI4Math/MathVista on the Hugging Face Hub",
+    licence="CC BY-SA 4.0; may not be used as training data",
+    files=("testmini*.json", "*.json", "*.parquet"),
+    convert=of_form("mathvista"),
+)
+"""MathVista: multiple choice answered by the option's text, and numbers with a precision."""
+
+super_clevr = Converter(
+    name="super_clevr",
+    description="Super-CLEVR: questions about rendered vehicles",
+    source="Lizw14/Super-CLEVR",
+    licence="BSD (code); questions CC BY 4.0",
+    files=("superCLEVR_questions*.json",),
+    convert=of_form("clevr"),
+)
+"""Super-CLEVR: questions about rendered scenes; a word, a number or yes and no."""

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from datasets_prep.converters.base import ROW_FILES, Converter
-from mmr1.data.forms.answers import inside_answer
+from mmr1.data.forms.assemble import assemble_question, inside_answer
 from mmr1.data.forms.boxes import grounded, read_gold
-from mmr1.data.forms.catalog.vqa import answer_and_task
-from mmr1.data.forms.columns import without_media
+from mmr1.data.forms.catalog.benchmarks import answer_and_task
+from mmr1.data.forms.columns import FIELDS, remedy, without_media
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.guess import FIELDS, remedy
-from mmr1.data.forms.option_columns import refuse_bare_letter
-from mmr1.data.forms.options import read_options
-from mmr1.data.forms.question import assemble_question
+from mmr1.data.forms.options import read_options, refuse_bare_letter
 from mmr1.data.readers import read_rows
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import reward_of_task

@@ -59,10 +59,3 @@ def verdict(difference: Estimate, smallest: float) -> Verdict:
     if difference.high < smallest:
         return "does not hold"
     return "holds" if difference.low > min(0.0, smallest) else "undecided"
-
-
-def of_all(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim with several hypotheses: it holds if all hold, and does not if one does not."""
-    if "does not hold" in verdicts:
-        return "does not hold"
-    return "holds" if set(verdicts) == {"holds"} else "undecided"

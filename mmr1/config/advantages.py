@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from mmr1.config.section import (
     Count,
     Fraction,
     Interval,
+    OfYourOwn,
     Positive,
     Section,
     Share,
@@ -200,12 +201,10 @@ class DistillationAdvantage(_OfRewards):
     teacher: Teacher = Field(description="The model whose log-probs are learned")
 
 
-class CustomAdvantage(_OfRewards):
+class CustomAdvantage(_OfRewards, OfYourOwn):
     """An advantage of your own."""
 
     type: Literal["custom"] = "custom"
-    use: str = Field(description="file.py:function, a dotted path, or an installed package's name")
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
     critic: CriticConfig | None = Field(None, description="{}: a critic gives values")
 
 

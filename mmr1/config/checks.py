@@ -228,7 +228,7 @@ REFUSED: tuple[Row, ...] = (
         _nothing_for_reward_ranks,
         "a run in one process holds its reward models itself, and one without reward models has "
         "none to hold; leave it out",
-        (*POLICY, "dpo", "eval"),
+        (*TRAINING, "eval"),
     ),
     Row(
         ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),
@@ -444,6 +444,10 @@ def _biased_kl(c: Config) -> bool:
     return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
 
 
+def _samples(c: Config) -> bool:
+    return c.command != "dpo" or c.dpo.rounds is not None
+
+
 def _evaluates(c: Config) -> bool:
     """Is anything of ``eval`` set besides what ranks the completions of ``mmr1 iterate``?"""
     return c.eval.changed(accuracy_function=None) != EvalConfig()
@@ -456,16 +460,24 @@ def _of_eval_alone(c: Config) -> bool:
 
 WARNED: tuple[Row, ...] = (
     Row(
+        ("trainer.validation",),
+        lambda c: c.trainer.validation is not None,
+        "mmr1 sft evaluates nothing; evaluate its checkpoint with mmr1 eval",
+        ("sft",),
+    ),
+    Row(
         ("eval", "trainer.validation.data"),
-        lambda c: c.trainer.validation is None and _evaluates(c),
+        lambda c: _samples(c) and c.trainer.validation is None and _evaluates(c),
         "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the section "
         "eval of its file",
+        (*POLICY, "dpo"),
     ),
     Row(
         ("eval.data", "eval.models", "eval.prompt", "eval.output_dir"),
         lambda c: c.trainer.validation is not None and _of_eval_alone(c),
         "only mmr1 eval reads them; a run is evaluated on trainer.validation.data, by its own "
         "prompt",
+        (*POLICY, "dpo"),
     ),
     Row(
         ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),

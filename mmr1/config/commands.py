@@ -6,7 +6,7 @@ are refused, and those that it reads are written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -73,6 +73,29 @@ def first_layer(command: Command) -> dict[str, Any]:
     """What lies below a command's file: RL's rate is constant (as in verl, EasyR1), others fall."""
     falls = command in ("sft", "dpo", "rm")
     return {"optimizer": {"scheduler": {"type": "linear"}}} if falls else {}
+
+
+TRAINED_BY = (
+    *("optimizer", "algorithm", "sft", "dpo", "rm", "iterate", "data.curriculum"),
+    *("model.freeze_vision_tower", "model.gradient_checkpointing", "resources.auto"),
+    *("data.train", "data.train_batch_size"),
+    *(f"rollout.{key}" for key in ("n", "temperature", "top_p", "top_k", "min_p")),
+    *("rollout.max_off_policy_steps", "rollout.parity_tolerance"),
+    *(f"trainer.{key}" for key in ("max_steps", "total_epochs", "output_dir", "checkpoints")),
+    *(f"trainer.{key}" for key in ("save_only_model", "tracking", "logging_steps")),
+    *(f"trainer.{key}" for key in ("log_completions_steps", "max_tokens_per_gpu")),
+    *(f"trainer.{key}" for key in ("vision_token_cost", "profile_steps", "grace_period_s")),
+)
+"""Keys of a run's file that ``mmr1 eval`` passes over."""
+
+
+def passed_over(keys: Iterable[str], command: Command) -> list[str]:
+    """Those of the keys of a command line that the command does not read, though a file may have
+    them.
+    """
+    if not READS[command].any_file:
+        return []
+    return [key for key in keys if any(f"{key}.".startswith(f"{each}.") for each in TRAINED_BY)]
 
 
 def sections_of(command: Command, in_rounds: bool) -> tuple[str, ...]:

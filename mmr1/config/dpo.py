@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, Positive, Section
+from mmr1.config.section import Coefficient, OfYourOwn, Positive, Section
 
-Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
 BETA = (
     "β of the loss; with a reference, larger keeps the policy closer to it. IPO's τ, ORPO's λ. "
     "SimPO's paper uses 2 and more"
@@ -38,13 +37,16 @@ class _WithNll(PreferenceLossConfig):
     )
 
 
-class SigmoidLoss(_WithNll):
+class _Smoothed(_WithNll):
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=0.5, description="Share of pairs whose label is assumed to be wrong"
+    )
+
+
+class SigmoidLoss(_Smoothed):
     """DPO's; with label_smoothing conservative DPO."""
 
     type: Literal["sigmoid"] = "sigmoid"
-    label_smoothing: Smoothing = Field(
-        0.0, description="Share of pairs whose label is assumed to be wrong"
-    )
 
 
 class SigmoidNormLoss(_WithNll):
@@ -59,13 +61,10 @@ class IpoLoss(_WithNll):
     type: Literal["ipo"] = "ipo"
 
 
-class RobustLoss(_WithNll):
+class RobustLoss(_Smoothed):
     """Robust DPO's."""
 
     type: Literal["robust"] = "robust"
-    label_smoothing: Smoothing = Field(
-        0.0, description="Share of pairs whose label is assumed to be wrong"
-    )
 
 
 class SimpoLoss(_WithNll):
@@ -99,12 +98,10 @@ class KtoLoss(PreferenceLossConfig):
     )
 
 
-class CustomPreferenceLoss(_WithNll):
+class CustomPreferenceLoss(_WithNll, OfYourOwn):
     """A loss of your own: of pairs, with a reference."""
 
     type: Literal["custom"] = "custom"
-    use: str = Field(description="file.py:function, or a dotted path")
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
 
 PreferenceLoss = Annotated[

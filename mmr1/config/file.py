@@ -23,6 +23,7 @@ from mmr1.config.commands import (
     Command,
     command_of,
     first_layer,
+    passed_over,
     refuse_unread,
     with_learning_rate,
 )
@@ -141,7 +142,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         merged = OmegaConf.create(tree)
         values = _container(merged, resolve=True)
         references = find_references(_container(merged, resolve=False), values)
-    except OmegaConfBaseException as error:
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
     values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
     refuse_unread(values, command, source)
@@ -150,7 +151,8 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
     config.keep_references(references)
     if problems := problems_of(config):
         raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))
-    return Loaded(config, tuple(notes), tuple(warnings_of(config)))
+    unread = [f"{key}: mmr1 {command} does not read it" for key in passed_over(given, command)]
+    return Loaded(config, tuple(notes), (*unread, *warnings_of(config)))
 
 
 def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
@@ -311,14 +313,14 @@ def _read_yaml(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path}: no such configuration file")
     try:
-        text = path.read_text(encoding="utf-8")
-        empty = list(_empty_keys(yaml.compose(text)))
-        tree = OmegaConf.load(path)
+        node = yaml.compose(path.read_text(encoding="utf-8"))
+        is_mapping = node is None or isinstance(node, yaml.MappingNode)
+        tree = OmegaConf.load(path) if is_mapping else None  # which has its own idea of the others
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not OmegaConf.is_dict(tree):
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
-    if empty:
+    if empty := list(_empty_keys(node)):
         raise ValueError(
             f"{path}: {', '.join(empty)}: nothing stands there; write null, or {{}} for the "
             "defaults of a section"

@@ -10,49 +10,57 @@ from mmr1.config.advantages import ServedModel, TeacherModel
 from mmr1.config.section import Coefficient, Fraction, Positive, Section, Share
 
 Estimator = Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"]
-OFFLOAD = "Keep the reference in main memory except while it computes log-probs"
-SYNC = "Copy the policy to the reference after every so many steps"
-MIXUP = "Share of the policy in that copy; below 1 the reference moves part of the way"
 
 
-class InitialReference(Section):
-    """The policy at the start."""
-
-    type: Literal["initial"] = "initial"
-    offload: bool = Field(False, description=OFFLOAD)
-
-
-class MovingReference(Section):
-    """The policy, copied now and then."""
-
-    type: Literal["moving"] = "moving"
-    sync_steps: Positive = Field(description=SYNC)
-    mixup_alpha: Share = Field(1.0, description=MIXUP)
-    offload: bool = Field(False, description=OFFLOAD)
+class _Apart(Section):
+    offload: bool = Field(
+        False, description="Keep the reference in main memory except while it computes log-probs"
+    )
 
 
-class NearInitialReference(Section):
-    """The policy at the start, which stays beside the policy."""
+class _Near(Section):
+    """It stays beside the policy."""
 
-    type: Literal["initial"] = "initial"
     offload: ClassVar[bool] = False
 
 
-class NearModelReference(Section):
+class _Moving(Section):
+    sync_steps: Positive = Field(description="Copy the policy to it after every so many steps")
+    mixup_alpha: Share = Field(
+        1.0,
+        description="Share of the policy in that copy; below 1 the reference moves part of the way",
+    )
+
+
+class InitialReference(_Apart):
+    """The policy at the start."""
+
+    type: Literal["initial"] = "initial"
+
+
+class MovingReference(_Apart, _Moving):
+    """The policy, copied now and then."""
+
+    type: Literal["moving"] = "moving"
+
+
+class NearInitialReference(_Near):
+    """The policy at the start, which stays beside the policy."""
+
+    type: Literal["initial"] = "initial"
+
+
+class NearModelReference(_Near):
     """A model that stays beside the policy, such as a teacher."""
 
     type: Literal["model"] = "model"
     path: str = Field(description="Model directory, or name on the Hub")
-    offload: ClassVar[bool] = False
 
 
-class NearMovingReference(Section):
+class NearMovingReference(_Near, _Moving):
     """The policy, copied now and then, which stays beside the policy."""
 
     type: Literal["moving"] = "moving"
-    sync_steps: Positive = Field(description=SYNC)
-    mixup_alpha: Share = Field(1.0, description=MIXUP)
-    offload: ClassVar[bool] = False
 
 
 Reference = Annotated[
@@ -72,7 +80,13 @@ class KlConfig(Section):
     )
 
 
-class KlLoss(KlConfig):
+class _Sampled(KlConfig):
+    reference: Reference = Field(
+        default_factory=InitialReference, description="What the policy is compared with"
+    )
+
+
+class KlLoss(_Sampled):
     """A term of the loss."""
 
     type: Literal["loss"] = "loss"
@@ -80,19 +94,13 @@ class KlLoss(KlConfig):
     use_bias_correction_kl: bool = Field(
         False, description="Multiply the term by the ratio to the policy that sampled (as in TRL)"
     )
-    reference: Reference = Field(
-        default_factory=InitialReference, description="What the policy is compared with"
-    )
 
 
-class KlReward(KlConfig):
+class KlReward(_Sampled):
     """A penalty in the reward."""
 
     type: Literal["reward"] = "reward"
     estimator: Estimator = Field("k1", description="Estimator of the sampled tokens")
-    reference: Reference = Field(
-        default_factory=InitialReference, description="What the policy is compared with"
-    )
 
 
 class KlFull(KlConfig):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, Section, Share
+from mmr1.config.section import Coefficient, OfYourOwn, Section, Share
 
 AggMode = Literal[
     "seq-mean-token-mean",
@@ -18,7 +18,6 @@ AggMode = Literal[
 Clip = Annotated[float, Field(ge=0)]
 LOW = "The ratio is clipped below at 1 - this"
 HIGH = "The ratio is clipped above at 1 + this"
-DUAL = "Bound of the ratio where the advantage is negative, e.g. 3"
 AGGREGATION = "How token losses are added up"
 
 
@@ -57,13 +56,18 @@ class _Selecting(_OfTokens):
     )
 
 
-class PpoLoss(_Selecting):
+class _DualClip(LossConfig):
+    clip_ratio_dual: float | None = Field(
+        None, gt=1, description="Bound of the ratio where the advantage is negative, e.g. 3"
+    )
+
+
+class PpoLoss(_Selecting, _DualClip):
     """PPO's: the clipped ratio of each token."""
 
     type: Literal["ppo"] = "ppo"
     clip_ratio_low: Clip = Field(0.2, description=LOW)
     clip_ratio_high: Clip = Field(0.2, description=HIGH)
-    clip_ratio_dual: float | None = Field(None, gt=1, description=DUAL)
 
 
 class PpoKlLoss(_Selecting):
@@ -78,7 +82,7 @@ class PpoKlLoss(_Selecting):
     )
 
 
-class GspoLoss(_OfTokens):
+class GspoLoss(_OfTokens, _DualClip):
     """GSPO's: the geometric mean of a completion's token ratios, clipped."""
 
     of_completions: ClassVar[bool] = True
@@ -86,17 +90,15 @@ class GspoLoss(_OfTokens):
     agg_mode: AggMode = Field("seq-mean-token-mean", description=AGGREGATION)
     clip_ratio_low: Clip = Field(3e-4, description=LOW)
     clip_ratio_high: Clip = Field(4e-4, description=HIGH)
-    clip_ratio_dual: float | None = Field(None, gt=1, description=DUAL)
 
 
-class SequencePpoLoss(LossConfig):
+class SequencePpoLoss(_DualClip):
     """The R1 paper's: the ratio of the whole completion, clipped; its KL is of completions too."""
 
     of_completions: ClassVar[bool] = True
     type: Literal["sequence_ppo"] = "sequence_ppo"
     clip_ratio_low: Clip = Field(0.2, description=LOW)
     clip_ratio_high: Clip = Field(0.2, description=HIGH)
-    clip_ratio_dual: float | None = Field(None, gt=1, description=DUAL)
 
 
 class CispoLoss(_Selecting):
@@ -144,12 +146,10 @@ class ReinforceLoss(_Selecting):
     )
 
 
-class CustomLoss(_OfTokens):
+class CustomLoss(_OfTokens, OfYourOwn):
     """A loss of your own."""
 
     type: Literal["custom"] = "custom"
-    use: str = Field(description="file.py:function, a dotted path, or an installed package's name")
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
 
 Loss = Annotated[

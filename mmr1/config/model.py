@@ -41,11 +41,6 @@ class LoraConfig(Section):
         """New adapters, or those of a ``path``."""
         return "stored" if values.get("path") is not None else "new"
 
-    @property
-    def differs_from_model_path(self) -> bool:
-        """Does the policy begin as another model than the files of ``model.path`` have?"""
-        return isinstance(self, StoredLoraConfig) or self.load_in_4bit
-
     def as_new(self) -> NewLoraConfig:
         """New adapters, of the default shape where these are stored ones."""
         if isinstance(self, NewLoraConfig):
@@ -143,39 +138,35 @@ class ModelConfig(Section):
         return self.lora is not None and not self.lora.merge
 
 
-class ConstantSchedule(Section):
+class _Schedule(Section):
+    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
+        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
+    )
+
+
+class _Falling(_Schedule):
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
+    steps: Positive | None = Field(
+        None, description="Optimizer steps until the end of the schedule; null: those of the run"
+    )
+
+
+class ConstantSchedule(_Schedule):
     """The learning rate stays after the warm-up."""
 
     type: Literal["constant"] = "constant"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
 
 
-class LinearSchedule(Section):
+class LinearSchedule(_Falling):
     """The learning rate falls to ``min_lr`` on a line."""
 
     type: Literal["linear"] = "linear"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
-    steps: Positive | None = Field(
-        None, description="Optimizer steps until the end of the schedule; null: those of the run"
-    )
 
 
-class CosineSchedule(Section):
+class CosineSchedule(_Falling):
     """The learning rate falls to ``min_lr`` on half a cosine."""
 
     type: Literal["cosine"] = "cosine"
-    warmup_steps: Count | Annotated[float, Field(ge=0, lt=1)] = Field(
-        10, description="Optimizer steps of linear warm-up; below 1: a share of all steps"
-    )
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end")
-    steps: Positive | None = Field(
-        None, description="Optimizer steps until the end of the schedule; null: those of the run"
-    )
 
 
 Schedule = Annotated[

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from mmr1.config.section import AutoDtype, Coefficient, Count, Fraction, Positive, Section
+from mmr1.config.section import (
+    AutoDtype,
+    Coefficient,
+    Count,
+    Fraction,
+    OfYourOwn,
+    Positive,
+    Section,
+)
 from mmr1.registry import ENGINES
 
 OWNED_BY_MMR1 = frozenset(
@@ -99,12 +107,15 @@ class HfConfig(Section):
     type: Literal["hf"] = "hf"
 
 
-class CustomEngineConfig(Section):
+class CustomEngineConfig(OfYourOwn):
     """An engine of your own; `rollout.engine=file.py:NAME` is short for it."""
 
     type: Literal["custom"] = "custom"
-    use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+    colocate: bool = Field(
+        False,
+        description="Engine i shares the GPU of rank i, and sleeps while it learns; for an engine "
+        "that can",
+    )
 
     @field_validator("use")
     @classmethod
@@ -186,7 +197,9 @@ class RolloutConfig(Section):
     @property
     def colocated(self) -> bool:
         """Do engines share the GPUs of the ranks?"""
-        return isinstance(self.engine, ColocatedVllmConfig)
+        engine = self.engine
+        own = isinstance(engine, CustomEngineConfig) and engine.colocate
+        return own or isinstance(engine, ColocatedVllmConfig)
 
     @property
     def engine_name(self) -> str:

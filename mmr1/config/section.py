@@ -123,6 +123,13 @@ def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
     return now | {key: _inner(now.get(key), value) for key, value in _grouped(values)}
 
 
+class OfYourOwn(Section):
+    """The keys of what is named by a file: an advantage, a loss, an engine, an environment."""
+
+    use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
+    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a field that holds sections may hold.

@@ -81,6 +81,7 @@ class Config(Section):
         """The same values for another command, which writes other sections."""
         copy = self.model_copy()
         copy._command = command
+        copy._references = dict(self._references)
         return copy
 
     def changed(self, values: Mapping[str, Any] | None = None, /, **keys: Any) -> Self:

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmr1.data.curriculum import Curriculum
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.sampler import Sampler
-from mmr1.faults import tell_fault
+from mmr1.data.sampler import Curriculum, Sampler
+from mmr1.logs import tell_fault
 from mmr1.types import Sample
 
 if TYPE_CHECKING:  # it loads torch

@@ -20,7 +20,7 @@ from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
-from mmr1.data.readers.located import NoSuchDatasetError
+from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kept, kinds_of, measured, open_rows
 from mmr1.data.stores import Store, stores_of
@@ -259,7 +259,8 @@ def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
 
 
 def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Sequence[Sample]:
-    """The samples of ``trainer.validation.data``, the first ``eval.limit`` of them.
+    """The samples of ``trainer.validation.data``; for commands that read ``eval``, the first
+    ``eval.limit`` of them.
 
     Raises:
         ValueError: The key is not set, or the data cannot be used.
@@ -269,7 +270,8 @@ def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Seque
             "trainer.validation.data is not set; name the held-out records, "
             "trainer.validation.data=PATH"
         )
-    return load_samples(config.eval_records, config.data, quarantine, _say)[: config.eval.limit]
+    limit = config.eval.limit if "eval" in config.sections else None
+    return load_samples(config.eval_records, config.data, quarantine, _say)[:limit]
 
 
 def _say(line: str) -> None:

@@ -17,8 +17,7 @@ from mmr1.data.lines import line_numbers, pieces, text_of
 from mmr1.data.readers import files_of, kind_of, read_rows
 from mmr1.data.readers.classes import classes_of, mending, with_names
 from mmr1.data.readers.hub import hub_dataset, is_saved
-from mmr1.data.readers.json_arrays import array_element, array_elements, is_array
-from mmr1.data.readers.json_files import has_lines
+from mmr1.data.readers.json_files import array_element, array_elements, has_lines, is_array
 from mmr1.data.record import parse_json
 from mmr1.progress import Progress
 

@@ -21,8 +21,8 @@ from mmr1.environments.interpreter import python
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
-from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Pool
+from mmr1.rewards.sandbox.walls import GIB, Limits
 
 _LIMITS = Limits(memory=64 * GIB, open_files=256)  # transformers imports torch
 

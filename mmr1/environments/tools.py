@@ -18,7 +18,7 @@ from mmr1.environments.environment import Action, Answer, Ending, Episode, Openi
 from mmr1.environments.pictures import MAX_PARTS
 from mmr1.environments.schemas import Tool, described
 from mmr1.environments.workers import REPLACED, Budget, code_workers, tool_workers
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.registry import suggest
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox import pool

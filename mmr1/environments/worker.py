@@ -11,13 +11,13 @@ from typing import Any, Protocol, get_args, get_type_hints
 from PIL import Image
 
 from mmr1.environments.calls import call_of
-from mmr1.environments.forms.awaiting import settled
 from mmr1.environments.forms.detect import (
     SpokenEpisode,
     load,
     spoken_episode,
     trl_episode,
 )
+from mmr1.environments.forms.own import settled
 from mmr1.environments.forms.stand_ins import provide_base_classes
 from mmr1.environments.forms.verl import BrokenToolError, VerlEpisode, is_tool_config, load_tools
 from mmr1.environments.pictures import Picture, Video, picture, to_parts

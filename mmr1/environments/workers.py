@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
-from mmr1.deadline import Deadline
 from mmr1.environments.forms.verl import is_tool_config
+from mmr1.lifetime import Deadline
 from mmr1.rewards.item import Job
-from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Answer, Pool
-from mmr1.rewards.sandbox.readable import plugin_paths
+from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths
 from mmr1.types import Status
 
 REPLACED = "its process was replaced, after another conversation had brought it down"

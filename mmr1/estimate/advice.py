@@ -19,13 +19,16 @@ _WIDER = "raise it, or rollout.engine.tensor_parallel_size"
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 
 
-def advice(config: Config, load: Load, memory: float) -> list[str]:
+def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> list[str]:
     """What to change, the most helpful first; empty if it fits devices of so many bytes.
+
+    Args:
+        on_cpu: As for :func:`estimate`.
 
     Raises:
         ValueError: The model's configuration cannot be read.
     """
-    result = estimate(config, load)
+    result = estimate(config, load, on_cpu)
     room = memory
     if not config.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.gpu_memory_utilization)

@@ -26,23 +26,30 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.proposal import colocated, proposed, reward_ranks
 from mmr1.estimate.shapes import read_shapes
+from mmr1.estimate.step_time import phases
 from mmr1.rollout.engines import engine_type
 
 
 def run_estimate(
-    config: Config, memory_gib: float | None, load: Load | None, gpus: int | None = None
+    config: Config,
+    memory_gib: float | None,
+    load: Load | None,
+    gpus: int | None = None,
+    time: bool = False,
 ) -> bool:
     """Print the memory that a run needs of each device, and advice; True if it fits.
 
     Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
     they are not there. For several ``gpus``, by default those of this machine, also a proposal and
-    how to split them into ranks and engines.
+    how to split them into ranks and engines. With ``time`` also what each phase of a step should
+    take on H100 GPUs.
     """
     missing = None
     if load is None:
         load, missing = measured_or_longest(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
-    needs, changes = estimate(config, load), advice(config, load, memory)
+    on_cpu = memory_gib is None and not torch.cuda.is_available()
+    needs, changes = estimate(config, load, on_cpu), advice(config, load, memory, on_cpu)
     console = Console(highlight=False, markup=False, emoji=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
@@ -61,6 +68,9 @@ def run_estimate(
             "--vision-tokens give other lengths",
             soft_wrap=True,
         )
+    if time:
+        console.print(time_table(config, load))
+        console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
     for line in changes:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     gpus = gpus_of_this_machine().count if gpus is None else gpus
@@ -72,6 +82,19 @@ def run_estimate(
         for line in split_lines(config, load, gpus, memory):
             console.print(line, soft_wrap=True)
     return not changes
+
+
+def time_table(config: Config, load: Load) -> Table:
+    """Seconds of each phase of a step, as the configuration has ranks and engines."""
+    fused = config.model.use_liger_kernel is not False
+    of_step = phases(config, load, fused)
+    layers = "fused" if fused else "plain"
+    table = Table("phase", "s", "bound by", title=f"a step of {config.model.path}, {layers} layers")
+    table.columns[1].justify = "right"
+    for phase in of_step:
+        table.add_row(phase.name, f"{phase.seconds:.2f}", phase.bound)
+    table.add_row("all", f"{sum(phase.seconds for phase in of_step):.2f}", "")
+    return table
 
 
 _COLOCATED = "rollout.engine=vllm_colocate"
@@ -151,6 +174,9 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
             continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
+    if not config.distributed:
+        both = sum(item.bytes for item in result.items)
+        table.append(("together", "they share this device", f"{both / GIB:.2f}"))
     if config.rollout.colocated:
         held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))

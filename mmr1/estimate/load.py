@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmr1.config import Config
-from mmr1.data.readers.located import NoSuchDatasetError
+from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_mixture
 from mmr1.estimate.shapes import read_shapes

@@ -19,7 +19,8 @@ from mmr1.config import (
 )
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
-from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
+from mmr1.rollout.engines import engine_type
+from mmr1.trainer.forward.logprob_head import CPU_CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.scalar_model import is_scalar_model
@@ -60,11 +61,16 @@ class Estimate:
         return sum(item.bytes for item in self.items if item.owner == owner)
 
 
-def estimate(config: Config, load: Load) -> Estimate:
+LIBRARIES = 0.6 * GIB
+"""Main memory of a process that has imported Python's, torch's and transformers' code; measured."""
+
+
+def estimate(config: Config, load: Load, on_cpu: bool = False) -> Estimate:
     """Count the bytes of a run.
 
     Args:
         load: A long prompt and completion.
+        on_cpu: The device is main memory, where libraries lie too.
 
     Raises:
         ValueError: The model's configuration cannot be read.
@@ -73,7 +79,9 @@ def estimate(config: Config, load: Load) -> Estimate:
     rewards = reward_models_bytes(config, load, config.resources.reward_ranks)
     owner = "reward model" if config.distributed else "trainer"
     of_rewards = [Item(owner, "reward models", rewards)] if rewards else []
-    items = (*_trainer(config, shapes, load), *of_rewards, *_engine(config, shapes, load))
+    libraries = [Item("trainer", "Python and its libraries", LIBRARIES)] if on_cpu else []
+    trainer = (*_trainer(config, shapes, load, on_cpu), *libraries)
+    items = (*trainer, *of_rewards, *_engine(config, shapes, load))
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
 
 
@@ -166,14 +174,14 @@ def _layer_elements(stack: StackShape) -> float:
     return of_norms + of_attention + of_mlp
 
 
-def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+def _trainer(config: Config, shapes: Shapes, load: Load, on_cpu: bool = False) -> list[Item]:
     """At the peak: in the second micro-batch or later, when all gradients are there."""
     width = WIDTHS[config.model.dtype]
     items = [
         *_training_state(config, shapes),
         Item("trainer", "vision features", _kept_features(config, shapes)),
         Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
-        Item("trainer", "backward pass", _backward(config, shapes, load)),
+        Item("trainer", "backward pass", _backward(config, shapes, load, on_cpu)),
     ]
     if config.resources.ranks > 1:
         items.append(Item("trainer", "gathered weights", width * shapes.outside_layers))
@@ -270,7 +278,7 @@ def _activations(config: Config, shapes: Shapes, load: Load) -> float:
     return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
 
 
-def _backward(config: Config, shapes: Shapes, load: Load) -> float:
+def _backward(config: Config, shapes: Shapes, load: Load, on_cpu: bool) -> float:
     """The most that the backward pass works on beside what is kept: in the head, or in a layer.
 
     The head has the logits of a chunk, their probabilities and their gradient, and adds the product
@@ -281,7 +289,8 @@ def _backward(config: Config, shapes: Shapes, load: Load) -> float:
     """
     width, sharded = WIDTHS[config.model.dtype], config.resources.ranks > 1
     tokens = _micro_batch(config, shapes, load).tokens
-    logits = min(GPU_CHUNK_ELEMENTS, shapes.vocabulary * tokens)
+    chunk = CPU_CHUNK_ELEMENTS if on_cpu else GPU_CHUNK_ELEMENTS
+    logits = min(chunk, shapes.vocabulary * tokens)
     output = shapes.output if shapes.trains_output else 0
     head = (8 + width) * logits + (4 + width) * output
     of_token = width * _layer_elements(shapes.model.language)
@@ -325,7 +334,9 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     kv = 2 * language.layers * language.keys * width
     prompts = config.data.train_batch_size / config.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
+    # An engine that samples from the policy itself has no weights of its own.
+    shared = engine_type(config).samples_from_policy and not config.distributed
     return [
-        Item("engine", "weights", width * shapes.weights / parallel),
+        Item("engine", "weights", 0 if shared else width * shapes.weights / parallel),
         Item("engine", "KV cache of a whole step", kv * tokens / parallel),
     ]

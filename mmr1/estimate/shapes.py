@@ -111,7 +111,7 @@ def _is_packed(config: ModelConfig, model_class: Any, hf: Any) -> bool:
     """Will the probe at the start of a run find that completions can share their prompt?"""
     if config.sharing == "padded":
         return False
-    family = cast(Examples, load_family(config.path))
+    family = cast(Examples, load_family(config.path, trust_remote_code=config.trust_remote_code))
     return verdict_on(model_class, hf, family).status == "packed"
 
 

@@ -13,23 +13,21 @@ from mmr1.originals.projects import original as project_of
 from mmr1.vision.families.tiny import new_model
 
 _FAMILIES = {"r1_v_clevr": "qwen2_vl"}
-_RECIPES = Path("scripts/recipes")
 
 
 def check_recipe(
-    recipe: str, original: Path, model: str | None, output: Path | None
+    folder: Path, original: Path, model: str | None, output: Path | None
 ) -> Iterator[str]:
     """Write the certificate; what to say of it.
 
     Raises:
-        ValueError: No such recipe, it has no exact configuration for RL, or the checkout is none of
-            its original.
+        ValueError: The recipe in this folder has no exact configuration for RL, or the checkout is
+            none of its original.
     """
-    folder = Path(recipe) if Path(recipe).is_dir() else _RECIPES / recipe
     name = folder.name
     files = [*folder.glob("exact_rl.yaml"), *folder.glob("exact_grpo.yaml")]
     if not files:
-        raise ValueError(f"{folder} has no exact_rl.yaml; run this where {_RECIPES} is")
+        raise ValueError(f"recipe '{name}' has no exact_rl.yaml beside its own files")
     project_of(name, original)
     os.environ["ORIGINAL"] = str(original.resolve())
     with tempfile.TemporaryDirectory() as small:

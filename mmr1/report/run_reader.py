@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from mmr1.config.secrets import publish
-from mmr1.report.rollout_rows import ROLLOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +191,49 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+_ANY_MORE = ConfigDict(extra="allow", strict=True)
+
+
+class _Medium(TypedDict):
+    __pydantic_config__ = _ANY_MORE  # type: ignore[misc]
+
+    kind: Literal["image", "video"]
+    path: str | None
+    digest: str
+    seen: NotRequired[list[int] | None]
+    options: NotRequired[dict[str, Any] | None]
+
+
+class _Turn(TypedDict):
+    __pydantic_config__ = _ANY_MORE  # type: ignore[misc]
+
+    role: str
+    text: str
+    media: list[_Medium]
+    answers: NotRequired[list[list[dict[str, Any]]]]
+
+
+class _Completion(TypedDict):
+    __pydantic_config__ = _ANY_MORE  # type: ignore[misc]
+
+    text: str
+    reward: float | int | None
+    components: dict[str, Any]
+    status: str
+    turns: NotRequired[list[_Turn]]
+
+
+class _Row(TypedDict):
+    __pydantic_config__ = _ANY_MORE  # type: ignore[misc]
+
+    id: str
+    prompt: str
+    answer: Any
+    task: str | None
+    media: list[_Medium]
+    completions: list[_Completion]
+
+
+ROLLOUT: TypeAdapter[Any] = TypeAdapter(_Row)

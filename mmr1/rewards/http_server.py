@@ -12,8 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict
 
 from mmr1.rewards.composite import CompositeReward
-from mmr1.rewards.http.bounded_json import read_json
 from mmr1.rewards.http.guard import Guard
+from mmr1.rewards.http.post import read_json
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.rewards.plugins.item_rows import to_item, with_groups

@@ -20,8 +20,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from mmr1.rewards.agreement import Agreement, compare
-from mmr1.rewards.agreement_page import figures, write_agreement_page
+from mmr1.rewards.agreement import Agreement, compare, figures, write_agreement_page
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
 from mmr1.rewards.http.guard import guard_of, is_loopback
@@ -29,8 +28,14 @@ from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
-from mmr1.rewards.plugins.item_rows import read_rows, scored_row, to_item, with_groups
-from mmr1.rewards.plugins.rollout_rows import batches_of_groups, read_items
+from mmr1.rewards.plugins.item_rows import (
+    batches_of_groups,
+    read_items,
+    read_rows,
+    scored_row,
+    to_item,
+    with_groups,
+)
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 

@@ -1,20 +1,34 @@
-"""The rollout engine that a configuration names, put together by its capabilities."""
+"""The rollout engine that a configuration names, put together by its capabilities.
+
+What it does not provide is made here: media that are prepared while it samples, conversations, and
+transfers of weights.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, SamplingConfig
 from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import ConversationEngine
-from mmr1.rollout.engine import ReceivingEngine, RolloutEngine, SleepingEngine, TurnEngine
+from mmr1.rollout.engine import (
+    PreparedRequest,
+    Probe,
+    ReceivingEngine,
+    Request,
+    RolloutEngine,
+    SleepingEngine,
+    StreamingEngine,
+    TurnEngine,
+)
 from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once
-from mmr1.rollout.fallbacks import BatchedTurns, CollectedTransfer
-from mmr1.rollout.prefetching import PrefetchingEngine
+from mmr1.rollout.tcp_transfer import TcpReceiver
+from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -111,3 +125,119 @@ def with_conversations(
         samples_at_once(config),
         system_prompt=config.data.system_prompt,
     )
+
+
+class PrefetchingEngine:
+    """A ``RolloutEngine`` made of one that takes prepared media.
+
+    Requests whose media are prepared go first, so that the engine samples while other media are
+    still being decoded. Prompts that share a medium go next to each other.
+
+    Args:
+        engine: In this process or in another.
+        media: The trainer's prepared media.
+        at_once: Hand over all requests together. What is sampled together then does not depend on
+            how fast media were prepared, and neither does the rounding of the results.
+    """
+
+    def __init__(self, engine: StreamingEngine, media: MediaCache, at_once: bool = False) -> None:
+        self.engine = engine
+        self._media = media
+        self._at_once = at_once
+        # Weights and the end of the engine have nothing to do with media.
+        self.load_weights = engine.load_weights
+        self.close = engine.close
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        self._media.prefetch(m for request in requests for m in request.prompt.media)
+        ready = [all(map(self._media.is_ready, r.prompt.media)) for r in requests]
+        order = streaming_order([r.prompt for r in requests], ready)
+        streamed = self.engine.stream(self._chunks(requests, ready, order), sampling)
+        groups = dict(zip(order, streamed, strict=True))
+        return [groups[place] for place in range(len(requests))]
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        return self.engine.probe([self._prepared(Request(p, 1, 0)) for p in prompts])
+
+    def _chunks(
+        self, requests: Sequence[Request], ready: Sequence[bool], order: Sequence[int]
+    ) -> Iterator[list[PreparedRequest]]:
+        """The requests that are ready in one chunk, then the others one by one."""
+        first = len(order) if self._at_once else sum(ready)
+        yield [self._prepared(requests[place]) for place in order[:first]]
+        for place in order[first:]:
+            yield [self._prepared(requests[place])]
+
+    def _prepared(self, request: Request) -> PreparedRequest:
+        return PreparedRequest(request, tuple(self._media[m] for m in request.prompt.media))
+
+
+def streaming_order(prompts: Sequence[Prompt], ready: Sequence[bool]) -> list[int]:
+    """Indices of the prompts: the ready ones first, those with the same media together."""
+    keys = [tuple(m.digest() for m in prompt.media) for prompt in prompts]
+    first = {key: place for place, key in reversed(list(enumerate(keys)))}
+    return sorted(range(len(prompts)), key=lambda i: (not ready[i], first[keys[i]], i))
+
+
+class BatchedTurns:
+    """A ``TurnEngine`` made of one that samples a batch to its end."""
+
+    def __init__(self, engine: RolloutEngine, family: ModelFamily) -> None:
+        self._engine, self._family = engine, family
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """Sample all turns to their ends. Those of one prompt are one request."""
+        shared: list[Request] = []
+        for request in (prepared.request for prepared in requests.values()):
+            last = shared[-1] if shared else None
+            if last is None or request != replace(last, n=1, seed=last.seed + last.n):
+                shared.append(request)
+            else:
+                shared[-1] = replace(last, n=last.n + 1)
+        groups = self._engine.generate(shared, sampling) if shared else []
+        completions = [
+            self._cut(completion, request.max_tokens)
+            for request, group in zip(shared, groups, strict=True)
+            for completion in group.completions
+        ]
+        return dict(zip(requests, completions, strict=True))
+
+    def abandon(self) -> None:
+        """Nothing to drop: no turn is under way between two calls."""
+
+    def _cut(self, completion: Completion, length: int | None) -> Completion:
+        """Cut a completion to its request's length; later tokens change nothing before them."""
+        if length is None or len(completion.token_ids) <= length:
+            return completion
+        tokens = completion.token_ids[:length]
+        text = self._family.tokenizer.decode(tokens, skip_special_tokens=True)
+        logprobs = completion.logprobs[:length]
+        return replace(completion, token_ids=tokens, logprobs=logprobs, text=text, truncated=True)
+
+
+class CollectedTransfer:
+    """A ``ReceivingEngine`` that collects the weights in main memory for ``load_weights``."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._receiver = TcpReceiver()
+        self._weights: dict[str, torch.Tensor] = {}
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._receiver.connect(**init_info)
+
+    def start_weight_update(self) -> None:
+        self._weights = {}
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._receiver.receive(**update_info, load=self._weights.update)
+
+    def finish_weight_update(self, version: int) -> None:
+        weights, self._weights = self._weights, {}
+        self._engine.load_weights(weights, version)
+
+    def abandon_weight_update(self) -> None:
+        self._weights = {}
+        self._receiver.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -10,12 +11,15 @@ from mmr1.config import Config
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.engines import EngineSetting, hands_over_gpu_memory
-from mmr1.rollout.vllm import Transfer, VllmEngine
+from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
+from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import is_packed
 from mmr1.vision.families.loading import names_in_files
+
+logger = logging.getLogger(__name__)
 
 
 def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
@@ -33,7 +37,7 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
     else:
         named = model is not None and not is_packed(setting.family)
         args, carrier = (config, names_in_files(model) if named else None), SharedMemoryCarrier()
-    return EngineProcess(
+    process = EngineProcess(
         build_vllm_engine,
         args,
         log=setting.log,
@@ -42,6 +46,8 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
         restarts=config.rollout.max_restarts,
         carrier=carrier,
     )
+    logger.info("vLLM: %s", process.settings)
+    return process
 
 
 def carrier_on_gpu(config: Config) -> TransferCarrier:

@@ -33,8 +33,8 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
+from mmr1.logs import tell_fault
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context
@@ -76,6 +76,7 @@ class EngineProcess:
 
     Attributes:
         restarted: How often it was.
+        settings: What the engine says of itself.
 
     Raises:
         ValueError: ``build`` refused its arguments (raised here with its message).
@@ -174,7 +175,9 @@ class EngineProcess:
         try:
             start_lasting(self._process.start)  # a rollout thread may end before it
             child_end.close()  # so that the pipe ends when the process does
-            self._receive(timeout_s=None)  # loading a large model takes as long as it takes
+            self.settings: str = self._receive(
+                timeout_s=None
+            )  # loading a large model takes as long as it takes
         except BaseException as error:
             if self._process.pid is not None and not isinstance(error, Exception):
                 self._process.kill()  # Ctrl-C: it may import for a while and see no closed pipe
@@ -297,7 +300,7 @@ def _engine_main(
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
         return
-    pipe.send(("ok", None))
+    pipe.send(("ok", getattr(engine, "settings", "")))
     shared: dict[str, torch.Tensor] = {}
     while True:
         try:

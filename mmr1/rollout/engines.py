@@ -148,6 +148,12 @@ def check_capabilities(config: Config) -> None:
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
+    if rollout.colocated and not kind.sleeps:
+        raise ValueError(
+            f"rollout.engine.colocate=true and {name}, which cannot leave a GPU to a rank; give it "
+            "sleep and wake_up (mmr1/rollout/engine.py) and its EngineType sleeps=True, or leave "
+            "rollout.engine.colocate out"
+        )
     if config.model.sync_adapters_only and not kind.takes_adapters:
         raise ValueError(
             f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "

@@ -1,26 +1,34 @@
 """Rollouts through transformers: no vLLM needed, exactly repeatable.
 
-How completions are sampled is the matter of a ``Sampler``, such as that of ``shared_prompts.py``.
+How completions are sampled is the matter of a ``Sampler``. One shares the prompt of a group: it and
+its media go through the network once for all completions, and finished rows leave the batch. The
+other is transformers' own ``generate``, for models that share no prompts: slower, for each
+completion computes its prompt, and prompts go one by one. Both draw the next token from logits as
+vLLM's processed log-probs describe it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from transformers import DynamicCache, GenerationConfig
 
+from mmr1.adapters import unwrapped
 from mmr1.config import SamplingConfig
+from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Probe, Request
-from mmr1.rollout.generating import GeneratingSampler
-from mmr1.rollout.sampling import Sampled, Sampler, has_stop_text
-from mmr1.rollout.shared_prompts import SharedPromptSampler
 from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, is_packed
-from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import MediaCache
+from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
+from mmr1.vision.families.rows import arguments_of_rows
+from mmr1.vision.features import FeatureCache, encode_media
+from mmr1.vision.prepare import MediaCache, Medium
 
 
 class HfEngine:
@@ -114,3 +122,301 @@ class HfEngine:
             truncated=not ended,
             policy_version=self._version,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratingSampler:
+    """A ``Sampler``.
+
+    Attributes:
+        model: The model, with or without peft adapters.
+        family: Its processor and tokens.
+        media: Prepared media.
+    """
+
+    model: Any
+    family: ModelFamily
+    media: MediaCache
+
+    @torch.no_grad()
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+        with _plain_generation(unwrapped(self.model)):
+            return [row for request in requests for row in self._sample(request, sampling)]
+
+    def _sample(self, request: Request, sampling: SamplingConfig) -> list[Sampled]:
+        base, family = unwrapped(self.model), self.family
+        prompt = family.read_prompt(request.prompt, [self.media[m] for m in request.prompt.media])
+        length = len(prompt.ids)
+        draw = _Draw(family, uniforms_of([request], sampling.max_tokens, base.device), sampling)
+        ids = prompt.ids.expand(request.n, -1).to(base.device)
+        base.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            **arguments_of_rows(
+                prompt.arguments, length, request.n, length, base.device, base.dtype
+            ),
+            max_new_tokens=sampling.max_tokens,
+            do_sample=False,  # the draw leaves one token to choose
+            eos_token_id=list(family.stop_ids),
+            pad_token_id=family.pad_id,
+            logits_processor=[draw],
+        )
+        return draw.sampled
+
+
+@dataclass
+class _Draw:
+    """Draws the next token of each row, and takes every other token's probability away.
+
+    Attributes:
+        family: For the tokens.
+        uniforms: ``[n, max_tokens]``.
+        sampling: How to draw.
+        sampled: What was drawn so far.
+    """
+
+    family: ModelFamily
+    uniforms: torch.Tensor
+    sampling: SamplingConfig
+    sampled: list[Sampled] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampled = [Sampled() for _ in self.uniforms]
+        self._step = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """transformers' signature: ``[n, T]`` ids so far, ``[n, V]`` logits."""
+        logits = scores.float()
+        logits[:, list(self.family.forbidden_ids)] = -torch.inf
+        drawn, logprobs = next_tokens(logits, self.uniforms[:, self._step], self.sampling)
+        ended = [self._ended(row.tokens) for row in self.sampled]
+        for row, has_ended, token, logprob in zip(
+            self.sampled, ended, drawn.tolist(), logprobs.tolist(), strict=True
+        ):
+            if not has_ended:
+                row.tokens.append(token)
+                row.logprobs.append(logprob)
+        # Of an ended row nothing is read.
+        over = torch.tensor(ended, device=drawn.device)
+        drawn = drawn.masked_fill(over, self.family.stop_ids[0])
+        self._step += 1
+        return torch.full_like(logits, -torch.inf).scatter(-1, drawn[:, None], 0.0)
+
+    def _ended(self, tokens: list[int]) -> bool:
+        if not tokens:
+            return False
+        stops = tokens[-1] in self.family.stop_ids
+        return stops or has_stop_text(self.family.tokenizer, tokens, self.sampling.stop)
+
+
+@contextmanager
+def _plain_generation(base: Any) -> Iterator[None]:
+    """Inside the block nothing of ``generation_config.json`` changes what the model would say."""
+    own = base.generation_config
+    base.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = own
+
+
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """G prompts, padded on the left to the longest, P tokens."""
+
+    ids: torch.Tensor  # [G, P]
+    attention_mask: torch.Tensor  # [G, P], 0 on padding
+    positions: torch.Tensor  # [rows, G, P]
+    completion_starts: torch.Tensor  # [G]: position of the first completion token
+    slots: torch.Tensor  # [F]: the placeholders among the G * P tokens
+    media: list[Medium]  # of all prompts, in order
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPromptSampler:
+    """A ``Sampler``.
+
+    Attributes:
+        model: The model, with or without peft adapters.
+        family: Its processor and tokens.
+        media: Prepared media.
+        features: Where those of a frozen vision tower are kept.
+    """
+
+    model: Any
+    family: PackedFamily
+    media: MediaCache
+    features: FeatureCache | None
+
+    @torch.no_grad()
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+        logits, decoder = self._prefill(requests)
+        with transposed_weights(unwrapped(self.model)):
+            return self._decode(requests, sampling, logits, decoder)
+
+    def _decode(
+        self,
+        requests: Sequence[Request],
+        sampling: SamplingConfig,
+        logits: torch.Tensor,
+        decoder: Decoder,
+    ) -> list[Sampled]:
+        uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
+        rows = torch.arange(len(uniforms), device=logits.device)  # the unfinished completions
+        stop_ids = torch.tensor(self.family.stop_ids, device=logits.device)
+        sampled = [Sampled() for _ in rows]
+        for step in range(sampling.max_tokens):
+            logits[:, list(self.family.forbidden_ids)] = -torch.inf
+            drawn, logprobs = next_tokens(logits, uniforms[:, step], sampling)
+            for row, token, logprob in zip(
+                rows.tolist(), drawn.tolist(), logprobs.tolist(), strict=True
+            ):
+                sampled[row].tokens.append(token)
+                sampled[row].logprobs.append(logprob)
+            alive = ~torch.isin(drawn, stop_ids)
+            if sampling.stop:
+                tokenizer = self.family.tokenizer
+                stopped = [has_stop_text(tokenizer, sampled[i].tokens, sampling.stop) for i in rows]
+                alive &= ~torch.tensor(stopped, device=alive.device)
+            if step + 1 == sampling.max_tokens or not alive.any():
+                break
+            if not alive.all():
+                rows, drawn, uniforms = rows[alive], drawn[alive], uniforms[alive]
+                decoder.keep(alive)
+            logits = decoder.step(drawn).float()
+        return sampled
+
+    def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
+        """Each prompt once: ``[B, V]`` logits of the first tokens, and what decodes the others."""
+        base, parts = unwrapped(self.model), model_parts(self.model)
+        architecture = packed_architecture_of(base)
+        batch = self._padded([r.prompt for r in requests])
+        embeddings = parts.embed_tokens(batch.ids)
+        tokens = {"inputs_embeds": embeddings}
+        if batch.media:
+            encoded = encode_media(base, batch.media, self.features).to(embeddings.dtype)
+            tokens = architecture.language_inputs(embeddings, batch.slots, encoded)
+        cache = DynamicCache(config=base.config)
+        hidden = parts.language_model(
+            **tokens,
+            position_ids=architecture.position_ids(batch.positions),
+            attention_mask=batch.attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        sizes = torch.tensor([r.n for r in requests], device=hidden.device)
+        decoder = Decoder(base, cache, batch.attention_mask, batch.completion_starts, sizes)
+        logits = parts.lm_head(hidden[:, -1]).float()
+        return logits.repeat_interleave(sizes, dim=0), decoder
+
+    def _padded(self, prompts: Sequence[Prompt]) -> _Padded:
+        ids, positions, media = [], [], []
+        for prompt in prompts:
+            prepared = [self.media[m] for m in prompt.media]
+            row = self.family.expand_placeholders(prompt.token_ids, prepared)
+            ids.append(torch.tensor(row))
+            positions.append(self.family.prompt_positions(row, prepared))
+            media.extend(prepared)
+        longest = max(len(row) for row in ids)
+
+        def stacked(rows: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+            padded = [torch.nn.functional.pad(r, (longest - r.shape[-1], 0)) for r in rows]
+            return torch.stack(padded, dim).to(self.model.device)
+
+        tokens, real = stacked(ids), stacked([torch.ones_like(row) for row in ids])
+        kinds = list(self.family.placeholder_kinds)
+        of_media = torch.tensor(kinds, dtype=torch.int64, device=tokens.device)
+        slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
+        starts = [self.family.completion_start(rows) for rows in positions]
+        return _Padded(
+            tokens,
+            real,
+            stacked(positions, 1),
+            torch.tensor(starts, device=tokens.device),
+            slots,
+            media,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens of one completion so far, and their log-probs under the sampling distribution."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Sampler(Protocol):
+    """How a transformers model samples; it is in evaluation mode then."""
+
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+        """The completions of all requests, those of a request next to each other."""
+        ...
+
+
+def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -> torch.Tensor:
+    """``[B, count]``: the numbers in [0, 1) that decide the tokens of each completion."""
+    seeds = [request.seed + i for request in requests for i in range(request.n)]
+    numbers = [torch.rand(count, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    return torch.stack(numbers).to(device)
+
+
+def has_stop_text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
+    """Did the last token complete one of the texts? A token is at least a byte of it."""
+    if not stop:
+        return False
+    longest = max(len(text.encode()) for text in stop)
+    tail = tokenizer.decode(tokens[-longest:])
+    return any(text in tail for text in stop)
+
+
+def next_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, sampling: SamplingConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample one token per row by inverting the cumulative distribution.
+
+    One uniform number decides one token, so a completion depends on its own seed and not on the
+    rows that happen to be beside it.
+
+    Args:
+        logits: ``[B, V]`` float32, forbidden tokens already at minus infinity.
+        uniforms: ``[B]`` in [0, 1).
+
+    Returns:
+        Token ids ``[B]`` and their log-probabilities ``[B]`` under the sampling distribution. At
+        temperature 0 the most probable token and its log-probability at temperature 1.
+    """
+    if sampling.temperature == 0:
+        logprobs = logits.log_softmax(-1)
+        best = logprobs.max(-1)
+        return best.indices, best.values
+    logprobs = _truncate(logits / sampling.temperature, sampling).log_softmax(-1)
+    cumulative = logprobs.exp().cumsum(-1)
+    # Rounding leaves the last entry near 1; scaling by it keeps every index inside the vocabulary.
+    thresholds = uniforms[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, thresholds, right=True)
+    tokens = tokens.clamp(max=logits.shape[-1] - 1)
+    return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
+
+
+def _truncate(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
+    """Set the logits of excluded tokens to minus infinity, in vLLM's order.
+
+    Min-p (arXiv 2407.01082), top-k, then top-p (nucleus, arXiv 1904.09751).
+    """
+    if sampling.min_p:
+        probabilities = logits.softmax(-1)
+        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        logits = logits.masked_fill(probabilities < least, -torch.inf)
+    if sampling.top_k:
+        kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(descending=True)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # mass of the more probable tokens
+        outside = torch.zeros_like(before, dtype=torch.bool).scatter(
+            -1, order, before >= sampling.top_p
+        )
+        logits = logits.masked_fill(outside, -torch.inf)
+    return logits

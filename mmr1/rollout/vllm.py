@@ -7,54 +7,40 @@ prepares pictures and text itself. Caches are keyed by the media's digests.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig, VllmArguments
-from mmr1.registry import suggest
+from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
-from mmr1.rollout.vllm_environment import set_vllm_defaults
-from mmr1.rollout.vllm_sleep import preserved_parameters
-from mmr1.runtime import keep_freed_memory, return_freed_memory
+from mmr1.rollout.vllm_settings import (
+    Transfer,
+    adapter_settings,
+    cpu_settings,
+    further_arguments,
+    gpu_settings,
+    parallel_settings,
+    prepare_environment,
+    settings_of,
+    transfer_settings,
+)
+from mmr1.runtime import return_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
-from mmr1.vision.prepare import Medium
+from mmr1.vision.prepare import Medium, as_decoded
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
-CPU_KV_CACHE_GIB = 1
-"""Of vLLM's CPU backend; the variable ``VLLM_CPU_KVCACHE_SPACE`` wins over it."""
 MAX_VISION_TOKENS = 65_536
 """Vision tokens of the prompts that wait or run, so that their media fit in memory."""
-_PREFILL_TOKENS = 4096  # in one step of the engine
-_RECURRENT_PROMPTS = 16  # of the longest kind, likewise
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Weights come by vLLM's own transfer.
-
-    Attributes:
-        same_gpu: From a trainer on the same GPU.
-        sleeps: The engine leaves it the GPU by sleeping.
-        left_out: Beginnings of the names, in the model's files, of weights that never come: the
-            engine keeps what it has read, also while it sleeps.
-    """
-
-    same_gpu: bool = False
-    sleeps: bool = False
-    left_out: tuple[str, ...] = ()
 
 
 class VllmEngine:
@@ -72,6 +58,9 @@ class VllmEngine:
         transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
+
+    Attributes:
+        settings: What of vLLM's is on, on one line.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -94,7 +83,7 @@ class VllmEngine:
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
-        self._on_cpu = _prepare_environment(deterministic, dtype)
+        self._on_cpu = prepare_environment(deterministic, dtype)
         try:
             from vllm import LLM
         except ImportError as error:
@@ -129,9 +118,10 @@ class VllmEngine:
             ),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
-            **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
+            **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         self._llm = LLM(**settings, **further_arguments(config, settings))
+        self.settings = settings_of(self._llm.llm_engine.vllm_config)
         self._adapters = (
             None if adapters is None else EngineAdapters(self._llm.llm_engine, adapters)
         )
@@ -370,129 +360,6 @@ class _Turns:
         while True:
             chunk, self._inbox = self._inbox, []
             yield chunk
-
-
-def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``rollout.engine.engine_kwargs``: arguments of vLLM that mmr1 does not set.
-
-    Raises:
-        ValueError: vLLM has no such argument, or mmr1 sets it.
-    """
-    engine = config.engine
-    given = dict(engine.engine_kwargs) if isinstance(engine, VllmArguments) else {}
-    if not given:
-        return {}
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = [field.name for field in fields(EngineArgs)]
-    for name in given:
-        if name in settings:
-            raise ValueError(f"rollout.engine.engine_kwargs.{name}: mmr1 sets it; leave it out")
-        if name not in known:
-            raise ValueError(
-                f"rollout.engine.engine_kwargs.{name}: vLLM's EngineArgs has no such argument"
-                f"{suggest(name, known)}"
-            )
-    return given
-
-
-def _prepare_environment(deterministic: bool, dtype: str) -> bool:
-    """Settings that vLLM reads from the environment; True when this is the CPU backend."""
-    on_cpu = not torch.cuda.is_available()
-    set_vllm_defaults(on_cpu, dtype)
-    if deterministic and not on_cpu:  # its kernels are Triton's
-        os.environ["VLLM_BATCH_INVARIANT"] = "1"
-    if on_cpu:
-        keep_freed_memory()
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_KV_CACHE_GIB))
-    return on_cpu
-
-
-def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
-    """vLLM's arguments for LoRA adapters that are added to the weights of ``model.path``."""
-    return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
-
-
-def transfer_backend(on_gpus: bool, same_gpu: bool) -> str:
-    """How weights reach an engine: ``nccl``, ``tcp``, or on one GPU ``ipc``.
-
-    Args:
-        on_gpus: ``EngineType.receives_on_gpus``.
-    """
-    if not on_gpus or not torch.cuda.is_available():
-        return "tcp"
-    return "ipc" if same_gpu else "nccl"
-
-
-def transfer_settings(
-    model_path: str, transfer: Transfer, trust_remote_code: bool
-) -> dict[str, Any]:
-    """vLLM's arguments for weights that come by its own transfer."""
-    backend = transfer_backend(True, transfer.same_gpu)
-    return {
-        "sleep_preserve_parameter_names": preserved_parameters(
-            model_path, transfer.left_out, trust_remote_code
-        ),
-        "weight_transfer_config": {"backend": backend},
-        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
-        "enable_sleep_mode": transfer.sleeps and torch.cuda.is_available(),
-    }
-
-
-def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
-    """How vLLM spreads the model over GPUs.
-
-    In processes that it starts itself. Left alone it would take Ray where it finds itself in an
-    actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
-    """
-    size = config.tensor_parallel_size
-    return {
-        "tensor_parallel_size": size,
-        "distributed_executor_backend": "mp" if size > 1 else None,
-    }
-
-
-_GPU_PREFILL_TOKENS = 8192
-"""vLLM's smallest default on GPUs for the tokens of one step."""
-
-
-def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
-    """vLLM's arguments on a GPU, for long prompts.
-
-    vLLM takes no image or video of more tokens than one step of the engine has, and refuses it when
-    it comes, in the middle of the run. No medium is longer than the longest prompt.
-    """
-    if config.max_model_len <= _GPU_PREFILL_TOKENS:
-        return {}
-    return {"max_num_batched_tokens": config.max_model_len}
-
-
-def _cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
-    """vLLM's arguments on a CPU.
-
-    Prompts are prefilled in one chunk: of one that is cut, vLLM draws a token too many and winds
-    the request's generator back, which generators on the CPU cannot ("CPU Generator does not use
-    offset"), and the engine would die. Blocks are the smallest that its attention takes: only full
-    ones are shared by a group, and with the backend's 128 a prompt of 121 tokens was computed for
-    each of its completions.
-
-    Layers with a state have blocks of their own size, share none, and must be given chunks: one
-    that holds many prompts cuts none of them.
-    """
-    tokens = max(config.max_model_len, _PREFILL_TOKENS)
-    if family.recurrent:
-        return {
-            "enforce_eager": True,
-            "enable_prefix_caching": False,
-            "enable_chunked_prefill": True,
-            "max_num_batched_tokens": _RECURRENT_PROMPTS * tokens,
-        }
-    return {
-        "enforce_eager": True,
-        "block_size": 32,
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": tokens,
-    }
 
 
 def _by_kind(media: Sequence[MediaRef | Medium], values: Sequence[Any]) -> dict[str, list[Any]]:

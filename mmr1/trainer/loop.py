@@ -29,6 +29,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     policy, critic, reference = components.policy, components.critic, components.reference
     algorithm, validation = config.algorithm, components.validation
     models, moving = Models(policy, reference, critic), algorithm.moving_reference
+    reward_weights = config.rewards.weights
     critic_alone = 0 if algorithm.critic is None else algorithm.critic.warmup_steps
     with Sampler(config, components) as sampler:
         for number in range(done + 1, config.trainer.steps + 1):
@@ -44,7 +45,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         models,
                         components.coefficients,
                         config.rollout.max_response_length,
-                        config.rewards.weights,
+                        reward_weights,
                     )
                     if components.demonstrations is not None:
                         own = round_robin(components.demonstrations.next(), experience.mini_batches)

@@ -9,7 +9,8 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -19,11 +20,10 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, TrainerConfig
+from mmr1.config import Config
 from mmr1.config.checks import check
 from mmr1.data.quarantine import Quarantine
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.models.state import (
     TRAINING,
     Digests,
@@ -116,12 +116,13 @@ def with_epochs(config: Config, samples: int, batch_size: int) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that has started: its folder, its trackers, its display.
+    """An open run: its folder, its trackers, its display.
 
     Attributes:
-        rows: They know which rows of the data have been left out.
+        quarantines: Of the rows of the data that have been left out.
         log_completions_steps: Completions are logged after so many steps, and after the first and
             the last one.
+        at_end: Closes the trackers.
     """
 
     config: Config
@@ -129,23 +130,74 @@ class Run:
     trackers: Trackers
     display: Display
     media: MediaCache
-    rows: Inputs | Quarantine
+    quarantines: Sequence[Quarantine]
     log_completions_steps: int
+    at_end: ExitStack
 
     def begin(self) -> None:
-        """Nothing can refuse the run any more: write its configuration."""
+        """Nothing can refuse the run any more: write its configuration, start its trackers."""
         self.directory.begin()
-        self._log_dropped()
+        self.at_end.enter_context(self.trackers)
+        self.directory.log_dropped(self.quarantines)
 
     def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Steps:
-        """Run, record and save the steps. See :func:`take_steps`."""
-        checkpoints = self.directory.checkpoints
+        """Run the steps, record and save each, and yield it.
+
+        A checkpoint that a full disk refuses is written when the next one is due. That of the last
+        step is tried again for ``LAST_SAVE_S``, for what it holds is nowhere else.
+
+        Args:
+            steps: Each runs when it is taken from the iterator.
+            snapshot: Gives a function that writes the run as it is now, after the step.
+
+        Raises:
+            StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved. Also where it
+                was the last: the caller would go on to the evaluation.
+            CheckpointError: A checkpoint could not be written.
+            DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
+            RecordError: What a step gave could not be written for another reason.
+            FailedStepError: An update refused its numbers; its batch has been written.
+        """
+        config, checkpoints = self.config.trainer, self.directory.checkpoints
+
+        def save(step: Step) -> None:
+            with PhaseTimer(f"step {step.number}")("checkpoint"):
+                checkpoints.save(step.number, snapshot(step), step.metrics)
+
+        with self._failed_batch_logged(), StopSignal(config.grace_period_s) as stop:
+            for step in steps:
+                self.record(step)
+                due = next_due(config, step.number) == step.number
+                if due:
+                    save(step)
+                try:
+                    if not stop.received:
+                        yield step
+                except GeneratorExit:
+                    if not due:
+                        save(step)
+                    checkpoints.wait()
+                    raise
+                if stop.received:
+                    if not due:
+                        save(step)
+                    break
+            checkpoints.wait()
+            if checkpoints.unsaved:
+                retry_save(lambda: save(step), checkpoints, stop)
+            last = checkpoints.last
+        assert last is not None, "the last step is always saved"
+        if stop.received:
+            name = signal.Signals(stop.received).name
+            message = f"{name}: saved as {last}; --resume continues from there"
+            raise StoppedError(message, stop.received)
+        return last
+
+    @contextmanager
+    def _failed_batch_logged(self) -> Iterator[None]:
+        """Write the batch of a step that fails, and name its file in the error."""
         try:
-            return (
-                yield from take_steps(
-                    self.config.trainer, steps, self.record, snapshot, checkpoints
-                )
-            )
+            yield
         except FailedStepError as error:
             step = error.step
             file = self.directory.log_rollouts(
@@ -155,89 +207,57 @@ class Run:
             raise
 
     def record(self, step: Step) -> None:
-        """Log a finished step, and its completions when that is due."""
-        self.directory.log(step.metrics)
-        self.trackers.log(step.metrics)
-        ends = (1, self.config.trainer.steps)
-        due = step.number % self.log_completions_steps == 0 or step.number in ends
-        if step.scored and due:
-            advantages = step.advantages or repeat(None)
-            self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
-            self.trackers.log_rollouts(step.number, step.scored, advantages)
-        self._log_dropped()
-        self.display.show(step)
+        """Log a finished step, and its completions when that is due.
+
+        Raises:
+            DiskFullError, RecordError: They could not be written.
+        """
+        try:
+            self.directory.log(step.metrics)
+            self.trackers.log(step.metrics)
+            ends = (1, self.config.trainer.steps)
+            due = step.number % self.log_completions_steps == 0 or step.number in ends
+            if step.scored and due:
+                advantages = step.advantages or repeat(None)
+                self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
+                self.trackers.log_rollouts(step.number, step.scored, advantages)
+            self.directory.log_dropped(self.quarantines)
+            self.display.show(step)
+        except OSError as error:
+            kind = DiskFullError if is_full(error) else RecordError
+            raise kind(
+                f"the metrics and rollouts of step {step.number} could not be written ({error}). "
+                f"{told_last(self.directory.checkpoints.last)}: free some space or repair the "
+                "disk, then continue with --resume"
+            ) from error
 
     def record_evaluation(self, result: Evaluation) -> None:
         """Write the evaluation of the last weights."""
         write_evaluation(self.directory.path / "eval", result)
-        self._log_dropped()
+        self.directory.log_dropped(self.quarantines)
         self.display.say(summary_line(result))
 
-    def _log_dropped(self) -> None:
-        self.directory.log_dropped(self.rows.dropped)
 
-
-def take_steps(
-    config: TrainerConfig,
-    steps: Iterable[Step],
-    record: Callable[[Step], None],
-    snapshot: Callable[[Step], WriteCheckpoint],
-    checkpoints: Checkpoints,
-) -> Steps:
-    """Run the steps, record and save each, and yield it.
-
-    A checkpoint that a full disk refuses is written when the next one is due. That of the last step
-    is tried again for ``LAST_SAVE_S``, for what it holds is nowhere else.
+@contextmanager
+def open_run(
+    config: Config,
+    media: MediaCache,
+    quarantines: Iterable[Quarantine],
+    functions: Iterable[str] = (),
+    log_completions_steps: int | None = None,
+) -> Iterator[Run]:
+    """Open the folder of a run, which is then locked.
 
     Args:
-        config: ``save_steps``, ``max_steps`` and ``grace_period_s`` count.
-        steps: Each runs when it is taken from the iterator.
-        record: Logs a finished step.
-        snapshot: Gives a function that writes the run as it is now, after the step.
-        checkpoints: Writes them.
-
-    Raises:
-        StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved. Also where it was
-            the last: the caller would go on to the evaluation.
-        CheckpointError: A checkpoint could not be written.
-        DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
-        RecordError: What a step gave could not be written for another reason.
+        functions: The reward functions whose means are shown.
+        log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
-
-    def save(step: Step) -> None:
-        with PhaseTimer(f"step {step.number}")("checkpoint"):
-            checkpoints.save(step.number, snapshot(step), step.metrics)
-
-    with StopSignal(config.grace_period_s) as stop:
-        for step in steps:
-            _record(record, step, checkpoints)
-            due = next_due(config, step.number) == step.number
-            if due:
-                save(step)
-            try:
-                if not stop.received:
-                    yield step
-            except GeneratorExit:
-                if not due:
-                    save(step)
-                checkpoints.wait()
-                raise
-            if stop.received:
-                if not due:
-                    save(step)
-                break
-        checkpoints.wait()
-        if checkpoints.unsaved:
-            retry_save(lambda: save(step), checkpoints, stop)
-        last = checkpoints.last
-    assert last is not None, "the last step is always saved"
-    if stop.received:
-        name = signal.Signals(stop.received).name
-        raise StoppedError(
-            f"{name}: saved as {last}; --resume goes on from there",
-            stop.received,
-        )
-    return last
+    every = log_completions_steps or config.trainer.log_completions_steps
+    with RunDirectory(config) as directory, ExitStack() as at_end:
+        display = Display(config.trainer, directory, functions)
+        trackers = Trackers(config, directory.path)
+        own = tuple(quarantines)
+        yield Run(config, directory, trackers, display, media, own, every, at_end)
 
 
 def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:
@@ -254,18 +274,6 @@ def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSig
         time.sleep(RETRY_S)
         save()
         checkpoints.wait()
-
-
-def _record(record: Callable[[Step], None], step: Step, checkpoints: Checkpoints) -> None:
-    try:
-        record(step)
-    except OSError as error:
-        kind = DiskFullError if is_full(error) else RecordError
-        raise kind(
-            f"the metrics and rollouts of step {step.number} could not be written ({error}). "
-            f"{told_last(checkpoints.last)}: free some space or repair the disk, then continue "
-            "with --resume"
-        ) from error
 
 
 def snapshot(config: Config, components: TrainerComponents, step: Step) -> WriteCheckpoint:

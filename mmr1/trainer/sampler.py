@@ -35,6 +35,8 @@ class Batch:
             would be biased.
         stats: The metrics of dynamic sampling, replay and curriculum.
         seconds: Of each phase.
+        oldest_version: The update that gave the oldest weights which sampled a completion to learn
+            from.
         state: Gives the state after this batch of what sampling moves on, as JSON values. When
             steps are sampled ahead, later ones move it on before this step has learned.
     """
@@ -43,12 +45,8 @@ class Batch:
     all_groups: list[ScoredGroup]
     stats: StepStats
     seconds: Mapping[str, float]
+    oldest_version: int
     state: Callable[[], Mapping[str, Any]]
-
-    @property
-    def oldest_version(self) -> int:
-        """The update that gave the oldest weights which sampled a completion to learn from."""
-        return min(c.policy_version for s in self.groups for c in s.group.completions)
 
 
 class Sampler:
@@ -68,6 +66,9 @@ class Sampler:
             components.algorithm.advantage.step_supervision,
             list(config.rewards.weights),
         )
+        self._resamples = config.algorithm.resamples
+        self._sampling = config.rollout.sampling
+        self._shuffles_frames = config.rewards.uses("temporal_contrast")
         ahead = config.rollout.max_off_policy_steps > 0
         self._thread = ThreadPoolExecutor(1, "rollout") if ahead else None
         self._batches: dict[int, Future[Batch]] = {}
@@ -125,7 +126,7 @@ class Sampler:
             loading.result()  # finished before this began; raises its error
         config, components = self._config, self._components
         timer = PhaseTimer(f"step {number}")
-        resamples, size = config.algorithm.resamples, config.data.train_batch_size
+        resamples, size = self._resamples, config.data.train_batch_size
         keeps_surplus = resamples is not None and resamples.keep_surplus
         earlier = components.kept.groups if components.kept and keeps_surplus else []
         selection = Selection(size, resamples, self._has_signal, earlier)
@@ -139,14 +140,25 @@ class Sampler:
         stats = sampled.stats
         if components.loader.curriculum is not None:
             stats = {**stats, **components.loader.curriculum.stats()}
-        return Batch(sampled.groups, sampled.all_groups, stats, timer.phases, self._state())
+        oldest = min(c.policy_version for s in sampled.groups for c in s.group.completions)
+        state, kept = components.loader.state_dict(), None
+        if components.kept is not None:
+            kept = components.kept.state_now()
+        return Batch(
+            sampled.groups,
+            sampled.all_groups,
+            stats,
+            timer.phases,
+            oldest,
+            lambda: {"sampler": state} if kept is None else {"sampler": state, "kept": kept()},
+        )
 
     def _sample_and_score(
         self, number: int, count: int, batch: int, timer: PhaseTimer
     ) -> list[ScoredGroup]:
         """Groups of the next ``count`` prompts; ``batch`` counts those of step ``number``."""
         config, components = self._config, self._components
-        sampling, engine = config.rollout.sampling, components.rollout
+        sampling, engine = self._sampling, components.rollout
         greedy_groups = []
         shuffled: dict[int, tuple[str, ...]] = {}
         with timer("rollout"):
@@ -158,7 +170,7 @@ class Sampler:
             if components.algorithm.advantage.greedy_baseline:
                 single = [replace(request, n=1) for request in requests]
                 greedy_groups = engine.generate(single, sampling.greedy())
-            if config.rewards.uses("temporal_contrast"):
+            if self._shuffles_frames:
                 shuffled = sample_shuffled(engine, requests, sampling)
         with timer("reward"):
             scored = components.rewards.score(groups, shuffled)
@@ -170,14 +182,6 @@ class Sampler:
             if components.loader.curriculum is not None:
                 components.loader.curriculum.learn(scored)
             return components.steps.score(scored) if components.steps else scored
-
-    def _state(self) -> Callable[[], Mapping[str, Any]]:
-        """A function that gives the state of what sampling moves on, as it is now."""
-        sampler = self._components.loader.state_dict()
-        if self._components.kept is None:
-            return lambda: {"sampler": sampler}
-        kept = self._components.kept.state_now()
-        return lambda: {"sampler": sampler, "kept": kept()}
 
 
 def sample_shuffled(

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S, doing
+from mmr1.progress import WAIT_S
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -32,15 +32,13 @@ from mmr1.trainer.run import (
     Run,
     Steps,
     already_finished,
+    open_run,
     restore,
     snapshot,
     to_the_end,
     with_epochs,
 )
-from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
-from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.sampler import refuse_without_videos
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
@@ -79,6 +77,7 @@ def training_steps(
         functions: Reward functions of this process, in place of those of their names in
             ``rewards.functions``.
     """
+    config = config.for_command("train")
     if last := already_finished(config, resume=resume):
         return last
     timer = PhaseTimer("start", WAIT_S)
@@ -172,14 +171,13 @@ def started(
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
-    every = log_completions_steps or config.trainer.log_completions_steps
-    with RunDirectory(config) as directory:
-        display = Display(config.trainer, directory, functions)
+    quarantines = inputs.quarantines.values()
+    opened = open_run(config, inputs.media, quarantines, functions, log_completions_steps)
+    with opened as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):
-            own = engine(directory.path / "engine.log")
-        with closing(own), Trackers(config, directory.path) as trackers:
-            run = Run(config, directory, trackers, display, inputs.media, inputs, every)
+            own = engine(run.directory.path / "engine.log")
+        with closing(own):
             max_invalid = config.rewards.max_invalid_fraction
             yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
 
@@ -219,7 +217,7 @@ def _train(
     if before:
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    elif differs_from_model_path(config):
+    else:  # as after each update: so the check below is one of the transfer too
         sampling.engine.load_weights(policy.weights(copy=True), policy.version)
     sampling.make_ready(config, inputs, policy, timer)
     with run.display, heap_frozen():
@@ -229,17 +227,12 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with doing("evaluating the last weights"):
-                validation(config.trainer.steps)
+            run.display.say("evaluating the last weights")
+            validation(config.trainer.steps)
         assert validation.last is not None
         run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
-
-
-def differs_from_model_path(config: Config) -> bool:
-    """Does the policy start from other weights than the files that the engine has read?"""
-    return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
 
 from mmr1.config import Config, DataConfig, ModelConfig
 from mmr1.lifetime import start_lasting
+from mmr1.logs import tell_fault
 from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.media_environment import forget_environment
 from mmr1.vision.prepare import MediaCache, Medium
+from mmr1.vision.videos import forget_environment
+
+logger = logging.getLogger(__name__)
 
 CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""
@@ -148,18 +155,81 @@ class Preparers:
     Decoding and cutting into patches scale over processes, not over threads. The processes load the
     processor once, when the first medium is asked for, and end with this process.
 
+    Linux kills one when memory runs out. Others take the place of them all, and what was under way
+    is prepared again, one medium after another: so the one that is to blame is known.
+
     Args:
         load: Module-level function, or a partial of one: makes the function that prepares.
         workers: Processes, at least 1.
     """
 
     def __init__(self, load: Callable[[], Prepare], workers: int) -> None:
+        self._load, self._workers = load, workers
         self._pool = spawned(workers, _begin, (load,))
+        self._single: ProcessPoolExecutor | None = None  # of the thread's
+        self._thread = ThreadPoolExecutor(1, "media again")
+        self._lock = Lock()
 
     def submit(self, media: MediaRef) -> Future[Medium]:
-        """Prepare it; the future raises what preparing raised."""
-        # Submitting may start a process, and a rollout thread may end before it.
-        return start_lasting(lambda: self._pool.submit(_run, media))
+        """Prepare it; the future raises what preparing raised.
+
+        A ValueError tells that the process was killed, again and by this medium.
+        """
+        result: Future[Medium] = Future()
+        with self._lock:
+            pool = self._pool
+        try:
+            # Submitting may start a process, and a rollout thread may end before it.
+            prepared = start_lasting(lambda: pool.submit(_run, media))
+        except BrokenProcessPool:
+            self._repeat(pool, media, result)
+            return result
+        prepared.add_done_callback(partial(self._done, pool, media, result))
+        return result
+
+    def _done(
+        self,
+        pool: ProcessPoolExecutor,
+        media: MediaRef,
+        result: Future[Medium],
+        prepared: Future[Medium],
+    ) -> None:
+        if prepared.cancelled():
+            result.cancel()
+        elif isinstance(prepared.exception(), BrokenProcessPool):
+            self._repeat(pool, media, result)
+        else:
+            _hand_on(prepared, result)
+
+    def _repeat(self, broken: ProcessPoolExecutor, media: MediaRef, result: Future[Medium]) -> None:
+        with self._lock:
+            if self._pool is broken:
+                self._pool = spawned(self._workers, _begin, (self._load,))
+                message = "a process that prepares media was killed; others take its place"
+                tell_fault(logger, "media/worker_replaced", message)
+        with suppress(RuntimeError):  # this process ends
+            alone = self._thread.submit(self._alone, media)
+            alone.add_done_callback(lambda done: _hand_on(done, result))
+
+    def _alone(self, media: MediaRef) -> Medium:
+        single = self._single or spawned(1, _begin, (self._load,))
+        self._single = single
+        try:
+            return start_lasting(lambda: single.submit(_run, media)).result()
+        except BrokenProcessPool:
+            self._single = None
+            raise ValueError(
+                f"{media}: the process that prepared it was killed, again when it prepared nothing "
+                "else; it may need more memory than there is: lower data.image.max_pixels or "
+                "data.video.max_frames"
+            ) from None
+
+
+def _hand_on(done: Future[Medium], result: Future[Medium]) -> None:
+    if (error := done.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(done.result())
 
 
 def _begin(load: Callable[[], Prepare]) -> None:

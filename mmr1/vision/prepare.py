@@ -333,3 +333,18 @@ class MediaCache:
             oldest = self._kept.pop(next(iter(self._kept)))
             self._bytes -= oldest.kept_bytes
         return prepared
+
+
+def as_decoded(medium: Medium) -> Any:
+    """A PIL image, or ``(frames [T, 3, H, W], VideoMetadata)``, of what holds pixels.
+
+    A processor that has not seen them takes them so.
+    """
+    from PIL import Image
+    from transformers.video_utils import VideoMetadata
+
+    if medium.kind == "image":
+        return Image.fromarray(medium.patches[0].numpy())
+    assert isinstance(medium, PreparedMedia)
+    assert medium.metadata is not None
+    return medium.patches.permute(0, 3, 1, 2), VideoMetadata(**medium.metadata)

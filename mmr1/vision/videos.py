@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmr1.deadline import Deadline, Stopwatch
 from mmr1.files import stamp
-from mmr1.lifetime import start_lasting
+from mmr1.lifetime import Deadline, Stopwatch, start_lasting
 from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
-from mmr1.vision.media_environment import media_environment
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
     from transformers.video_utils import VideoMetadata
+import re
+from collections.abc import Mapping
 
 DEADLINE = Deadline(wall_s=600.0, cpu_s=60.0)
 """What one video may take. A decoder that waits, as for a disk that is gone, uses no CPU time."""
@@ -277,3 +277,20 @@ def _on_disk(ref: MediaRef) -> Iterator[str]:
         file.write(ref.read())
         file.flush()
         yield file.name
+
+
+_KEPT = re.compile(
+    r"PATH|HOME|TMPDIR|TZ|LANG|LANGUAGE|LC_[A-Z]+|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|"
+    r"PYTHON(PATH|HOME|HASHSEED|UNBUFFERED|FAULTHANDLER)|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES"
+)
+
+
+def media_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of this process's environment such a process gets."""
+    return {name: value for name, value in environment.items() if _KEPT.fullmatch(name)}
+
+
+def forget_environment() -> None:
+    """Drop the rest in this process, once what needs it (the hub's token) is loaded."""
+    for name in os.environ.keys() - media_environment(os.environ).keys():
+        del os.environ[name]

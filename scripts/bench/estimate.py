@@ -1,24 +1,22 @@
 """Main memory of a run on a CPU against ``mmr1 doctor --estimate``, with a real vocabulary.
 
     python scripts/bench/estimate.py
-    python scripts/bench/estimate.py --vocabulary 151936 --engine vllm
+    python scripts/bench/estimate.py --vocabulary 151936 --dtype bfloat16
 
-The model has the shape of SmolLM2-135M and random weights. Measured is the largest sum over the
-processes of the run; what they share counts once (PSS of Linux).
+The model has the shape of SmolLM2-135M and random weights. Trainer and engine (``hf``) share one
+process, whose peak Linux keeps (VmHWM).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -36,30 +34,32 @@ SHAPE = {
     "head_dim": 64,
     "tie_word_embeddings": True,
 }
+REWARD = """
+def reward(completion: str, answer) -> float:
+    return len(completion) % 7 / 7
+"""
 PROMPTS, N, RESPONSE, STEPS = 4, 4, 64, 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vocabulary", type=int, default=49152)
-    parser.add_argument("--engine", choices=["hf", "vllm"], default="hf")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(measure(Path(folder), args.vocabulary, args.engine, args.dtype), indent=1))
+        print(json.dumps(measure(Path(folder), args.vocabulary, args.dtype), indent=1))
 
 
-def measure(folder: Path, vocabulary: int, engine: str, dtype: str) -> dict[str, object]:
+def measure(folder: Path, vocabulary: int, dtype: str) -> dict[str, object]:
     """GiB that a short run took at most, and what the estimate says."""
-    tree = written(folder, vocabulary, engine, dtype)
+    tree = written(folder, vocabulary, dtype)
     config = Config.model_validate(tree)
-    needs = estimate(config, Load(60, 0, RESPONSE))
+    needs = estimate(config, Load(60, 0, RESPONSE), on_cpu=True)
     (folder / "run.yaml").write_text(json.dumps(tree))
     peak = run(folder)
     said = sum(item.bytes for item in needs.items)
     items = {f"{i.owner}: {i.name}": round(i.bytes / GIB, 3) for i in needs.items if i.bytes}
     return {
-        "engine": engine,
         "vocabulary": vocabulary,
         "dtype": dtype,
         "items": items,
@@ -69,7 +69,7 @@ def measure(folder: Path, vocabulary: int, engine: str, dtype: str) -> dict[str,
     }
 
 
-def written(folder: Path, vocabulary: int, engine: str, dtype: str) -> dict[str, object]:
+def written(folder: Path, vocabulary: int, dtype: str) -> dict[str, object]:
     """The configuration of a run, whose model and records lie in the folder."""
     model = folder / "model"
     new_model(model, family="llama")
@@ -81,12 +81,13 @@ def written(folder: Path, vocabulary: int, engine: str, dtype: str) -> dict[str,
     question = "What is the sum of these numbers? " + " ".join(map(str, range(12)))
     records = [{"question": f"{i} {question}", "answer": str(i)} for i in range(PROMPTS)]
     (folder / "sums.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (folder / "any.py").write_text(REWARD)
     return {
         "model": {"path": str(model), "dtype": dtype},
         "data": {"train": str(folder / "sums.jsonl"), "train_batch_size": PROMPTS},
-        "rewards": {"functions": {"right": {"use": "exact"}}},
+        "rewards": {"functions": {"any": {"use": f"{folder}/any.py:reward"}}},
         "rollout": {
-            "engine": {"type": engine},
+            "engine": {"type": "hf"},
             "n": N,
             "max_prompt_length": 128,
             "max_response_length": RESPONSE,
@@ -96,28 +97,20 @@ def written(folder: Path, vocabulary: int, engine: str, dtype: str) -> dict[str,
 
 
 def run(folder: Path) -> int:
-    """The most bytes that the processes of the run took together."""
+    """The most bytes of main memory that the process of the run has had, libraries included."""
     command = [sys.executable, "-m", "mmr1", "train", str(folder / "run.yaml")]
     peak = 0
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        status = Path(f"/proc/{process.pid}/status")
         while process.poll() is None:
-            peak = max(peak, taken(psutil.Process(process.pid)))
+            lines = status.read_text().splitlines()
+            had = (int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+            peak = max(peak, 1024 * next(had, 0))
             time.sleep(0.05)
     if process.returncode:
         raise SystemExit((folder / "log").read_text())
     return peak
-
-
-def taken(process: psutil.Process) -> int:
-    """Bytes of a process and those that it has started; what is shared counts once."""
-    total = 0
-    try:
-        for each in (process, *process.children(recursive=True)):
-            total += each.memory_full_info().pss
-    except psutil.Error:  # it has just ended
-        return 0
-    return total
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from array import array
 
 import numpy as np
 
-from datasets_prep.groups import group_of_record, parts
 from datasets_prep.outputs import joined
+from datasets_prep.split import group_of_record, parts
 from mmr1.data.ids import repeated
 
 PIECE = 3_000

@@ -36,7 +36,7 @@ from rich.table import Table
 
 from mmr1.rewards.agreement import compare
 from mmr1.rewards.composite import build_composite_reward
-from mmr1.rewards.plugins.rollout_rows import read_items
+from mmr1.rewards.plugins.item_rows import read_items
 from mmr1.rewards.specs import read_spec
 
 Row = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmr1.compare.plan import ComparisonFile, Hypothesis
-from mmr1.compare.statistics import Estimate, Verdict, estimate, of_all, paired, verdict
+from mmr1.compare.plan import Hypothesis
+from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict
 from scripts.claims.claim import CLAIMS
 
 
@@ -56,7 +56,3 @@ def difference_of(results: Sequence[Result], hypothesis: Hypothesis) -> tuple[Es
     more, less = (by_seed(results, arm, hypothesis.metric) for arm in arms)
     difference = paired(more, less)
     return difference, verdict(difference, hypothesis.smallest)
-
-
-def overall(claim: ComparisonFile, results: Sequence[Result]) -> Verdict:
-    return of_all([difference_of(results, hypothesis)[1] for hypothesis in claim.hypotheses])

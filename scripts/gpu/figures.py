@@ -1,8 +1,30 @@
-"""What a check measures, and how it says that it cannot."""
+"""What a check measures, where it runs, and how it says that it cannot."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 Figures = dict[str, "float | str"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how a check runs.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``.
+        folder: Of the check alone.
+        short: In seconds, on the smallest shapes.
+    """
+
+    device: str
+    folder: Path
+    short: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
 
 
 class SkippedError(Exception):

@@ -1,106 +1,180 @@
-"""Checks of whole runs of the digits task, on a small model with random weights."""
+"""Checks of whole runs: the quickstart, a recipe, colocation, adapters, FP8, and TRL beside."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import math
+import os
 import shutil
-import time
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from datasets_prep.make import make
 from mmr1.config import Config
-from mmr1.rollout.shared_weights import share_weights
+from mmr1.config.file import load_config
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import estimate
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.tiny import new_model
-from scripts.gpu.figures import Figures, SkippedError, within
+from scripts.gpu import models
+from scripts.gpu.figures import Figures, Setting, SkippedError, within
 
 GIB = 2**30
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "scripts/recipes"
 VLLM = {"type": "vllm", "gpu_memory_utilization": 0.2}
+GAP = "rollout/logprob_gap"
 
 
-def training_hf(device: str, folder: Path) -> Figures:
-    return _training(folder, device, rollout={"engine": "hf"})
+def quickstart(setting: Setting) -> Figures:
+    """Three steps of the quickstart's RL as it is shipped, on its model before SFT."""
+    _need("vllm")
+    _make_task(setting.folder)
+    rows = _recipe(setting, "quickstart/rl.yaml", "run", 3, _digits(setting))
+    return within(_figures(rows), {"log-prob gap to the engine, nats": 0.01})
 
 
-def training_vllm(device: str, folder: Path) -> Figures:
-    if device == "cpu":
-        raise SkippedError("on a CPU the tests do it")
-    if not _has_vllm():
-        raise SkippedError("vLLM is not installed")
-    return _training(folder, device, rollout={"engine": VLLM})
-
-
-def _has_vllm() -> bool:
-    return importlib.util.find_spec("vllm") is not None
-
-
-def ranks(device: str, folder: Path) -> Figures:
-    """As many ranks as there are GPUs beside one engine; the same learning rate, other sums."""
-    gpus = torch.cuda.device_count() if device != "cpu" else 0
-    if gpus < 2:
-        raise SkippedError("it takes two GPUs")
-    engine = {"engine": VLLM if _has_vllm() else "hf"}
-    return _training(folder, device, rollout=engine, resources={"ranks": gpus - 1, "engines": 1})
-
-
-def _training(folder: Path, device: str, **sections: dict[str, Any]) -> Figures:
-    start = time.perf_counter()
+def recipe(setting: Setting) -> Figures:
+    """The recipe of 3B on a random checkpoint on disk: three steps, and a fourth after a resume."""
+    _need("vllm")
+    folder = setting.folder
     _make_task(folder)
-    rows = _run(folder, "run", steps=3, device=device, **sections)
-    figures: Figures = {
-        "steps": len(rows),
-        "whole run, s": time.perf_counter() - start,
-        "last step, s": rows[-1]["time/step"],
-        "of it rollouts, s": rows[-1]["time/rollout"],
-        "log-prob gap to the engine, nats": max(row["rollout/logprob_gap"] for row in rows),
-    }
-    for row in rows:
-        assert all(math.isfinite(v) for v in row.values() if isinstance(v, float)), row
+    path = _checkpoint(setting)
+    changes = [
+        *_digits(setting, path),
+        "resources.auto=false",
+        f"data.train_batch_size={8 if setting.on_gpu else 4}",
+        f"rollout.max_response_length={512 if setting.on_gpu else 8}",
+        "rollout.max_prompt_length=512",
+        "algorithm.entropy={coef: 0.01}",
+        "trainer.checkpoints.save_steps=3",
+    ]
+    if setting.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        changes += ["rollout.n=4", "model.dtype=float32", "optimizer.state_dtype=float32"]
+    rows = _recipe(setting, "qwen2_5_vl_3b/grpo.yaml", "run", 3, changes)
+    figures = _figures(rows)
+    rows = _recipe(setting, "qwen2_5_vl_3b/grpo.yaml", "run", 4, changes, resume=True)
+    figures["steps after the resume"] = len(rows) - 3
+    if setting.on_gpu:
+        config = load_config(RECIPES / "qwen2_5_vl_3b/grpo.yaml", changes)
+        expected = estimate(config, Load(512, 64, 512)).total("trainer") / GIB
+        figures["peak, GiB"] = torch.cuda.max_memory_allocated() / GIB
+        figures["estimate, GiB"] = expected
+        figures["cache left, GiB"] = torch.cuda.mem_get_info()[0] / GIB
     return within(figures, {"log-prob gap to the engine, nats": 0.1})
 
 
-def resume(device: str, folder: Path) -> Figures:
-    """Two steps, then two more after a resume, against four at once: the largest difference."""
-    start = time.perf_counter()
-    _make_task(folder)
-    _run(folder, "whole", steps=4, device=device)
-    _run(folder, "cut", steps=2, device=device)
-    _run(folder, "cut", steps=4, device=device, resume=True)
-    weights = [
-        load_file(folder / name / "checkpoints/step_000004/model.safetensors")
-        for name in ("whole", "cut")
-    ]
-    apart = max(
-        float((weights[0][name].float() - weights[1][name].float()).abs().max())
-        for name in weights[0]
+def colocated(setting: Setting) -> Figures:
+    """A rank and an engine on one GPU, with and without offloading: parity after each waking.
+
+    A run of three steps wakes the engine for its two checks at the start and once a step.
+    """
+    _need("vllm", "ray")
+    figures: Figures = {}
+    bounds: dict[str, float] = {}
+    for offload in (False, True):
+        engine = {
+            "type": "vllm_colocate",
+            "gpu_memory_utilization": 0.3,
+            "offload_trainer": offload,
+        }
+        name = "offloaded" if offload else "on the GPU"
+        rows = _training(setting, name, rollout={"engine": engine})
+        for key, value in _figures(rows).items():
+            figures[f"{name}: {key}"] = value
+        bounds[f"{name}: log-prob gap to the engine, nats"] = 0.1
+        if setting.on_gpu:
+            figures[f"{name}: free afterwards, GiB"] = torch.cuda.mem_get_info()[0] / GIB
+    return within(figures, bounds)
+
+
+def adapters(setting: Setting) -> Figures:
+    """LoRA, merged for the engine and as adapters that vLLM adds: the gap to the trainer."""
+    _need("vllm")
+    figures: Figures = {}
+    for merge in (True, False):
+        name = "merged" if merge else "as adapters"
+        model = {"lora": {"rank": 8, "merge": merge}, "freeze_vision_tower": True}
+        rows = _training(setting, name, model=model, rollout={"engine": VLLM})
+        figures[f"{name}: gap, nats"] = max(row[GAP] for row in rows)
+    return within(figures, dict.fromkeys(figures, 0.1))
+
+
+def fp8(setting: Setting) -> Figures:
+    """Rollouts in FP8, whose gap importance weights correct: the gap and the weights."""
+    if not setting.on_gpu:
+        raise SkippedError("a CPU has no FP8 kernels")
+    _need("vllm")
+    engine = {**VLLM, "engine_kwargs": {"quantization": "fp8"}}
+    rows = _training(
+        setting,
+        "fp8",
+        rollout={"engine": engine, "parity_tolerance": 1.0},
+        algorithm={"importance_sampling": {"level": "token"}},
     )
-    figures: Figures = {"largest difference": apart, "s": time.perf_counter() - start}
-    # Flash attention's backward pass adds up in any order; an optimizer step is 1e-3 long.
-    return within(figures, {"largest difference": 0.0 if device == "cpu" else 4e-3})
+    weights = {key: value for key, value in rows[-1].items() if "importance" in key}
+    return within({**_figures(rows), **weights}, {"log-prob gap to the engine, nats": 0.5})
 
 
-def weight_sync(device: str, folder: Path) -> Figures:
-    """From the trainer's device into shared memory, the first time and every other time."""
-    count, size = (64, 2**23) if device != "cpu" else (8, 2**20)
-    weights = {
-        f"weight_{i}": torch.full((size,), float(i), dtype=torch.bfloat16, device=device)
-        for i in range(count)
-    }
-    gib = 2 * count * size / GIB
-    start = time.perf_counter()
-    shared = share_weights(weights)
-    made = time.perf_counter()
-    shared.write(weights)
-    again = time.perf_counter()
-    for i, tensor in enumerate(shared.tensors().values()):
-        assert tensor[0] == tensor[-1] == i
-    return {"GiB": gib, "first, s/GiB": (made - start) / gib, "s/GiB": (again - made) / gib}
+def against_trl(setting: Setting) -> Figures:
+    """The same step by TRL's trainer, of an interpreter that has it (``TRL_PYTHON``)."""
+    python = os.environ.get("TRL_PYTHON")
+    if python is None:
+        raise SkippedError(
+            "TRL_PYTHON names no interpreter with TRL (scripts/bench/against_trl.py)"
+        )
+    output = setting.folder / "trl"
+    command = [
+        *(sys.executable, "scripts/bench/against_trl.py", "--trl-python", python),
+        *("--device", setting.device, "--shape", "20m" if setting.on_gpu else "tiny"),
+        *("--output", str(output)),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return {"said": done.stdout.strip().splitlines()[-1], "written": str(output)}
+
+
+def ranks(setting: Setting) -> Figures:
+    """As many ranks as there are GPUs beside one engine; on a CPU two."""
+    gpus = torch.cuda.device_count() if setting.on_gpu else 3
+    if gpus < 2:
+        raise SkippedError("it takes two GPUs")
+    _need("ray")
+    engine = {"engine": VLLM if setting.on_gpu and _has("vllm") else "hf"}
+    rows = _training(setting, "ranks", rollout=engine, resources={"ranks": gpus - 1, "engines": 1})
+    return within(_figures(rows), {"log-prob gap to the engine, nats": 0.1})
+
+
+def _need(*packages: str) -> None:
+    for package in packages:
+        if not _has(package):
+            raise SkippedError(f"{package} is not installed")
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> Figures:
+    """Of the last step, which no longer compiles."""
+    for row in rows:
+        assert all(math.isfinite(v) for v in row.values() if isinstance(v, float)), row
+    last = rows[-1]
+    named = {"step, s": "time/step", "rollouts, s": "time/rollout", "weights, s": "time/sync"}
+    figures: Figures = {name: last[key] for name, key in named.items() if key in last}
+    if "tokens/total" in last:
+        figures["tokens/s"] = last["tokens/total"] / last["time/step"]
+    figures["log-prob gap to the engine, nats"] = max(row[GAP] for row in rows)
+    return figures
 
 
 def _make_task(folder: Path) -> None:
@@ -109,12 +183,46 @@ def _make_task(folder: Path) -> None:
     make("digits", folder / "data", 0)
 
 
-def _run(
-    folder: Path, name: str, steps: int, device: str, resume: bool = False, **sections: Any
+def _checkpoint(setting: Setting) -> Path:
+    """A random model on disk with the small models' processor: of 3B on a GPU."""
+    if not setting.on_gpu:
+        return setting.folder / "model"
+    model, family = models.common.new_model("3b", "cpu")
+    path = setting.folder / "3b"
+    model.save_pretrained(path)
+    family.processor.save_pretrained(path)
+    return path
+
+
+def _digits(setting: Setting, model: Path | None = None) -> list[str]:
+    """The digits in place of a recipe's model and data."""
+    folder = setting.folder
+    return [
+        f"model.path={model or folder / 'model'}",
+        f"data.train={folder}/data/rl.jsonl",
+        "trainer.validation=null",
+    ]
+
+
+def _recipe(
+    setting: Setting, file: str, name: str, steps: int, changes: list[str], resume: bool = False
 ) -> list[dict[str, Any]]:
-    """Train into ``folder/name``; the rows of ``metrics.jsonl``."""
-    config = {
-        "model": {"path": str(folder / "model"), "dtype": "float32"},
+    out = setting.folder / name
+    own = [f"trainer.output_dir={out}", f"trainer.max_steps={steps}", "trainer.logging_steps=1000"]
+    os.chdir(ROOT)  # recipes name files from there
+    run_training(load_config(RECIPES / file, [*changes, *own]), resume=resume)
+    return _rows(out)
+
+
+def _training(setting: Setting, name: str, **sections: dict[str, Any]) -> list[dict[str, Any]]:
+    """Three steps of the digits task from random weights; the rows of ``metrics.jsonl``."""
+    folder = setting.folder / name.replace(" ", "_")
+    _make_task(folder)
+    config: dict[str, Any] = {
+        "model": {
+            "path": str(folder / "model"),
+            "dtype": "bfloat16" if setting.on_gpu else "float32",
+        },
         "data": {"train": str(folder / "data/rl.jsonl"), "train_batch_size": 4},
         "rollout": {
             "engine": "hf",
@@ -126,16 +234,17 @@ def _run(
         "algorithm": {"entropy": {"coef": 0.01}},  # a random model has no signal
         "optimizer": {"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         "trainer": {
-            "max_steps": steps,
-            "output_dir": str(folder / name),
-            "threads": 1 if device == "cpu" else None,
+            "max_steps": 3,
+            "output_dir": str(folder / "run"),
+            "threads": None if setting.on_gpu else 1,
             "logging_steps": 100,
         },
     }
-    if device != "cpu":
-        config["model"]["dtype"] = "bfloat16"
     for section, keys in sections.items():
         config[section] = {**config.get(section, {}), **keys}
-    run_training(Config.model_validate(config), resume=resume)
-    lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    run_training(Config.model_validate(config))
+    return _rows(folder / "run")
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -10,7 +10,7 @@ set -euo pipefail
 recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder="scripts/recipes/$recipe"
-python="${PYTHON:-.venv/bin/python}"
+python="${PYTHON:-.venv/bin/python}" # mmr1 recipe run sets PYTHON
 
 out="runs/$recipe" smoke="" larger="" shrunk=() overrides=()
 for argument in "$@"; do

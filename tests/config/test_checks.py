@@ -101,6 +101,7 @@ FIRES = [
     (["dpo.rounds.count=2", "rollout.max_off_policy_steps=1"], "dpo"),
 ]
 WARNS = [
+    (["trainer.validation.data=x"], "sft"),
     (["eval.limit=20"], "train"),
     (["trainer.validation.data=x", "eval.prompt=direct"], "train"),
     (["algorithm.loss.clip_ratio_high=0.3"], "train"),

@@ -22,8 +22,8 @@ from PIL import Image
 from mmr1.config import DataConfig
 from mmr1.data.index import is_index
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.readers import json_arrays, json_files, read_rows
-from mmr1.data.readers.json_arrays import array_element, array_elements
+from mmr1.data.readers import json_files, read_rows
+from mmr1.data.readers.json_files import array_element, array_elements
 from mmr1.data.rows import Rows
 from mmr1.data.sources import load_samples
 
@@ -186,8 +186,8 @@ def test_an_array_is_read_row_by_row(tmp_path_factory, content, indent, ascii_, 
     except UnicodeEncodeError:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_arrays, "BLOCK", block)
-        patch.setattr(json_arrays, "ELEMENT", block)
+        patch.setattr(json_files, "BLOCK", block)
+        patch.setattr(json_files, "ELEMENT", block)
         found = list(array_elements(path))
         assert [value for _, value in found] == content
         assert [array_element(path, position) for position, _ in found] == content
@@ -215,7 +215,7 @@ def test_what_is_no_array_is_refused(tmp_path: Path, text: str, reason: str) -> 
 def test_an_array_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"problem": f"{n:0500d}"} for n in range(8000)]))
-    monkeypatch.setattr(json_arrays, "BLOCK", 1 << 16)
+    monkeypatch.setattr(json_files, "BLOCK", 1 << 16)
     tracemalloc.start()
     count = sum(1 for _ in read_rows(path))
     peak = tracemalloc.get_traced_memory()[1]

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datasets_prep.conversion import convert
-from datasets_prep.groups import group_of_record, parts
 from datasets_prep.outputs import refuse_repeated_ids
 from datasets_prep.record_files import each_piece
 from datasets_prep.select import carry_kept, keep, rule
-from datasets_prep.split import keys_of, split
+from datasets_prep.split import group_of_record, keys_of, parts, split
 from datasets_prep.stats import percentile
 from datasets_prep.validate import check_piece, validate
 from mmr1.data.lines import Piece, line_numbers, pieces

@@ -1,4 +1,4 @@
-"""``docs/architecture.md``: its names exist, and its picture is that of the code."""
+"""``docs/architecture.md`` and ``walk.md``: names exist, and the picture is that of the code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from functools import cache, reduce
 import grimp
 import pytest
 
+from mmr1.registry import import_file
 from tests.paths import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/architecture.md").read_text()
+PAGE = (REPOSITORY / "docs/walk.md").read_text()
 NAMES = sorted(set(re.findall(r"`((?:mmr1|datasets_prep)[\w.]*:[\w.]+)`", PAGE)))
-ARROWS = re.findall(r'([\w.]+)(?:\[".*?"\])? --> ([\w.]+)', PAGE)
+PICTURE = import_file(REPOSITORY / "scripts/dev/architecture_picture.py")
+ARROWS = [(upper, lower) for upper, below in PICTURE.ARROWS.items() for lower in below]
 
 
 @cache

@@ -58,17 +58,28 @@ def test_the_record_is_a_record(tmp_path):
 def test_the_reward_is_a_reward(tmp_path, mmr1):
     (source,) = blocks("python")
     (tmp_path / "my_reward.py").write_text(source)
-    (tmp_path / "x.jsonl").write_text('{"completion": "It is 4.", "answer": "4"}\n')
+    texts = ("<answer>4</answer>", "<answer>14</answer>", "4", "<answer> 4 </answer>")
+    lines = [json.dumps({"completion": text, "answer": "4"}) for text in texts]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines) + "\n")
     spec, rows = f"{tmp_path}/my_reward.py:reward", tmp_path / "y.jsonl"
     given = ("--input", tmp_path / "x.jsonl", "--output", rows)
     code, _, message = mmr1("reward", "score", "--reward", spec, *given)
     assert code == 0, message
-    assert json.loads(rows.read_text())["reward"] == 1.0
+    assert [json.loads(line)["reward"] for line in rows.open()] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_the_map_names_what_exists():
-    for path in re.findall(r"^\| `([^`]+)` \|", README, re.M):
+    page = (REPOSITORY / "docs/architecture.md").read_text().partition("## Map of the code")[2]
+    paths = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    assert len(paths) > 20
+    for path in paths:
         assert (REPOSITORY / path).exists(), path
+
+
+def test_it_is_short_and_leads_to_every_page():
+    assert len(README.splitlines()) <= 170
+    linked = set(re.findall(r"\]\(docs/(\w+\.md)", README))
+    assert linked == {page.name for page in (REPOSITORY / "docs").glob("*.md")}
 
 
 def test_the_scripts_are_sound_shell():

@@ -80,4 +80,21 @@ def _read(prompt: Prompt) -> dict[str, Any]:
     return {"ids": list(prompt.token_ids), "images": images}
 
 
+class SleepingHttpEngine(HttpEngine):
+    """One that says when it is asked in its sleep."""
+
+    _asleep = False
+
+    def sleep(self) -> None:
+        self._asleep = True
+
+    def wake_up(self, tag: str) -> None:
+        self._asleep = self._asleep and tag != "kv_cache"
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        assert not self._asleep
+        return super().generate(requests, sampling)
+
+
 ENGINE = EngineType(HttpEngine)
+SLEEPING = EngineType(SleepingHttpEngine, sleeps=True)

@@ -134,6 +134,29 @@ def test_it_trains_on_ray(tiny_model, files, tmp_path):
     assert_samples_with_the_policys_weights(metrics(out))
 
 
+@pytest.mark.slow
+def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    engine = {"type": "custom", "use": f"{http_engine.__file__}:SLEEPING", "colocate": True}
+    shared = config(
+        tiny_model,
+        files,
+        tmp_path / "run",
+        rollout={"engine": engine},
+        resources={"ranks": 2},
+        data={"train_batch_size": 4},
+    )
+    assert (shared.distributed, shared.engines) == (True, 2)
+    run_training(shared)
+    assert_samples_with_the_policys_weights(metrics(tmp_path / "run"))
+
+
+def test_one_that_cannot_sleep_has_gpus_of_its_own(tiny_model, files, tmp_path):
+    own = config(tiny_model, files, tmp_path).changed({"rollout.engine.colocate": True})
+    with pytest.raises(ValueError, match=r"colocate=true and .* sleeps=True, or leave"):
+        check_engine(own)
+
+
 def test_an_entry_point_registers_it(tiny_model, files, tmp_path, monkeypatch):
     package = tmp_path / "site" / "mine-1.0.dist-info"
     package.mkdir(parents=True)

@@ -9,8 +9,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.evaluation.benchmarks import run_evaluations
-from mmr1.evaluation.store import settings
+from mmr1.evaluation.benchmarks import run_evaluations, settings
 from mmr1.report.run_reader import open_run
 from mmr1.vision.families.tiny import new_model
 from tests.jsonl import read_jsonl

@@ -94,6 +94,12 @@ def estimated(
             for options in ({}, CHECKPOINTED, FROZEN, ADAPTERS)
             if (name, size, options) != ("qwen2_5_vl_7b", 8, CHECKPOINTED)
         ),
+        *(
+            pytest.param(name, size, options, marks=pytest.mark.slow)
+            for name in ("qwen2_5_vl_32b", "qwen2_5_vl_72b")
+            for size in (8, 16)
+            for options in (FROZEN, ADAPTERS)
+        ),
     ],
 )
 @pytest.mark.usefixtures("ranks")

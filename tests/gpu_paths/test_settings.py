@@ -16,8 +16,8 @@ from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.memory import GIB
 from mmr1.rollout.engines import hands_over_gpu_memory
-from mmr1.rollout.vllm import _prepare_environment
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
+from mmr1.rollout.vllm_settings import prepare_environment
 from mmr1.runtime import set_up_torch
 from mmr1.start import with_gpus
 from mmr1.trainer.distributed.rank_actor import threads_of_rank
@@ -42,14 +42,14 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("dtype", "tl_dot"), [("float32", "ieee"), ("bfloat16", None)])
 def test_float32_engines_do_not_round_products_to_tf32(dtype, tl_dot):
     triton = pytest.importorskip("triton", reason="Triton is not installed")
-    assert not _prepare_environment(False, dtype), "it is for a GPU"
+    assert not prepare_environment(False, dtype), "it is for a GPU"
     assert triton.knobs.language.fp32_default == tl_dot
     assert os.environ.get("NVIDIA_TF32_OVERRIDE") == ("0" if tl_dot else None)
 
 
 def test_a_users_own_precision_stays(monkeypatch):
     monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32x3")
-    _prepare_environment(False, "float32")
+    prepare_environment(False, "float32")
     assert os.environ["TRITON_F32_DEFAULT"] == "tf32x3"
 
 
@@ -58,7 +58,7 @@ def test_vllm_spawns_its_workers_though_cuda_was_asked_before():
     system_utils = pytest.importorskip("vllm.utils.system_utils", reason="vLLM is not installed")
     assert torch.cuda.is_available()
     assert not torch.cuda.is_initialized()
-    _prepare_environment(False, "bfloat16")
+    prepare_environment(False, "bfloat16")
     assert system_utils.get_mp_context().get_start_method() == "spawn"
 
 

@@ -124,5 +124,5 @@ def test_what_is_no_checkout(tmp_path, mmr1):
         original("r1_v_clevr", tmp_path)
     with pytest.raises(ValueError, match="recipe 'digits' has no original here; known: r1_v_clevr"):
         original("digits", tmp_path)
-    code, _, message = mmr1("recipe", "check", "nothing", "--original", tmp_path)
+    code, _, message = mmr1("recipe", "check", "text_math", "--original", tmp_path)
     assert (code, "has no exact_rl.yaml" in message) == (2, True)

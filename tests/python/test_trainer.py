@@ -18,7 +18,7 @@ from mmr1 import Trainer, evaluate
 from mmr1.config.file import read_written
 from mmr1.data.record import read_records
 from mmr1.data.sources import load_samples
-from mmr1.python.given import data_path
+from mmr1.python.trainer import data_path
 
 SMALL: dict[str, Any] = {
     "rollout": {

@@ -16,7 +16,7 @@ from PIL import Image
 
 from datasets_prep.generators.video import moving_square, write_mp4
 from mmr1.report import live
-from mmr1.report.box_overlay import box_reader
+from mmr1.report.content import box_reader
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run, read_lines
 from mmr1.report.thumbnails import SIDES, Medium, fitting_side, thumbnail

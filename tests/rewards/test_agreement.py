@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmr1.rewards.agreement import compare
-from mmr1.rewards.plugins.rollout_rows import batches_of_groups, read_items
+from mmr1.rewards.plugins.item_rows import batches_of_groups, read_items
 from mmr1.types import Reward, Status
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import CompositeReward, build_composite_reward
-from mmr1.rewards.accounting import (
+from mmr1.rewards.composite import (
     TooManyInvalidRewardsError,
     refuse_too_many_invalid,
     reward_stats,

@@ -15,9 +15,9 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
+from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
-from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.rehearsal import Rehearsal, RehearsalEngine
 from mmr1.trainer.forward.padded import padded_scores

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.build import PrefetchingEngine, streaming_order
 from mmr1.rollout.engine import PreparedRequest, Request
-from mmr1.rollout.prefetching import PrefetchingEngine, streaming_order
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
 from mmr1.vision.build import Preparers
 from mmr1.vision.families.loading import load_family

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import request_seed
-from mmr1.rollout.sampling import next_tokens
+from mmr1.rollout.hf import next_tokens
 
 
 def draws(logits: list[float], count: int = 20_000, **options: float) -> torch.Tensor:

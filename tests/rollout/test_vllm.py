@@ -19,12 +19,12 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig
 from mmr1.data.record import read_records
-from mmr1.rollout.build import build_engine
+from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import encoder_outputs, further_arguments, gpu_settings
+from mmr1.rollout.vllm import encoder_outputs
+from mmr1.rollout.vllm_settings import further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters

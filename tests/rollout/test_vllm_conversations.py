@@ -19,10 +19,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Answer, Ending, Opening
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Message, Sample, TextPart

@@ -24,10 +24,11 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
-from mmr1.rollout.vllm import Transfer, VllmEngine
+from mmr1.rollout.vllm import VllmEngine
+from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.vllm_sleep import blank_scratch, preserved_parameters
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.trainer.distributed.weight_source import RankSource, left_out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +17,14 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import Config, NewLoraConfig
 from mmr1.data.record import read_records
 from mmr1.rollout import build_vllm
+from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.carriers import SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.engines import EngineSetting
-from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
-from mmr1.rollout.vllm import Transfer, transfer_settings
+from mmr1.rollout.vllm_settings import Transfer, transfer_settings
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.trainer.distributed.weight_source import RankSource
 from mmr1.trainer.models.lora import add_adapters
@@ -203,6 +204,9 @@ def test_a_carrier_brings_the_weights_of_one_process_and_again_to_a_new_engine(
         build_vllm_engine, args, tmp_path / "log", 1, 600, restarts=1, carrier=carrier
     )
     try:
+        # What of vLLM's settings is on goes to the run's log.
+        for setting in ("CUDA graphs off", "chunked prefill off", "prefix caching on"):
+            assert setting in process.settings
         family = load_family(str(tiny_model))
         model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
         media = MediaCache(family.prepare_media)
@@ -223,9 +227,12 @@ def test_a_carrier_brings_the_weights_of_one_process_and_again_to_a_new_engine(
 def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_path, monkeypatch):
     built = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        build_vllm, "EngineProcess", lambda *args, **keys: built.append((args, keys))
-    )
+
+    def started(*args: Any, **keys: Any) -> SimpleNamespace:
+        built.append((args, keys))
+        return SimpleNamespace(settings="")
+
+    monkeypatch.setattr(build_vllm, "EngineProcess", started)
 
     def carried(**sections: object) -> tuple[Any, Any]:
         config = Config(model={"path": str(tiny_model), **sections.pop("model", {})}, **sections)
@@ -237,7 +244,7 @@ def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_pat
 
     (transfer,), carrier = carried()
     assert transfer == Transfer(same_gpu=True)
-    assert transfer_settings(str(tiny_model), transfer) == {
+    assert transfer_settings(str(tiny_model), transfer, False) == {
         "sleep_preserve_parameter_names": [],
         "weight_transfer_config": {"backend": "ipc"},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",

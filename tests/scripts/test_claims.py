@@ -82,7 +82,7 @@ def test_a_plot_has_a_line_for_each_arm(seeds, tmp_path):
     results = [result for result in TWO_SEEDS if result.seed < seeds]
     write_plot(tmp_path / "small.png", SMALL, results)
     with Image.open(tmp_path / "small.png") as picture:
-        assert picture.size == (540, 288)
+        assert picture.size == (1200, 640)
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(CLAIMS)))

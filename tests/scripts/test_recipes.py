@@ -114,6 +114,7 @@ def test_a_stage_gets_the_overrides_that_its_command_reads(name):
         "rollout": "rollout.n=3", "rewards": "rewards.timeout_s=9", "eval": "eval.limit=5",
         "algorithm": "algorithm.ppo_epochs=2", "dpo": "dpo.loss.beta=0.2",
         "rm": "rm.type=outcome", "iterate": "iterate.rounds=3",
+        "sft": "sft.completion_only_loss=false",
     }  # fmt: skip
     assert set(given) == set(SECTIONS) - {"environment"}
     finished = subprocess.run(

@@ -95,7 +95,8 @@ def test_uv_compiles_bytecode_where_python_may_not_write_it(run, clone, environm
 
 def test_the_second_time_it_has_nothing_to_do(run, clone):
     stamp = subprocess.run(
-        "cat pyproject.toml scripts/setup_env.sh scripts/env/*.py | cksum | cut -d' ' -f1",
+        "cat pyproject.toml scripts/setup_env.sh scripts/env/*.py scripts/env/cpu.lock"
+        " | cksum | cut -d' ' -f1",
         shell=True,
         cwd=clone,
         capture_output=True,
@@ -103,7 +104,7 @@ def test_the_second_time_it_has_nothing_to_do(run, clone):
         check=True,
     ).stdout.strip()
     (clone / ".venv").mkdir()
-    (clone / ".venv/.stamp").write_text(f"{stamp}-cpu")
+    (clone / ".venv/.stamp").write_text(f"{stamp}-cpu-dev")
     code, out, _ = run(python3="exit 1")
     assert code == 0
     assert out == "setup: environment is up to date (cpu stack, .venv)\n"

@@ -19,8 +19,7 @@ from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
-from mmr1.rollout.build import with_conversations
-from mmr1.rollout.fallbacks import BatchedTurns
+from mmr1.rollout.build import BatchedTurns, with_conversations
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients

@@ -206,16 +206,11 @@ def test_correction_is_the_truncated_ratio(form, outlier, outlier_form):
     assert torch.equal(same, torch.ones_like(same))
 
 
-def engine_of(dtype: str) -> dict[str, Any]:
-    return {"engine": {"dtype": dtype}}
-
-
 def test_sampling_from_another_policy_switches_the_correction_on():
-    assert config(0, 5).resolved_rollout_is == "none"
-    assert config(1, 5).resolved_rollout_is == "token"
-    model = {"path": "any", "dtype": "float32"}
-    assert Config(model=model, rollout=engine_of("float32")).resolved_rollout_is == "none"
-    assert Config(model=model, rollout=engine_of("bfloat16")).resolved_rollout_is == "token"
+    assert config(0, 5).resolved_rollout_is == "token"  # vLLM's log-probs are its own
+    alone = Config(model={"path": "any"}, rollout={"engine": "hf"})
+    assert alone.resolved_rollout_is == "none"
+    assert alone.changed({"rollout.max_off_policy_steps": 1}).resolved_rollout_is == "token"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
-from mmr1.rewards.plugins.rollout_rows import read_items
+from mmr1.rewards.plugins.item_rows import read_items
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache

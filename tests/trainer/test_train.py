@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import math
 import re
@@ -18,9 +20,11 @@ from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.run_reader import open_run
+from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.run import with_epochs
+from mmr1.trainer.sampling.parity import ParityError
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -343,6 +347,22 @@ def test_engine_and_trainer_are_compared_on_every_kind_of_prompt(
     )
     said = " ".join(capsys.readouterr().out.split())
     assert "engine and trainer agree on 6 kinds of prompt" in said
+
+
+def test_weights_that_arrive_otherwise_are_found_before_the_first_step(
+    warm, digits, tmp_path, monkeypatch
+):
+    """The engine and the policy read the same files: only a transfer tells."""
+    engine = copy.deepcopy(AutoModelForImageTextToText.from_pretrained(warm))
+
+    def garbled(self, weights, version):
+        self._sampler = dataclasses.replace(self._sampler, model=engine)
+        engine.load_state_dict({name: 0.9 * weight for name, weight in weights.items()})
+
+    monkeypatch.setattr(HfEngine, "load_weights", garbled)
+    with pytest.raises(ParityError, match="log-probs of the rollout engine and the trainer"):
+        run_training(rl(warm, digits, tmp_path / "run"))
+    assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
 def test_epochs_that_are_too_few_are_refused_once_they_are_known():

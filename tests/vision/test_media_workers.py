@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from mmr1.config import Config
 from mmr1.machine import cores
-from mmr1.vision.build import media_workers
+from mmr1.types import MediaRef
+from mmr1.vision.build import Preparers, media_workers
+from tests.faults import faults_told
 
 
 def config(workers: int | None, ranks: int, engines: int) -> Config:
@@ -45,3 +51,35 @@ def test_one_process_has_them_all_and_none_stays_none():
     assert media_workers(config(24, 1, 1)) == 24
     assert media_workers(config(None, 1, 1)) == cores() // 4
     assert of_a_machine(0, 8, 2) == 0
+
+
+def preparing() -> Callable[[MediaRef], object]:
+    """A medium's bytes say what happens to the process that prepares it."""
+
+    def prepare(media: MediaRef) -> object:
+        what, _, mark = media.read().decode().partition(" ")
+        if what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "once" and not Path(mark).exists():
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "refuse":
+            raise ValueError("it is refused")
+        return what
+
+    return prepare
+
+
+def test_a_killed_process_is_replaced_and_its_media_are_prepared_again(tmp_path):
+    workers = Preparers(preparing, 2)  # type: ignore[arg-type]
+    with faults_told() as told:
+        media = [f"once {tmp_path}/mark", *(f"m{number}" for number in range(6)), "die", "refuse"]
+        refs = [MediaRef("image", data=content.encode()) for content in media]
+        futures = [workers.submit(ref) for ref in refs]
+        results = [future.exception() or future.result() for future in futures]
+        assert results[:7] == ["once", *media[1:7]]
+        assert isinstance(results[7], ValueError)
+        assert "was killed, again when it prepared nothing else" in str(results[7])
+        assert str(results[8]) == "it is refused"
+        assert workers.submit(refs[1]).result() == "m0"
+    assert told.counts()["media/worker_replaced"] in (1, 2)

@@ -20,8 +20,8 @@ from PIL import Image
 from qwen_vl_utils import fetch_video
 from torchvision.transforms import InterpolationMode, functional
 
-from datasets_prep.record_checks import check_sample
-from mmr1.deadline import Deadline
+from datasets_prep.validate import check_sample
+from mmr1.lifetime import Deadline
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision import videos
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, tokens

@@ -1,56 +1,51 @@
 """Row formats of other projects. Each is recognised by its columns and read into a ``Sample``.
 
-A format is a file in ``catalog``. What formats share lies beside it.
+The formats are in ``catalog``, by where their rows come from. What they share lies beside it.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
+from mmr1.data.forms.assemble import is_json
+from mmr1.data.forms.columns import is_media_column, remedy
 from mmr1.data.forms.form import Form, Place, Row
-from mmr1.data.forms.guess import remedy
-from mmr1.data.forms.option_columns import refuse_bare_letter
-from mmr1.data.forms.own_columns import with_own_columns
+from mmr1.data.forms.options import refuse_bare_letter
 from mmr1.registry import Registry
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
-_CATALOG = "mmr1.data.forms.catalog"
 # A row has the first format that matches it, so specific formats come before general ones.
-_IN_ORDER = (
-    "canonical",
-    "lmm_r1",
-    "verl",
-    "openrlhf",
-    "trl",
-    "sharegpt",
-    "vlm_r1",
-    "video_r1",
-    "rec",
-    "r1_v",
-    "r1_v_eval",
-    "easyr1",
-    "mathvista",
-    "mmmu",
-    "vlmevalkit",
-    "clevr",
-    "tvgbench",
-    "time_r1",
-    "vqa",
-    "vqa_references",
-    "chartqa",
-    "swift",
-)
-_ELSEWHERE = {
-    "canonical_parquet": "canonical:PARQUET_FORM",
-    "vqa_references": "references:FORM",
-    "chartqa": "references:CHART_FORM",
+_IN_ORDER = {
+    "canonical": "canonical",
+    "lmm_r1": "projects",
+    "verl": "frameworks",
+    "openrlhf": "frameworks",
+    "trl": "frameworks",
+    "sharegpt": "frameworks",
+    "vlm_r1": "projects",
+    "video_r1": "projects",
+    "rec": "projects",
+    "r1_v": "projects",
+    "r1_v_eval": "projects",
+    "easyr1": "frameworks",
+    "mathvista": "benchmarks",
+    "mmmu": "benchmarks",
+    "vlmevalkit": "benchmarks",
+    "clevr": "benchmarks",
+    "tvgbench": "moments",
+    "time_r1": "moments",
+    "vqa": "benchmarks",
+    "vqa_references": "benchmarks",
+    "chartqa": "benchmarks",
+    "swift": "frameworks",
 }
 _RECORDS = ("canonical", "canonical_parquet")
 FORMS = Registry(
     "data.format",
     {
-        name: f"{_CATALOG}.{_ELSEWHERE.get(name, f'{name}:FORM')}"
-        for name in ("canonical_parquet", *_IN_ORDER)
+        name: f"mmr1.data.forms.catalog.{file}:{name.upper()}"
+        for name, file in {"canonical_parquet": "canonical", **_IN_ORDER}.items()
     },
     group="mmr1.forms",
     attribute="FORM",
@@ -134,3 +129,37 @@ def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = 
 
 def _types(row: Row) -> str:
     return ", ".join(f"{name} {type(value).__name__}" for name, value in row.items())
+
+
+_CONVERSATIONS = frozenset((
+    "prompt", "messages", "message", "conversations", "history", "query", "response", "completion",
+    "process",
+))  # fmt: skip
+"""What a reward function gets from the sample itself: the prompt, and a demonstration."""
+
+
+def with_own_columns(sample: Sample, row: Row) -> Sample:
+    """The sample with those columns of its row in ``meta.row`` that ``meta`` does not have as such.
+
+    Without the conversation and its media. A form may have put columns there that the project's own
+    loader makes; the row's own win.
+    """
+    meta = sample.meta
+    made = meta.get(ROW)
+    own = {name: value for name, value in made.items() if name not in row} if made else {}
+    for name, value in row.items():
+        if value is None or value == "" or value == [] or _is_of_sample(name):
+            continue
+        if meta.get(name) is not value and is_json(value):
+            own[name] = value
+    if not own:
+        return sample
+    return Sample(
+        sample.id, sample.messages, sample.answer, sample.task, sample.source, {**meta, ROW: own}
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_of_sample(name: str) -> bool:
+    """Whether the sample itself has what is in a column of this name."""
+    return name in _CONVERSATIONS or is_media_column(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.data.forms.columns import is_media_column
+from mmr1.data.forms.columns import OPTIONS, is_media_column
 from mmr1.data.forms.form import Place, Row, Turns
+from mmr1.data.forms.options import Options, options_of, read_options
 from mmr1.data.forms.unread import refuse_unread
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
@@ -107,3 +109,66 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue
         columns["source_id" if name == "id" else name] = value
     return columns
+
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def inside_answer(text: Any) -> Any:
+    """The content of the last ``<answer>`` tag; a value without a tag is returned unchanged."""
+    contents = ANSWER.findall(text) if isinstance(text, str) else []
+    return contents[-1].strip() if contents else text
+
+
+def tagged_answer(text: Any) -> str:
+    """The content of the last ``<answer>`` tag. Raises ValueError when there is none."""
+    if not isinstance(text, str) or not ANSWER.search(text):
+        raise ValueError(
+            f"the solution {str(text)[:60]!r} has no <answer> tag; if all of it is the answer, "
+            "convert the file with mmr1-data convert rows --map question=…,answer=…,image=…"
+        )
+    return str(inside_answer(text))
+
+
+def assemble_question(
+    row: Row,
+    place: Place,
+    question: str,
+    answer: Any,
+    *,
+    images: Any = None,
+    videos: Any = None,
+    task: str | None,
+    used: Sequence[str],
+    untagged: bool = True,
+    options: Any = None,
+    system: str | None = None,
+) -> Sample:
+    """A sample of one question. With options it is a choice, and its answer becomes a letter.
+
+    Args:
+        row: See :func:`mmr1.data.forms.assemble.assemble`, also for the others.
+        options: The options; by default those of the row, see :func:`options_of`.
+        task: Task type without options.
+        system: System prompt.
+
+    Raises:
+        ValueError: The answer is none of the options, or the row cannot be used.
+    """
+    columns: tuple[str, ...] = OPTIONS
+    if options is None:
+        choices, columns = options_of(row, answer)
+    else:
+        choices = options if isinstance(options, Options) else read_options(options)
+    meta = {}
+    if choices is not None:
+        question = choices.ask(question)
+        if stated_task(row) is None or task == "choice":
+            named = f"options={','.join(c for c in columns if c in row)},answer_index=answer"
+            task, answer = "choice", choices.gold(answer, named)
+        meta = {"options": choices.for_reward}
+    turns = [("user", question)] if not system else [("system", system), ("user", question)]
+    return assemble(
+        row, place, turns, images=images, videos=videos, answer=answer, task=task,
+        used=(*used, *OPTIONS, *columns), untagged=untagged, meta=meta,
+    )  # fmt: skip

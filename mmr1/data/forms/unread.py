@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from mmr1.data.forms.columns import kind_of_column
+from mmr1.data.forms.columns import guess, kind_of_column
 from mmr1.data.forms.form import Row
-from mmr1.data.forms.guess import guess
 from mmr1.data.forms.media_kinds import (
     LONGEST_PATH,
     Leaf,

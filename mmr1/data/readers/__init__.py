@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mmr1.data.readers.classes import Located, NoSuchDatasetError
 from mmr1.data.readers.hub import hub_rows, is_saved
 from mmr1.data.readers.json_files import json_lines, json_rows
-from mmr1.data.readers.located import Located, NoSuchDatasetError
 from mmr1.data.readers.splits import files_of_split
 from mmr1.data.readers.tables import delimited_rows, parquet_rows
 from mmr1.data.readers.webdataset import tar_rows

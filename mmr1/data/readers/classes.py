@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # a JSON file needs none
     import pyarrow as pa
 
+
+Located = tuple[str, Any]
+"""The location of a row, for messages, and the row or the error of reading it."""
+
+
+class NoSuchDatasetError(ValueError):
+    """A dataset is not there, neither here nor on the hub; one that is broken is another error."""
+
+
 Classes = Mapping[str, Sequence[str]]
 """The names of the classes, by column."""
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmr1.data.readers.classes import classes_of, with_names
-from mmr1.data.readers.located import Located, NoSuchDatasetError
+from mmr1.data.readers.classes import Located, NoSuchDatasetError, classes_of, with_names
 
 REACH_S = 5.0
 """Seconds that the hub has to answer at all. Without an answer only its cache is asked."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.data.lines import not_utf8
-from mmr1.data.readers.classes import mending
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located, mending
 
 # VLMEvalKit writes a picture once; other rows name the first by its index.
 _LONGEST_INDEX = 64

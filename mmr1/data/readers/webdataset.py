@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.classes import Located
 
 _SUFFIXES = {
     "images": ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff"),

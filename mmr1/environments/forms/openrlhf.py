@@ -10,8 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmr1.environments.forms.awaiting import settled
-from mmr1.environments.forms.own import Heard
+from mmr1.environments.forms.own import Heard, settled
 from mmr1.types import Sample
 
 _BASES = ("openrlhf.utils.agent", "mmr1.environments.forms.stand_ins")

@@ -1,12 +1,14 @@
-"""mmr1's own form of an environment: ``reset(sample)``, ``step(action)``."""
+"""mmr1's own form of an environment, ``reset(sample)`` and ``step(action)``; its coroutines."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from mmr1.environments.forms.awaiting import settled
 from mmr1.types import Sample
 
 
@@ -43,3 +45,16 @@ class OwnEpisode:
     def step(self, action: str) -> Heard:
         observation, done, reward = settled(self._environment.step(action))
         return Heard(observation, bool(done), reward)
+
+
+def settled(value: Any) -> Any:
+    """What a call returned; a coroutine is run to its end.
+
+    All run in one loop, as what an environment keeps may belong to it.
+    """
+    return _loop().run_until_complete(value) if inspect.iscoroutine(value) else value
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmr1.environments.forms.awaiting import settled
+from mmr1.environments.forms.own import settled
 from mmr1.types import Sample
 
 _NO_TOOLS = ("reset", "get_reward")

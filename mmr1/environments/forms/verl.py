@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from mmr1.environments.forms.awaiting import settled
+from mmr1.environments.forms.own import settled
 from mmr1.types import Sample
 
 _METHODS = ("create", "execute", "release")

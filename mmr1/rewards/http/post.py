@@ -1,20 +1,27 @@
-"""POST a JSON body to one of several servers: deadlines, retries, bounded replies."""
+"""POST a JSON body to one of several servers: deadlines, retries, bounded replies.
+
+A reply is read up to a limit that counts bytes after decompression, and how deep its JSON may nest
+is checked before it is parsed. Callers without an event loop have one in a thread of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+import zlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
 
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rewards.http.addresses import Address, secrets_of, without_secrets
-from mmr1.rewards.http.bounded_json import read_json
-from mmr1.rewards.http.bounded_reply import read_reply, read_start
 from mmr1.types import Status
 
 Answer = TypeVar("Answer")
@@ -181,3 +188,158 @@ def _checked_headers(headers: Mapping[str, Any]) -> dict[str, str]:
         if not (value.isascii() and value.isprintable()):  # the value itself may be a secret
             raise ValueError(f"a remote reward's header {name!r} is not one line of ASCII")
     return checked
+
+
+MAX_DEPTH = 32
+MAX_CONTAINERS = 1_000_000  # lists and objects; an empty one is two bytes here and fifty in memory
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
+
+
+def read_json(data: bytes, *, finite: bool = False) -> Any:
+    """Parse JSON whose nesting and number of lists and objects are bounded.
+
+    Args:
+        data: The text.
+        finite: Refuse numbers that are not, such as NaN and 1e400.
+
+    Raises:
+        ValueError: It is no JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more than
+            ``MAX_CONTAINERS`` lists and objects.
+    """
+    depth = containers = 0
+    for token in _TOKEN.finditer(data):
+        kind = token[0][:1]
+        if kind in b"[{":
+            depth, containers = depth + 1, containers + 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"its JSON nests deeper than {MAX_DEPTH} levels")
+            if containers > MAX_CONTAINERS:
+                raise ValueError(f"its JSON holds more than {MAX_CONTAINERS:,} lists and objects")
+        elif kind in b"]}":
+            depth -= 1
+    decoder = _FINITE if finite else json.JSONDecoder()
+    try:
+        return decoder.decode(data.decode())
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
+
+
+_FINITE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+
+
+class ReplyTooLargeError(ValueError):
+    """The reply is longer than its limit."""
+
+
+async def read_reply(response: httpx.Response, limit: int) -> bytes:
+    """A streamed reply's body.
+
+    Args:
+        response: A response whose body has not been read.
+        limit: The most bytes it may have, in bytes, compressed or not.
+
+    Raises:
+        ReplyTooLargeError: It has more.
+        ValueError: Its compression is neither gzip nor deflate, or is broken.
+        httpx.HTTPError: The connection failed.
+    """
+    body, ended = await _read(response, limit + 1)
+    if not ended:
+        raise ReplyTooLargeError(f"its reply is longer than {limit:,} bytes")
+    return body
+
+
+async def read_start(response: httpx.Response, size: int) -> bytes:
+    """The first bytes of a streamed reply, ``size`` at most. Raises as ``read_reply``."""
+    body, _ = await _read(response, size)
+    return body[:size]
+
+
+async def _read(response: httpx.Response, size: int) -> tuple[bytes, bool]:
+    """The body and whether it ended before it had ``size`` bytes, compressed or not."""
+    body, received = bytearray(), 0
+    decoder = _Decoder(response.headers.get("Content-Encoding", ""))
+    async for chunk in response.aiter_raw():
+        received += len(chunk)
+        body += decoder.decode(chunk, size - len(body))
+        if max(received, len(body)) >= size:
+            return bytes(body), False
+    decoder.finish()
+    return bytes(body), True
+
+
+class _Decoder:
+    """Undoes a content encoding, never past the number of bytes asked for."""
+
+    def __init__(self, encoding: str) -> None:
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise ValueError(f"its reply is compressed as {name[:40]!r}; gzip and deflate are read")
+        compressed = name not in ("", "identity")
+        self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB) if compressed else None
+
+    def decode(self, chunk: bytes, size: int) -> bytes:
+        if self._zlib is None:
+            return chunk[:size]
+        try:
+            return self._zlib.decompress(chunk, size)
+        except zlib.error as error:
+            raise ValueError(f"its compressed reply is broken: {error}") from error
+
+    def finish(self) -> None:
+        if self._zlib is not None and not self._zlib.eof:
+            raise ValueError("its compressed reply ends early")
+
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """Runs coroutines from any thread, also one whose own event loop is running.
+
+    The thread starts with the first coroutine and ends with ``close``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """The coroutine's result; it is cancelled when the caller is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="remote-reward", daemon=True
+                )
+                self._thread.start()
+            return self._loop

@@ -10,14 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmr1.rewards.http.addresses import parse_address
-from mmr1.rewards.http.event_loop import LoopThread
-from mmr1.rewards.http.post import Failure, JsonPost
+from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.rewards.item import RewardItem, invalid
 from mmr1.rewards.judges.conversation import load_judge_template, messages
 from mmr1.rewards.judges.options import read_judge_options
-from mmr1.rewards.judges.reply import Reply, read_chat_completion
-from mmr1.rewards.judges.reply_cache import ReplyCache
-from mmr1.rewards.judges.verdict import read_verdict
+from mmr1.rewards.judges.replies import Reply, ReplyCache, read_chat_completion, read_verdict
 from mmr1.types import Reward, Status
 
 JUDGE_TIMEOUT_S = 60.0

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from mmr1.rewards.http.addresses import parse_address
-from mmr1.rewards.http.event_loop import LoopThread
-from mmr1.rewards.http.post import Failure, JsonPost
+from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.rewards.item import RewardItem, invalid
 from mmr1.rewards.plugins.dialects import rewards_of
 from mmr1.types import Reward, Status

@@ -1,4 +1,7 @@
-"""A user's reward function: load it, find its dialect, call it in a process of its own."""
+"""A user's reward function: load it, find its dialect, call it in a process of its own.
+
+One that was given in Python, and cannot be sent to another process, runs in this one.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from typing import Any
 
 import yaml
 
-from mmr1.deadline import Deadline
+from mmr1.lifetime import Deadline
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import (
     Job,
     RewardItem,
     group_means,
+    reward_of_exception,
     without_accuracy,
     without_bytes,
 )
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
-from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.readable import plugin_paths
+from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths
 from mmr1.types import Reward
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
@@ -377,3 +380,50 @@ def _remedy(error: str) -> str:
         return _READING
     blocked = ("PermissionError", "[Errno 1]", "MemoryError", "Operation not permitted")
     return _REMEDY if any(word in error for word in blocked) else ""
+
+
+class GivenReward:
+    """A closure, a lambda or any other function as a ``RewardFunction``; no pickling, no sandbox.
+
+    It has the signatures of a plugin and runs in the thread that asks: no deadline ends it.
+
+    Raises:
+        ValueError: Its signature is that of no dialect, or it is async.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(
+                f"reward function '{name}' is async; write it into a file and name that: "
+                "file.py:function"
+            )
+        try:
+            self._dialect = detect(function, {})
+        except ValueError as error:
+            raise ValueError(f"reward function '{name}': {error}") from error
+        self._function = function
+
+    def score(
+        self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
+    ) -> list[Reward]:
+        scores = ({name: reward.value for name, reward in before.items()} for before in values)
+        asked = [replace(i, earlier={"scores": s}) for i, s in zip(items, scores, strict=True)]
+        rewards: dict[int, Reward] = {}
+        for indices in calls_of(items, self._dialect.call):
+            answers = self._call([asked[index] for index in indices])
+            rewards.update(zip(indices, answers, strict=True))
+        return [rewards[index] for index in range(len(items))]
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        """Nothing is checked: only the function knows what its golds are."""
+        return [None] * len(items)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _call(self, items: Sequence[RewardItem]) -> list[Reward]:
+        try:
+            value = call(self._function, self._dialect, items, {})
+        except Exception as error:
+            return [reward_of_exception(error)] * len(items)
+        return rewards_of(value, len(items), self._dialect.call != "item", self._dialect.skips)

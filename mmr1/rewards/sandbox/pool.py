@@ -17,14 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mmr1.deadline import Deadline, Stopwatch, rule_deadline
-from mmr1.faults import tell_fault
+from mmr1.lifetime import Deadline, Stopwatch, rule_deadline
+from mmr1.logs import tell_fault
 from mmr1.rewards.item import Job, invalid
-from mmr1.rewards.sandbox.environment import worker_environment
-from mmr1.rewards.sandbox.limits import Limits
-from mmr1.rewards.sandbox.processes import Processes, Worker
-from mmr1.rewards.sandbox.shared_zygotes import ZygoteGoneError
-from mmr1.rewards.sandbox.walls import Missing, shortcoming, warn_of
+from mmr1.rewards.sandbox.processes import Processes, Worker, ZygoteGoneError
+from mmr1.rewards.sandbox.walls import Limits, Missing, shortcoming, warn_of, worker_environment
 from mmr1.rewards.sandbox.wire import (
     MAX_RESULT,
     REWARDS,
@@ -397,3 +394,19 @@ def _answer(answer: Any, job: Job | None) -> Answer:
 
 _REWARDS = _Kind(REWARDS, _rewards, lambda status, error: [invalid(status, error)])
 _VALUES = _Kind(VALUE, _answer, lambda status, error: Answer(None, status, error))
+
+
+def try_walls() -> Missing:
+    """Start one worker and ask it; the walls that are missing, and why.
+
+    Raises:
+        ValueError: No worker starts at all.
+    """
+    warm = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
+    with Pool(1, warm=warm, allow_weak=True) as pool:
+        pool.start()
+        return pool.missing
+
+
+def do_nothing() -> None:
+    """A warm-up that warms nothing up."""

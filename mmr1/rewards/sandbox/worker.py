@@ -5,21 +5,20 @@ A plugin is imported here, as the first job, so that its import is behind the wa
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import json
 import os
 import pickle
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmr1.lifetime import die_with
 from mmr1.rewards.item import as_reward, reward_of_exception
-from mmr1.rewards.sandbox.limits import Limits
-from mmr1.rewards.sandbox.readable import python_paths
-from mmr1.rewards.sandbox.stand_ins import provide_stand_ins
-from mmr1.rewards.sandbox.walls import Missing, raise_walls, refusal
+from mmr1.rewards.sandbox.walls import Limits, Missing, python_paths, raise_walls, refusal
 from mmr1.rewards.sandbox.wire import LENGTH, VALUE, pack_answer, reward_rows
 from mmr1.types import Reward
 
@@ -128,3 +127,32 @@ def disable_lambdify() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "sympy" and "lambdify" in vars(module):
             module.lambdify = _refuse_lambdify  # type: ignore[attr-defined]
+
+
+_STANDARD_OUTPUT = 1  # the null device, in a worker
+
+
+def provide_stand_ins() -> None:
+    """Lend copies of standard output as the null device, and name a folder for temporary files.
+
+    Libraries open them for writing when they are imported, where no file can be opened for writing:
+    dill tries every mode of ``open`` on the null device and asks for the folder of temporary files,
+    which Python finds by writing into it; torch imports dill where it is installed. Without these
+    stand-ins a plugin could not import torch. The filter cannot see a path, so it cannot make an
+    exception for the null device.
+    """
+    open_file, open_descriptor = builtins.open, os.open
+
+    def lending_open(file: Any, *args: Any, **keywords: Any) -> Any:
+        if file == os.devnull:
+            file = os.dup(_STANDARD_OUTPUT)
+        return open_file(file, *args, **keywords)
+
+    def lending_descriptor(path: Any, *args: Any, **keywords: Any) -> int:
+        if path == os.devnull:
+            return os.dup(_STANDARD_OUTPUT)
+        return open_descriptor(path, *args, **keywords)
+
+    builtins.open = lending_open
+    os.open = lending_descriptor
+    tempfile.tempdir = "/tmp"  # nothing can be written into it either

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmr1.rewards.sandbox.limits import Limits
-from mmr1.rewards.sandbox.walls import Missing, drop_network
+from mmr1.rewards.sandbox.walls import Limits, Missing, drop_network
 from mmr1.rewards.sandbox.wire import recv_exactly, recv_frame, send_frame
 from mmr1.rewards.sandbox.worker import call_target, error_line, work
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -133,6 +134,20 @@ class AllRanks(Generic[Built]):
             HungError: A rank is stuck where no collective call of another one waits for it.
         """
         return get(calls, watch=Watch(self._collective_s / 4, self._refuse_stuck))
+
+    def write(
+        self, snapshot: PartMethod, copied: bool, args: tuple[Any, ...], folder: Path
+    ) -> Digests:
+        """Make the ranks write a snapshot: the copy that they have taken, or the present state."""
+        place = folder.resolve()
+        if copied:
+            saving = [rank.within(SAVING) for rank in self.actors]
+            written = get([rank.start(Rank.write, snapshot, place) for rank in saving])
+        else:
+            self.begin()
+            calls = [rank.start(Rank.save, snapshot, place, *args) for rank in self.actors]
+            written = self.get(calls)
+        return {name: digest for files in written for name, digest in files.items()}
 
     def _refuse_stuck(self, pending: Sequence[int]) -> None:
         signs = {i: self.actors[i].within(WATCHING).start(Rank.silent_s) for i in pending}
@@ -295,16 +310,4 @@ class OnRanks(Generic[Part]):
         ranks.begin()
         if copy:
             ranks.get([rank.start(Rank.take, own, *args) for rank in ranks.actors])
-
-        def write_files(folder: Path) -> Digests:
-            place = folder.resolve()
-            if copy:
-                saving = [rank.within(SAVING) for rank in ranks.actors]
-                written = get([rank.start(Rank.write, own, place) for rank in saving])
-            else:
-                ranks.begin()
-                calls = [rank.start(Rank.save, own, place, *args) for rank in ranks.actors]
-                written = ranks.get(calls)
-            return {name: digest for files in written for name, digest in files.items()}
-
-        return write_files
+        return partial(ranks.write, own, copy, args)

@@ -11,7 +11,7 @@ from mmr1.config import Config
 from mmr1.rollout.engine import ReceivingEngine
 from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
-from mmr1.rollout.vllm import transfer_backend
+from mmr1.rollout.vllm_settings import transfer_backend
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import Actor, outcomes

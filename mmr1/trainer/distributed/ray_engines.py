@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from mmr1.config import SamplingConfig
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.rollout.engine import PreparedRequest, Probe, ReceivingEngine, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation

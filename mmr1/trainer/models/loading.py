@@ -176,8 +176,15 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
         )
     if not architecture_of(model).shares_prompts:
         check_head(model, f"{key} '{config.path}'")
-        family = cast(Examples, load_family(config.path))
+        family = cast(
+            Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
+        )
         settle(model, family, config.sharing, f"{key} '{config.path}'")
+    elif config.sharing != "auto" and key == "model.path":
+        raise ValueError(
+            f"model.sharing={config.sharing}: {key} '{config.path}' is of a family that always "
+            "shares prompts; leave model.sharing out"
+        )
     return model
 
 

@@ -21,7 +21,7 @@ from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
 from mmr1.trainer.models.packed_model import PackedModel, read_sums
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
-from mmr1.trainer.models.weights import copy_to_cpu
+from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weights
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 WIDEST_GAP = "rollout/logprob_gap_max"
@@ -128,8 +128,8 @@ class LocalPolicy:
         return self._packed_model.scores(groups)
 
     def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
-        model = self._packed_model
-        weights = model.adapters() if self._sync_adapters_only else model.weights()
+        model = self._packed_model.model
+        weights = model_adapters(model) if self._sync_adapters_only else model_weights(model)
         return copy_to_cpu(weights) if copy else weights
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:

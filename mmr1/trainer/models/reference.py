@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from mmr1.rewards.http.addresses import parse_address
-from mmr1.rewards.http.event_loop import LoopThread
-from mmr1.rewards.http.post import Failure, JsonPost
+from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import MicroBatch
@@ -78,7 +77,7 @@ class FrozenReference:
         if self._offload:
             self._own.model.to(self._policy.model.device)
         try:
-            return self._own.logprobs(groups)
+            return self._own.scores(groups).logprobs
         finally:
             if self._offload:
                 self._own.model.to("cpu")

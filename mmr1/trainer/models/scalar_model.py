@@ -7,8 +7,9 @@ directory with ``scalar_head.safetensors`` beside it; a critic can begin as a re
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,15 +86,21 @@ def scalar_snapshot(
     """``state.model_snapshot`` with the head's file."""
     write = model_snapshot(model.backbone, processor, optimizer, copy, process_group)
     head = {n: whole(t).to("cpu", copy=True) for n, t in model.head.state_dict().items()}
+    if process_group is not None and process_group.rank != 0:
+        return write
+    return partial(_write_head, head, supervision, write)
 
-    def write_files(folder: Path) -> Digests:
-        if process_group is None or process_group.rank == 0:
-            metadata = {"supervision": json.dumps(asdict(supervision))}
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(head, folder / HEAD_FILE, metadata)
-        return write(folder)
 
-    return write_files
+def _write_head(
+    head: Mapping[str, torch.Tensor],
+    supervision: Supervision,
+    write: WriteCheckpoint,
+    folder: Path,
+) -> Digests:
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"supervision": json.dumps(asdict(supervision))}
+    save_file(dict(head), folder / HEAD_FILE, metadata)
+    return write(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,8 +196,17 @@ def save_progress(checkpoint: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_progress(checkpoint: Path, components: Mapping[str, HasState]) -> int:
-    """Put the components back to where they were; the step after which that was."""
+    """Put the components back to where they were; the step after which that was.
+
+    Raises:
+        ValueError: The checkpoint has no state of one.
+    """
     state = json.loads((checkpoint / TRAINING / "state.json").read_text())
+    if missing := sorted(components.keys() - state.keys()):
+        raise ValueError(
+            f"{checkpoint} has no state of '{missing[0]}': another version of mmr1 wrote it; "
+            "resume with that, or start a new run with it as model.path"
+        )
     for name, component in components.items():
         component.load_state_dict(state[name])
     return int(state["step"])

@@ -32,7 +32,7 @@ from mmr1.trainer.offline.training import refuse_keys_of_train
 from mmr1.trainer.run import Steps, already_finished, to_the_end, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.train import SamplingRun, differs_from_model_path, started
+from mmr1.trainer.train import SamplingRun, started
 from mmr1.trainer.validation.evaluate import evaluate
 
 
@@ -57,6 +57,7 @@ def iterative_dpo_steps(
     functions: Mapping[str, RewardFunction] = MappingProxyType({}),
 ) -> Steps:
     """The run of :func:`run_iterative_dpo`, step by step; ``functions`` as in ``train``."""
+    config = config.for_command("dpo")
     refuse_keys_of_train(config.trainer)
     if last := already_finished(config, resume=resume):
         return last
@@ -114,7 +115,7 @@ def _train(
     if before:
         done = _restore(rounds, before)
         run.display.say(f"continuing after step {done}")
-    elif differs_from_model_path(config):
+    else:  # as after each round: so the check below is one of the transfer too
         engine.load_weights(learner.weights(), 0)
     sampling.make_ready(config, inputs, learner, timer)
     with run.display:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.data.rankings import copy_rankings, write_rankings
+from mmr1.data.preferences import copy_rankings, write_rankings
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.runs.output import finished

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +17,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config, ProcessConfig
 from mmr1.data.loader import MediaCheck
-from mmr1.data.preferences import ranking_of
+from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
-from mmr1.trainer.forward.micro_batches import ProcessGroup
+from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -35,9 +33,7 @@ from mmr1.trainer.models.scalar_model import (
     at_index,
     at_the_end,
 )
-from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.training import (
-    OfflineTask,
     Records,
     itself,
     learning,
@@ -95,6 +91,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
 def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
+    config = config.for_command("rm")
     task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     records = load_training_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
@@ -108,20 +105,17 @@ def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
         def step(batch: Sequence[Sample]) -> StepStats:
             return learner.step([example(sample) for sample in batch])
 
-        def snapshot(number: int) -> WriteCheckpoint:
-            if task.centred:
-                learnt_from = records.distinct_samples(
-                    config.seed, number * config.data.train_batch_size
-                )
-                rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
-                # The loss depends on differences only, so it leaves the mean arbitrary; RL would
-                # read that as a reward.
-                learner.shift(-float(rewards.mean()))
-            return learner.snapshot(config.trainer.async_save)
+        def centre(number: int) -> None:
+            """The loss depends on differences only, so it leaves the mean arbitrary; RL would read
+            that as a reward.
+            """
+            count = number * config.data.train_batch_size
+            learnt_from = records.distinct_samples(config.seed, count)
+            rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
+            learner.shift(-float(rewards.mean()))
 
-        checkpoint = yield from run_offline(
-            config, records, OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        )
+        before_save = centre if task.centred else None
+        checkpoint = yield from run_offline(config, records, learner, step, before_save)
         if held_out:
             check, dataset = MediaCheck(records.media, eval_rows), str(config.eval_records)
             usable = [example(sample) for sample in held_out if check.usable(dataset, sample)]
@@ -157,24 +151,47 @@ def reward_model_step(
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
+
+    def of_batch(batch: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, float]:
+        last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
+        rankings = at_index(values, last).split([len(g.completions) for g in batch.groups])
+        right = sum(float(pairs_right(r.detach()).float().mean()) for r in rankings)
+        return torch.stack([bradley_terry(r) for r in rankings]).sum(), right
+
+    return _learn(scalar_model, optimizer, groups, len(groups), of_batch, whole=True)
+
+
+def _learn(
+    scalar_model: PackedScalarModel,
+    optimizer: Optimizer,
+    groups: Sequence[RolloutGroup],
+    count: int,
+    of_batch: Callable[[MicroBatch, torch.Tensor], tuple[torch.Tensor, float]],
+    whole: bool = False,
+) -> StepStats:
+    """One optimizer step on a mean loss over all ranks.
+
+    Args:
+        count: Terms of the mean, of this rank.
+        of_batch: From a micro-batch and the values ``[b, R]`` of its completions gives the sum of
+            the loss, and of how many terms are right.
+        whole: Never cut a group.
+    """
     scalar_model.model.train()
     packed_model = scalar_model.packed_model
     total = packed_model.process_group.total
-    count = total({"groups": len(groups)})["groups"]
-    sums: dict[str, float] = defaultdict(float)
-    for batch in packed_model.batches(groups, whole=True):
+    every = total({"count": count})["count"]
+    sums = {"loss": 0.0, "rm/accuracy": 0.0}
+    for batch in packed_model.batches(groups, whole=whole):
         values = scalar_model.values(batch)
         if not batch.groups:
             packed_model.backward(values.sum())
             continue
-        last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
-        rewards = at_index(values, last)
-        rankings = rewards.split([len(g.completions) for g in batch.groups])
-        loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / count
+        summed, right = of_batch(batch, values)
+        loss = summed / every
         packed_model.backward(loss)
         sums["loss"] += float(loss.detach())
-        right = sum(float(pairs_right(r.detach()).float().mean()) for r in rankings)
-        sums["rm/accuracy"] += right / count
+        sums["rm/accuracy"] += right / every
     stats = total(sums)
     check_finite(stats["loss"])
     return {**stats, **optimizer.step()}
@@ -283,21 +300,14 @@ def process_step(
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    scalar_model.model.train()
-    packed_model = scalar_model.packed_model
-    total = packed_model.process_group.total
-    count = total({"steps": sum(len(example.labels) for example in examples)})["steps"]
-    sums = {"loss": 0.0, "right": 0.0}
-    for batch in packed_model.batches([e.group for e in examples]):
-        of_batch = [examples[row] for row in batch.rows.tolist()]
-        logits, labels = _of_steps(scalar_model.values(batch), of_batch)
-        loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / count
-        packed_model.backward(loss)
-        sums["loss"] += float(loss.detach())
-        sums["right"] += int(((logits > 0) == (labels > 0.5)).sum())
-    sums = total(sums)
-    check_finite(sums["loss"])
-    return {"loss": sums["loss"], "rm/accuracy": sums["right"] / count, **optimizer.step()}
+
+    def of_batch(batch: MicroBatch, values: torch.Tensor) -> tuple[torch.Tensor, float]:
+        logits, labels = _of_steps(values, [examples[row] for row in batch.rows.tolist()])
+        right = int(((logits > 0) == (labels > 0.5)).sum())
+        return binary_cross_entropy_with_logits(logits, labels, reduction="sum"), right
+
+    count = sum(len(example.labels) for example in examples)
+    return _learn(scalar_model, optimizer, [e.group for e in examples], count, of_batch)
 
 
 def _of_steps(

@@ -12,7 +12,7 @@ import numpy as np
 
 from mmr1.config import Config, RoundsConfig
 from mmr1.data.loader import SampleLoader
-from mmr1.rewards.accounting import reward_stats
+from mmr1.rewards.composite import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs

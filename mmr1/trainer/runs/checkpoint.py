@@ -24,14 +24,16 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
-from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
+from mmr1.logs import tell_fault
 from mmr1.trainer.models.state import Digests, WriteCheckpoint, sync
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"
+VERSION = 1
+"""Of the layout of checkpoints."""
 _STEP_NAME = re.compile(r"step_\d+")
 _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
@@ -319,7 +321,7 @@ def _seal(folder: Path, step: int, metrics: Mapping[str, float], digests: Digest
         sha256 = digests[name] if name in digests else _digest(path)
         files[name] = {"size": path.stat().st_size, "sha256": sha256}
     manifest = folder / MANIFEST
-    content = {"version": 1, "step": step, "metrics": dict(metrics), "files": files}
+    content = {"version": VERSION, "step": step, "metrics": dict(metrics), "files": files}
     manifest.write_text(json.dumps(content, indent=1) + "\n")
     digest = folder / MANIFEST_DIGEST
     digest.write_text(_digest_line(manifest))
@@ -335,9 +337,16 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
     try:
         if (checkpoint / MANIFEST_DIGEST).read_text() != _digest_line(path):
             raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
-        return json.loads(path.read_text())
+        manifest: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
+    if manifest.get("version") != VERSION:
+        raise DamagedCheckpointError(
+            f"{checkpoint} was written by another version of mmr1 (its manifest is of version "
+            f"{manifest.get('version')}, and this one reads {VERSION}): resume with that, or start "
+            "a new run with it as model.path"
+        )
+    return manifest
 
 
 def _digest_line(path: Path) -> str:

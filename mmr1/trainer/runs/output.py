@@ -28,9 +28,9 @@ from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
-from mmr1.faults import FaultCounter, tell_fault
+from mmr1.data.quarantine import Quarantine
 from mmr1.files import atomic, atomic_binary
-from mmr1.logs import ROOT, log_to_file
+from mmr1.logs import ROOT, FaultCounter, log_to_file, tell_fault
 from mmr1.terminal import failing_output_muted
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
@@ -43,7 +43,7 @@ from mmr1.trainer.runs.checkpoint import (
 )
 from mmr1.trainer.runs.named_files import write_digests
 from mmr1.trainer.runs.step import StoppedError
-from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
+from mmr1.types import Completion, MediaRef, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
 
 logger = logging.getLogger(__name__)
@@ -178,13 +178,14 @@ class RunDirectory:
         self._append(self.metrics_file, [stats])
         self._summary.done(int(stats["step"]))
 
-    def log_dropped(self, rows: Sequence[dict[str, str]]) -> None:
+    def log_dropped(self, quarantines: Iterable[Quarantine]) -> None:
         """Bring ``quarantine.jsonl`` up to all the rows left out; no file if there are none."""
+        rows = [entry for quarantine in quarantines for entry in quarantine.dropped]
         if len(rows) != self._dropped:
             file = self.path / "quarantine.jsonl"
             replace_jsonl(file, rows)
             self._dropped = len(rows)
-            self._summary.quarantined = list(rows)
+            self._summary.quarantined = rows
 
     def log_validation(
         self, step: int, scored: Mapping[str, Iterable[ScoredGroup]], media: MediaCache
@@ -241,8 +242,11 @@ class RunDirectory:
                     "tokens": completion.sampled_tokens,
                     "truncated": completion.truncated,
                     "policy_version": completion.policy_version,
-                    **self._turns(completion, media),
-                    **_reward(reward),
+                    **(self._turns(completion, media) if completion.spans else {}),
+                    "reward": reward.value,
+                    "components": dict(reward.components),
+                    "status": str(reward.status),
+                    "error": reward.error,
                     "advantage": next(advantages),
                 }
                 for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
@@ -250,9 +254,7 @@ class RunDirectory:
         }
 
     def _turns(self, completion: Completion, media: MediaCache) -> dict[str, Any]:
-        """Whose words are whose in a conversation with an environment; nothing without one."""
-        if not completion.spans:
-            return {}
+        """Whose words are whose in a conversation with an environment."""
         return {
             "turns": [
                 {
@@ -334,15 +336,6 @@ def replace_jsonl(path: Path, rows: Sequence[Any]) -> None:
         _write_file(path, json_lines(rows))
     else:
         path.unlink(missing_ok=True)
-
-
-def _reward(reward: Reward) -> dict[str, Any]:
-    return {
-        "reward": reward.value,
-        "components": dict(reward.components),
-        "status": str(reward.status),
-        "error": reward.error,
-    }
 
 
 def _next_number(folder: Path) -> Path:

@@ -18,9 +18,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmr1.config import TrainerConfig
 from mmr1.progress import LONG_S, doing
-from mmr1.rewards.accounting import reward_stats
+from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
-from mmr1.types import Completion, Prompt, ScoredGroup, StepStats
+from mmr1.types import Completion, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
 
@@ -210,7 +210,7 @@ def step_stats(
     rewards = [r for s in scored for r in s.rewards]
     completions = [c for s in scored for c in s.group.completions]
     lengths = [c.sampled_tokens for c in completions]
-    vision = [vision_tokens(s.group.prompt, media) for s in scored]
+    vision = sum(media[m].tokens for s in scored for m in s.group.prompt.media)
     text = [len(s.group.prompt.token_ids) - len(s.group.prompt.media) for s in scored]
     return {
         "step": step,
@@ -219,22 +219,20 @@ def step_stats(
         **update,
         "completion/length_mean": fmean(lengths),
         "completion/truncated": fmean(c.truncated for c in completions),
-        "tokens/prompt": sum(text) + sum(vision),
-        "tokens/vision": sum(vision),
+        "tokens/prompt": sum(text) + vision,
+        "tokens/vision": vision,
         "tokens/completion": sum(lengths),
-        **environment_stats(completions),
+        **(environment_stats(completions) if any(c.spans for c in completions) else {}),
         **{f"time/{name}": value for name, value in seconds.items()},
     }
 
 
 def environment_stats(completions: Sequence[Completion]) -> StepStats:
-    """What the policy made of its environment; empty without one.
+    """What the policy made of its environment.
 
     ``environment/calls/NAME`` counts the calls of a tool, those that failed included, per
     completion. ``tokens/observed`` are those that the policy did not sample.
     """
-    if not any(c.spans for c in completions):
-        return {}
     calls = [call for c in completions for call in c.calls]
     names = sorted({call.name for call in calls if call.name})
     count = len(completions)
@@ -247,8 +245,3 @@ def environment_stats(completions: Sequence[Completion]) -> StepStats:
         "environment/broken": fmean(c.failure is not None for c in completions),
         "tokens/observed": sum(len(c.token_ids) - c.sampled_tokens for c in completions),
     }
-
-
-def vision_tokens(prompt: Prompt, media: MediaCache) -> int:
-    """Tokens that the prompt's images and videos take up."""
-    return sum(media[m].tokens for m in prompt.media)

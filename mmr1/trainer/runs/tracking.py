@@ -22,7 +22,7 @@ from PIL import Image
 
 from mmr1.config import Config
 from mmr1.config.file import published
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 from mmr1.vision.images import load_image
@@ -113,22 +113,15 @@ class Trackers:
     """The trackers of a run: a context that flushes them when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
         self._threads: list[_Thread] = []
-        tracking = config.trainer.tracking
-        if tracking is None:
-            return
-        name = tracking.run_name or folder.resolve().name
-        start = Start(folder, tracking.project_name, name, tracking.tags, published(config))
-        self._threads = [
-            _Thread(name.rpartition("/")[2], partial(_start, name, start))
-            for name in dict.fromkeys(tracking.report_to)
-        ]
 
     def log(self, stats: StepStats) -> None:
         """Log a line of ``metrics.jsonl``."""
         numbers = {name: float(value) for name, value in stats.items() if name != "step"}
         step = int(stats["step"])
-        self._each(lambda tracker: tracker.log(step, numbers))
+        for thread in self._threads:
+            thread.put(lambda tracker: tracker.log(step, numbers))
 
     def log_rollouts(
         self,
@@ -139,13 +132,21 @@ class Trackers:
         """Log the first completions of a step; only RL has advantages."""
         if self._threads:
             rows = rollout_rows(scored, advantages)
-            self._each(lambda tracker: tracker.log_rollouts(step, rows))
-
-    def _each(self, call: Callable[[Tracker], None]) -> None:
-        for thread in self._threads:
-            thread.put(call)
+            for thread in self._threads:
+                thread.put(lambda tracker: tracker.log_rollouts(step, rows))
 
     def __enter__(self) -> Self:
+        """Start them."""
+        tracking, folder = self._config.trainer.tracking, self._folder
+        if tracking is None:
+            return self
+        name = tracking.run_name or folder.resolve().name
+        shown = published(self._config)
+        start = Start(folder, tracking.project_name, name, tracking.tags, shown)
+        self._threads = [
+            _Thread(name.rpartition("/")[2], partial(_start, name, start))
+            for name in dict.fromkeys(tracking.report_to)
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import kept, measured
 from mmr1.rewards import CompositeReward, RewardItem
-from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
+from mmr1.rewards.composite import refuse_too_many_invalid, tell_invalid
 from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
-from mmr1.types import Completion, Reward, RolloutGroup, Sample, ScoredGroup, Span, Status
+from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup, Span
 from mmr1.vision.prepare import MediaCache
 
 
@@ -88,22 +88,18 @@ class RewardManager:
             for number, group in enumerate(groups)
             for item in self._items(group, number, shuffled.get(number))
         ]
-        rewards = self._scored(items, [c.failure for g in groups for c in g.completions])
+        failures = [c.failure for g in groups for c in g.completions]
+        # No reward function is asked about a conversation whose environment broke.
+        whole = [item for item, failure in zip(items, failures, strict=True) if failure is None]
+        scored = iter(self._composite_reward.score(whole))
+        rewards = [
+            next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
+            for failure in failures
+        ]
         tell_invalid(rewards)
         refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
         in_order = iter(rewards)
         return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
-
-    def _scored(
-        self, items: Sequence[RewardItem], failures: Sequence[tuple[Status, str] | None]
-    ) -> list[Reward]:
-        """No reward function is asked about a conversation whose environment broke."""
-        whole = [item for item, failure in zip(items, failures, strict=True) if failure is None]
-        scored = iter(self._composite_reward.score(whole))
-        return [
-            next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
-            for failure in failures
-        ]
 
     def _items(
         self, group: RolloutGroup, number: int, shuffled: tuple[str, ...] | None

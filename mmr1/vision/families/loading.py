@@ -96,7 +96,12 @@ def names_in_files(model: Any) -> dict[str, str]:
 
     transformers renames weights of older models as it loads them; vLLM knows the names of the hub.
     """
-    weights = dict(unwrapped(model).state_dict())
+    # Layers with adapters have theirs in a layer below, and engines get them without adapters.
+    weights = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in unwrapped(model).state_dict().items()
+        if ".lora_" not in name
+    }
     known = {id(tensor): name for name, tensor in weights.items()}
     saved = revert_weight_conversion(unwrapped(model), weights)
     # What is not renamed only, but split or stacked, keeps its name.

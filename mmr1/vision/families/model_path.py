@@ -51,10 +51,16 @@ def from_pretrained(auto_class: Any, path: str, trust_remote_code: bool, **optio
         trust_remote_code: ``model.trust_remote_code``: it is run.
 
     Raises:
-        ValueError: The files cannot be used without such code.
+        ValueError: The files cannot be used without such code, or without a package.
     """
     try:
         return auto_class.from_pretrained(path, trust_remote_code=trust_remote_code, **options)
+    except ImportError as error:
+        told = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"'{path}' needs a package that is not installed ({told}); pip install 'mmr1[models]' "
+            "brings those that common models need"
+        ) from error
     except ValueError as error:
         if trust_remote_code or "trust_remote_code" not in str(error):
             raise

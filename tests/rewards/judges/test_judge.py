@@ -22,7 +22,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions, read_judge_options
-from mmr1.rewards.judges.verdict import read_verdict
+from mmr1.rewards.judges.replies import read_verdict
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, TextPart
 from tests.faults import faults_told
 from tests.rewards.plugins.raw_server import OK, Behaviour, drips, raw_server, replies, silent

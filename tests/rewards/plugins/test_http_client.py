@@ -21,7 +21,7 @@ import pytest
 
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import build_composite_reward
-from mmr1.rewards.http.bounded_json import read_json
+from mmr1.rewards.http.post import read_json
 from mmr1.rewards.plugins.http_client import REPLY_BYTES, REPLY_BYTES_PER_ITEM
 from mmr1.types import Reward, Status
 from tests.faults import faults_told

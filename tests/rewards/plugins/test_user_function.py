@@ -15,8 +15,7 @@ import pytest
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.plugins import user_function
-from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.probe import try_walls
+from mmr1.rewards.sandbox.pool import Pool, try_walls
 from mmr1.rewards.sandbox.walls import LANDLOCK
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from mmr1.deadline import Deadline, Stopwatch, cpu_seconds, rule_deadline
+from mmr1.lifetime import Deadline, Stopwatch, cpu_seconds, rule_deadline
 from mmr1.rewards import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
 
-NOTHING = Job("mmr1.rewards.sandbox.probe:do_nothing", ())
+NOTHING = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
 
 
 def job(name: str, *args: object) -> Job:

@@ -11,7 +11,7 @@ from mmr1.rewards import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
 
-NOTHING = Job("mmr1.rewards.sandbox.probe:do_nothing", ())
+NOTHING = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
 OK = '[[1.0, "ok", null, {}]]'
 
 

@@ -20,12 +20,12 @@ import psutil
 import pytest
 
 from mmr1.config import RewardsConfig, reward_function
-from mmr1.deadline import Deadline
+from mmr1.lifetime import Deadline
 from mmr1.rewards import Job, build_composite_reward
-from mmr1.rewards.sandbox import shared_zygotes
-from mmr1.rewards.sandbox.limits import Limits
+from mmr1.rewards.sandbox import processes
 from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rewards.sandbox.processes import kept_zygotes
+from mmr1.rewards.sandbox.walls import Limits
 from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Status
 from tests.faults import faults_told
@@ -41,7 +41,7 @@ def verify(gold: str, answer: str) -> Job:
     return Job("mmr1.rewards.math.symbolic:verify", (gold, answer))
 
 
-NOTHING = Job("mmr1.rewards.sandbox.probe:do_nothing", ())
+NOTHING = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
 GOOD = verify(r"\sqrt{12}", r"2\sqrt{3}")
 
 # Everything that is known to hang a verifier, or to eat its memory.
@@ -63,7 +63,7 @@ HANGS = {
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, str]:
     """An environment with which a pool has a zygote of its own, which ends with the pool."""
-    monkeypatch.setattr(shared_zygotes, "_keepers", [])
+    monkeypatch.setattr(processes, "_keepers", [])
     return {**os.environ, "LANGUAGE": request.node.name}
 
 

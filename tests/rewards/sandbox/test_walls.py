@@ -20,16 +20,21 @@ import pytest
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox import walls
-from mmr1.rewards.sandbox.environment import worker_environment
-from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.probe import try_walls
-from mmr1.rewards.sandbox.readable import plugin_paths, python_paths
-from mmr1.rewards.sandbox.walls import LANDLOCK, REQUIRED, SECCOMP, WALLS
+from mmr1.rewards.sandbox.pool import Pool, try_walls
+from mmr1.rewards.sandbox.walls import (
+    LANDLOCK,
+    REQUIRED,
+    SECCOMP,
+    WALLS,
+    plugin_paths,
+    python_paths,
+    worker_environment,
+)
 from mmr1.types import Reward, Status
 from tests.paths import REPOSITORY
 from tests.rewards.helpers import item, think
 
-NOTHING = Job("mmr1.rewards.sandbox.probe:do_nothing", ())
+NOTHING = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
 
 
 def light_pool(**settings: object) -> Pool:
@@ -240,7 +245,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
             f"from mmr1.rewards.sandbox import walls\n{_BROKEN[wall]}\n"
             "import ctypes\n"
         )
-        boot = sys.modules["mmr1.rewards.sandbox.shared_zygotes"]
+        boot = sys.modules["mmr1.rewards.sandbox.processes"]
         first = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
         assert first in boot._BOOT
         monkeypatch.setattr(boot, "_BOOT", boot._BOOT.replace(first, first + "import breaking; "))
@@ -343,7 +348,7 @@ def test_the_walls_stand_for_a_normal_user() -> None:
         "from mmr1.rewards import Job\n"
         "from mmr1.rewards.sandbox.pool import Pool\n"
         "assert os.getuid() == 65534\n"
-        "with Pool(1, warm=Job('mmr1.rewards.sandbox.probe:do_nothing', ())) as pool:\n"
+        "with Pool(1, warm=Job('mmr1.rewards.sandbox.pool:do_nothing', ())) as pool:\n"
         "    hostile = 'tests.rewards.sandbox.hostile:'\n"
         "    jobs = [Job(hostile + 'one', ()), Job(hostile + 'write_file', (sys.argv[1],)),\n"
         "            Job(hostile + 'read_file', (sys.argv[2],))]\n"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from mmr1.rewards.extract import extract_answer, last_boxed, without_thinking
-from mmr1.rewards.shaping.format import format
+from mmr1.rewards.shaping import format
 
 GOOD = [
     "<think>a</think><answer>b</answer>",

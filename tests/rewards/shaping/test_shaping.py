@@ -8,8 +8,15 @@ import pytest
 
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
-from mmr1.rewards.shaping.key_steps import split_steps, step_rewards, steps
-from mmr1.rewards.shaping.length import length_bonus, length_cosine, overlong, repetition
+from mmr1.rewards.shaping import (
+    length_bonus,
+    length_cosine,
+    overlong,
+    repetition,
+    split_steps,
+    step_rewards,
+    steps,
+)
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import yaml
 
 from mmr1.config import AlgorithmConfig, Config, PpoLoss
 from mmr1.config.advantages import Advantage as Advantages
@@ -19,12 +20,13 @@ from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm, catalog
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, LossInputs
-from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.types import Experience, Reward, ScoredGroup
+from mmr1.types import Experience, Reward, ScoredGroup, Status
+from tests.config.keys import Key, every_key
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
 
@@ -385,3 +387,75 @@ def test_with_one_update_the_clipped_loss_has_the_policy_gradient_bit_for_bit():
         (gradient,) = torch.autograd.grad((weights * algorithm.loss(x, 0.9)).sum(), own)
         gradients.append(gradient)
     assert torch.equal(*gradients)
+
+
+class Uncertain(Given):
+    """A policy with another log-prob and entropy at each token."""
+
+    def logprobs(self, groups) -> torch.Tensor:
+        same = super().logprobs(groups)
+        return same + 4 * torch.arange(same.numel()).sin().reshape(same.shape)
+
+    def scores(self, groups) -> TokenScores:
+        logprobs = self.logprobs(groups)
+        entropy = torch.arange(logprobs.numel()).reshape(logprobs.shape) / logprobs.numel()
+        return TokenScores(logprobs, entropy)
+
+
+def invalid_first(scored: ScoredGroup) -> list[ScoredGroup]:
+    """The group with one completion of no valid reward, so that mini-batches have other counts."""
+    rewards = (Reward(None, Status.ERROR), *scored.rewards[1:])
+    return [replace(scored, rewards=rewards)]
+
+
+RUN_TIME = ("use", "options", "critic", "step_rewards", "teacher", "target")
+"""Keys that name code or a model, or that act from one step to the next."""
+
+
+def keys_of_types() -> list[Key]:
+    """The keys of the advantages and losses, each within its type."""
+    parts = ("algorithm.advantage", "algorithm.loss")
+    keys = [key for key in every_key() if key.path.rpartition(".")[0] in parts]
+    return [key for key in keys if key.name not in RUN_TIME]
+
+
+def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
+    """The numbers of a step with the key at a value: the advantages, the loss and its gradient."""
+    part, kind = key.path.split(".")[1], key.section.model_fields["type"].default
+    names = {"advantage": "grpo", "loss": "ppo"} | {part: kind}
+    algorithm = pair(**names, own=own).changed({f"{part}.{key.name}": value})
+    algorithm = algorithm.changed(ppo_mini_batch_size=1)
+    built = build_algorithm(algorithm)
+    generator = torch.Generator().manual_seed(0)
+    numbers: list[Any] = []
+    for step in range(3):  # baselines and moments act from the second on
+        experience = build_experience(
+            complete([*invalid_first(parts[3][0]), *parts[3][1:]][step:]),
+            built,
+            algorithm,
+            Models(
+                Uncertain(-6.5),
+                None if algorithm.reference is None else Given(-6.0),
+                None if algorithm.critic is None else Given(0.25),
+            ),
+            max_tokens=12,
+            reward_weights={"right": 1.0},
+        )
+        noise = torch.randn(experience.advantages.shape, generator=generator)
+        logprobs = (3 * noise - 6.5).requires_grad_()
+        inputs = replace(
+            loss_inputs(experience, logprobs), old_logprobs=torch.full(noise.shape, -6.5)
+        )
+        losses = built.loss(inputs)
+        (gradient,) = torch.autograd.grad((experience.loss_weights * losses).sum(), logprobs)
+        numbers += [experience.advantages, losses.detach(), gradient]
+    return numbers
+
+
+@pytest.mark.parametrize("key", keys_of_types(), ids=lambda key: ".".join(key.of_class))
+def test_every_key_of_an_advantage_or_a_loss_changes_its_numbers(key, parts, own_file):
+    default = key.field.get_default(call_default_factory=True)
+    default = 0.5 if key.field.is_required() else default  # as in ``pair``
+    other = yaml.safe_load(key.other.partition("=")[2])
+    before, after = (effect(key, value, parts, str(own_file)) for value in (default, other))
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))

@@ -315,12 +315,14 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
 
 
 def test_grpo_loss_by_hand():
-    # Group 1: advantages +-0.5 / sqrt(0.5) = +-0.7071, ratios 1: sequence means -0.7071 and
-    # +0.7071; group 2: 0. The mean over 4 sequences is 0.
-    assert loss_by_algorithm("grpo", torch.zeros(4, 3)) == pytest.approx(0, abs=1e-6)
+    # Group 1: advantages +-0.5 / sqrt(0.5) = +-0.7071, ratios 1; group 2: 0.
     # Per token: (-0.7071 + 3 * 0.7071) / 8 tokens.
-    actual = loss_by_algorithm("grpo", torch.zeros(4, 3), loss={"agg_mode": "token-mean"})
+    actual = loss_by_algorithm("grpo", torch.zeros(4, 3))
     assert actual == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
+    # Sequence means -0.7071 and +0.7071: the mean over 4 sequences is 0.
+    per_completion = {"agg_mode": "seq-mean-token-mean"}
+    actual = loss_by_algorithm("grpo", torch.zeros(4, 3), loss=per_completion)
+    assert actual == pytest.approx(0, abs=1e-6)
 
 
 def test_rloo_loss_by_hand():

@@ -32,7 +32,10 @@ GROUP_AND_CLIP = {
     **CLIP,
     **EVERY_GROUP,
     "loss.type": ("ppo", "2402.03300 equation 3: the ratio of a token"),
-    "loss.agg_mode": ("seq-mean-token-mean", "2402.03300 equation 3: 1/G sum of 1/|o_i| sum"),
+    "loss.agg_mode": (
+        "token-mean",
+        "TRL, verl, EasyR1; 2402.03300: per completion",
+    ),
     "kl.estimator": ("k3", "2402.03300 equation 4"),
     "kl.type": ("loss", "2402.03300 section 4.1.1: the KL is in the loss, not in the reward"),
 }

@@ -62,7 +62,7 @@ class Worker:
         """vLLM's own choice, and that of our settings."""
         from vllm.config import ParallelConfig
 
-        from mmr1.rollout.vllm import parallel_settings
+        from mmr1.rollout.vllm_settings import parallel_settings
 
         settings = parallel_settings(RolloutConfig(engine={"tensor_parallel_size": 2}))
         own_choice = ParallelConfig(tensor_parallel_size=2)

@@ -10,7 +10,7 @@ import pytest
 from mmr1.config import Config
 from mmr1.config.file import config_from
 from mmr1.rollout import build_vllm
-from mmr1.rollout.vllm import Transfer
+from mmr1.rollout.vllm_settings import Transfer
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation

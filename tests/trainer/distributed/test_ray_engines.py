@@ -17,9 +17,8 @@ import torch
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
-from mmr1.rollout.build import with_conversations
+from mmr1.rollout.build import BatchedTurns, with_conversations
 from mmr1.rollout.engine import Request
-from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError

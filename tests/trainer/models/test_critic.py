@@ -290,7 +290,7 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     changed = {
         "algorithm": AlgorithmConfig(name="ppo", advantage={"critic": critic}),
         "trainer.validation": None,
-        "optimizer": OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0}),
+        "optimizer": OptimizerConfig(lr=0.0001, scheduler={"type": "linear", "warmup_steps": 0}),
     }
     checkpoint = run_training(config.changed(changed))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")

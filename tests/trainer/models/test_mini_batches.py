@@ -67,7 +67,12 @@ def test_each_step_learns_from_its_part_alone(parts, mode, scope):
 
 def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     config = AlgorithmConfig(
-        loss={"clip_ratio_low": 0.001, "clip_ratio_high": 0.001}, **TWO_AND_ONE
+        loss={
+            "clip_ratio_low": 0.001,
+            "clip_ratio_high": 0.001,
+            "agg_mode": "seq-mean-token-mean",
+        },
+        **TWO_AND_ONE,
     )
     own, model = policy(parts, config, lr=1e-2)
     batch = experience(parts, config, own)

@@ -77,7 +77,7 @@ def test_grpo_on_policy_is_the_advantage_weighted_policy_gradient(parts):
     rewards = torch.tensor(REWARDS)
     std = rewards.std(-1, keepdim=True)
     advantages = ((rewards - rewards.mean(-1, keepdim=True)) / (std + 1e-6)).tolist()
-    assert_close(actual, naive_gradient(parts, "seq-mean-token-mean", advantages))
+    assert_close(actual, naive_gradient(parts, "token-mean", advantages))
     assert max(g.abs().max() for g in actual.values()) > 1e-3
     assert any("visual" in name and g.abs().max() > 0 for name, g in actual.items())
 

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from mmr1.config import Config, ModelConfig, NewLoraConfig
 from mmr1.config.file import read_written
-from mmr1.data.preferences import ranking_of
-from mmr1.data.rankings import ranked, write_rankings
+from mmr1.data.preferences import ranked, ranking_of, write_rankings
 from mmr1.data.record import read_records
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters

@@ -12,8 +12,8 @@ from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config, OptimizerConfig
 from mmr1.config.file import load_config
+from mmr1.data.preferences import labelled_steps
 from mmr1.data.responses import group_of_responses
-from mmr1.data.steps import labelled_steps
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.models.optimizer import Optimizer

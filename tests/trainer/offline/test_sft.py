@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import pytest
 import torch
+import yaml
 
-from mmr1.config import OptimizerConfig
+from mmr1.config import Config, OptimizerConfig
+from mmr1.config.commands import SECTIONS
+from mmr1.config.file import read_written
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.offline.dpo import run_dpo
+from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.offline.sft import run_sft, sft_step, with_prompt_learned
 from mmr1.types import Message, Sample, TextPart
 from tests.jsonl import read_jsonl
-from tests.trainer.offline.conftest import config_of
+from tests.trainer.offline.conftest import config_of, first_rows
 
 
 def demonstrations(parts):
@@ -105,3 +111,33 @@ def test_a_run_learns_the_prompt_where_it_is_asked_to(tiny_model, digits, tmp_pa
     answer, both = first("answer"), first("both", "sft.completion_only_loss=false")
     assert both["tokens/completion"] > answer["tokens/completion"] + 20
     assert both["loss"] != answer["loss"]
+
+
+@pytest.mark.parametrize("command", ["sft", "rm", "dpo"])
+def test_a_run_from_python_writes_the_sections_of_its_command(
+    command, tiny_model, digits, pair_file, tmp_path
+):
+    """Whatever command the configuration was made for; ``eval.limit`` is none of its keys."""
+    runs = {"sft": run_sft, "rm": run_reward_model, "dpo": run_dpo}
+    data = digits / "sft.jsonl" if command == "sft" else pair_file
+    held_out = first_rows(pair_file, tmp_path)
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        data={"train": str(data), "media_root": str(digits), "train_batch_size": 2},
+        trainer={
+            "max_steps": 1,
+            "output_dir": str(tmp_path / "run"),
+            "threads": 1,
+            "validation": None if command == "sft" else {"data": str(held_out)},
+        },
+        eval={"limit": 3},
+    )
+    assert config.command == "train"
+    runs[command](config)
+    written = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert set(SECTIONS) & set(written) == {command} | (
+        {"environment"} if command == "sft" else set()
+    )
+    assert read_written(tmp_path / "run/config.yaml").command == command
+    if command == "rm":
+        assert json.loads((tmp_path / "run/eval/result.json").read_text())["pairs"] == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import resource
@@ -20,7 +21,7 @@ from transformers import AutoProcessor
 from mmr1.config import ModelConfig, OptimizerConfig
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import Digests, WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.state import Digests, WriteCheckpoint, load_progress, model_snapshot
 from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
@@ -320,3 +321,31 @@ def test_saving_in_the_background_tells_of_its_failure_at_the_next_save(tmp_path
     with pytest.raises(CheckpointError, match="no space left"):
         saving.save(3, write_files, {})
     assert latest_valid_checkpoint(tmp_path) == tmp_path / "step_000001"
+
+
+def test_a_checkpoint_of_another_version_is_not_damage_but_refused(tmp_path):
+    """All are left where they are, and the message says what to do."""
+    for step in (1, 2):
+        checkpoint = write_checkpoint(tmp_path, step, write_files)
+        manifest = checkpoint / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 0'))
+        digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+        (checkpoint / "manifest.sha256").write_text(f"{digest}  manifest.json\n")
+    with pytest.raises(ValueError, match=r"written by another version of mmr1 \(its manifest is"):
+        latest_valid_checkpoint(tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step_000001", "step_000002"]
+
+
+def test_a_checkpoint_without_the_state_of_a_component_is_refused(tmp_path):
+    """As one has that was written before there was such a component."""
+    checkpoint = write_checkpoint(tmp_path, 1, write_files)
+    with pytest.raises(ValueError, match="has no state of 'sampler': another version of mmr1"):
+        load_progress(checkpoint, {"sampler": RefusedLoading()})
+
+
+class RefusedLoading:
+    def state_dict(self) -> dict[str, object]:
+        raise AssertionError
+
+    def load_state_dict(self, state: object) -> None:
+        raise AssertionError

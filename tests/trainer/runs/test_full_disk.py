@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mmr1.config.trainer import TrainerConfig
+from mmr1.config import Config
 from mmr1.trainer.models.state import Digests
-from mmr1.trainer.run import take_steps, to_the_end
+from mmr1.trainer.run import Run, to_the_end
 from mmr1.trainer.runs.checkpoint import Checkpoints, DiskFullError, append, verify_checkpoint
 from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.tracking import Trackers
+from mmr1.types import StepStats
+from mmr1.vision.prepare import MediaCache
 from tests.faults import faults_told
 
 
@@ -47,23 +51,21 @@ def write_64_kib(step: int, folder: Path) -> Digests:
 
 
 def run(disk: Path, record, background: bool) -> Path:
-    config = TrainerConfig(max_steps=4, checkpoints={"save_steps": 1})
+    """Take the steps, with ``record`` in the place of what writes metrics."""
+    settings = {"max_steps": 4, "checkpoints": {"save_steps": 1}}
+    config = Config(model={"path": "x"}, trainer=settings)
     checkpoints = Checkpoints(disk / "checkpoints", 2, None, background)
 
-    def record_alone(step: Step) -> None:
+    def log(stats: StepStats) -> None:
         checkpoints.wait()  # so that a save in the background meets the disk of its own step
-        record(step)
+        record(STEPS[int(stats["step"]) - 1])
 
+    directory = SimpleNamespace(checkpoints=checkpoints, log=log, log_dropped=lambda rows: None)
+    display = SimpleNamespace(show=lambda step: None)
+    trackers, media = Trackers(config, disk), MediaCache(lambda ref: None)
+    own = Run(config, directory, trackers, display, media, (), 1, ExitStack())
     try:
-        return to_the_end(
-            take_steps(
-                config,
-                STEPS,
-                record_alone,
-                lambda step: lambda folder: write_64_kib(step, folder),
-                checkpoints,
-            )
-        )
+        return to_the_end(own.take(STEPS, lambda step: lambda f: write_64_kib(step, f)))
     finally:
         checkpoints.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmr1.config import Config
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import StoppedError
 
@@ -34,7 +34,7 @@ KILLED = """
 import logging, os, signal, sys
 from pathlib import Path
 from tests.trainer.runs.test_summary import directory_in
-from mmr1.faults import tell_fault
+from mmr1.logs import tell_fault
 
 with directory_in(Path(sys.argv[1])) as directory:
     directory.begin()

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForImageTextToText,
+    CLIPImageProcessor,
     Gemma3Config,
     Gemma3Processor,
     Glm4vConfig,
@@ -23,13 +24,20 @@ from transformers import (
     InternVLConfig,
     InternVLProcessor,
     InternVLVideoProcessor,
+    LlavaConfig,
     LlavaOnevisionConfig,
     LlavaOnevisionImageProcessor,
     LlavaOnevisionProcessor,
     LlavaOnevisionVideoProcessor,
+    LlavaProcessor,
     PreTrainedTokenizerFast,
+    SmolVLMConfig,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+    SmolVLMVideoProcessor,
 )
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.utils import is_num2words_available
 
 from mmr1.vision.families import tiny
 from mmr1.vision.families.tiny_tokenizer import VOCABULARY, train_bpe
@@ -163,6 +171,52 @@ def llava_onevision() -> tuple[Any, Any]:
     return config, processor
 
 
+def llava() -> tuple[Any, Any]:
+    """A square image, and names of the language model that the Hub's files do not have."""
+    tokenizer = _tokenizer(("<image>",), "<image>")
+    processor = LlavaProcessor(
+        CLIPImageProcessor(size=SQUARE, crop_size=SQUARE),
+        tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=tokenizer.chat_template,
+    )
+    config = LlavaConfig(
+        text_config={"model_type": "llama", **_text(tokenizer)},
+        vision_config={"model_type": "clip_vision_model", **VISION},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=(SIDE // PATCH) ** 2,
+        vision_feature_layer=-2,
+        tie_word_embeddings=False,
+    )
+    return config, processor
+
+
+def smolvlm() -> tuple[Any, Any]:
+    """Idefics3's layers, and a processor that writes numbers as words."""
+    places = [f"<row_{i + 1}_col_{j + 1}>" for i in range(6) for j in range(6)]
+    own = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *places)
+    tokenizer = _tokenizer(own, "<image>")
+    sizes = {"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
+    processor = SmolVLMProcessor(
+        SmolVLMImageProcessor(**sizes),
+        tokenizer,
+        SmolVLMVideoProcessor(**sizes),
+        image_seq_len=4,
+        chat_template=tokenizer.chat_template,
+    )
+    config = SmolVLMConfig(
+        text_config={"model_type": "llama", **_text(tokenizer)},
+        vision_config=dict(VISION),
+        scale_factor=2,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )
+    return config, processor
+
+
 def internvl() -> tuple[Any, Any]:
     """Images and videos are the same argument, one tile after the other."""
     names = {
@@ -259,10 +313,13 @@ def glm4v() -> tuple[Any, Any]:
 MODELS: Mapping[str, Callable[[], tuple[Any, Any]]] = {
     "idefics3": idefics3,
     "llava_onevision": llava_onevision,
+    "llava": llava,
     "internvl": internvl,
     "gemma3": gemma3,
     "glm4v": glm4v,
 }
+if is_num2words_available():  # its processor asks for it
+    MODELS = {**MODELS, "smolvlm": smolvlm}
 FAMILIES = ("qwen3_5",)
 """Small models that mmr1 makes, and that share no prompts."""
 SEES_VIDEOS = ("llava_onevision", "internvl", "glm4v", *FAMILIES)

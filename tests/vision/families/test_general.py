@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import peft
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM
+from transformers import CohereConfig, CohereForCausalLM, SmolVLMVideoProcessor
+from transformers.models.smolvlm import processing_smolvlm
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config
@@ -27,6 +29,7 @@ from mmr1.vision.families.loading import (
     architecture_of,
     load_family,
     model_parts,
+    names_in_files,
 )
 from mmr1.vision.prepare import MediaCache
 from tests.estimate.test_memory import kept_bytes
@@ -243,6 +246,30 @@ def test_a_model_with_scaled_logits_is_refused():
         check_head(CohereForCausalLM(config).eval(), "'m'")
     config.logit_scale = 1.0
     check_head(CohereForCausalLM(config).eval(), "'m'")
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "gemma3", "llava"])
+def test_adapters_leave_the_names_that_engines_know(name):
+    """Those of the hub, whose files have other ones than transformers' models."""
+    model = GENERAL[name].model()
+    plain = names_in_files(model)
+    assert any(own != in_files for own, in_files in plain.items())
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2))
+    assert names_in_files(adapted) == plain
+
+
+def test_a_package_that_a_processor_needs_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "smolvlm"
+    shutil.copytree(GENERAL["idefics3"].folder, folder)
+    for file in folder.glob("*.json"):
+        file.write_text(file.read_text().replace("Idefics3Processor", "SmolVLMProcessor"))
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    no_video = SmolVLMVideoProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    no_video.save_pretrained(folder)
+    with pytest.raises(
+        ValueError, match=r"`num2words` is required .* pip install 'mmr1\[models\]'"
+    ):
+        load_family(str(folder))
 
 
 def test_stop_and_forbidden_tokens_come_from_the_models_files(general):

@@ -28,14 +28,14 @@ _RECORD = {
     "task": "math",
 }
 
-FORM = Form(
+CANONICAL = Form(
     name="canonical",
     written_by="mmr1",
     keys=("version",),
     read=read,
     example=_RECORD,
 )
-PARQUET_FORM = Form(
+CANONICAL_PARQUET = Form(
     name="canonical_parquet",
     written_by="mmr1, as parquet",
     keys=("id", "record"),

@@ -13,13 +13,12 @@ from transformers.video_utils import VideoMetadata
 
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
-from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
-from mmr1.vision.prepare import Medium, PreparedMedia
+from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
 from mmr1.vision.videos import load_video, sampled_grid
 
 _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)

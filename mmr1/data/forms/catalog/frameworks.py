@@ -1,0 +1,229 @@
+"""Rows of training frameworks: EasyR1, verl, OpenRLHF, TRL, LLaMA-Factory (ShareGPT), ms-swift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmr1.data.forms.assemble import assemble, assemble_question, inside_answer
+from mmr1.data.forms.chat import place_objects, read_chat, with_system
+from mmr1.data.forms.columns import first_of, images_of, videos_of
+from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.record import parse_json
+from mmr1.types import Sample
+
+
+# EasyR1: a problem with tags, its answer, ``images`` or ``videos``; options and a system prompt,
+# if any.
+def _read_easyr1(row: Row, place: Place) -> Sample:
+    """A problem without tags has its media before it."""
+    return assemble_question(
+        row, place, row["problem"], row["answer"], images=images_of(row), videos=videos_of(row),
+        task="math", used=("problem", "answer", "system"), system=row.get("system"),
+    )  # fmt: skip
+
+
+EASYR1 = Form(
+    name="easyr1",
+    written_by="EasyR1, EasyVideoR1",
+    keys=("problem", "answer"),
+    read=_read_easyr1,
+    example={"problem": "<image>Find x.", "images": ["a.png"], "answer": "5"},
+)
+
+
+# verl: a chat ``prompt`` and its ``reward_model``.
+def _read_verl(row: Row, place: Place) -> Sample:
+    """The gold answer is ``reward_model.ground_truth``, the task ``ability``."""
+    chat = read_chat(row["prompt"])
+    model = row["reward_model"]
+    if isinstance(model, str):  # as a cell of a table holds it
+        model = parse_json(model)
+    if not isinstance(model, Mapping) or "ground_truth" not in model:
+        raise ValueError(f"reward_model {model!r:.60} is no mapping with a 'ground_truth'")
+    return assemble(
+        row, place, chat.turns, images=chat.images(row.get("images")),
+        videos=chat.videos(row.get("videos")), answer=model["ground_truth"],
+        task=row.get("ability"), used=("prompt", "reward_model", "ability"),
+    )  # fmt: skip
+
+
+VERL = Form(
+    name="verl",
+    written_by="verl",
+    keys=("prompt", "reward_model"),
+    read=_read_verl,
+    example={
+        "prompt": [{"role": "user", "content": "<image>Find x."}],
+        "images": ["a.png"],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "5"},
+    },
+    variants={
+        "verl, a part that holds its picture": {
+            "prompt": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "image": "a.png"},
+                        {"type": "text", "text": "x?"},
+                    ],
+                }
+            ],
+            "reward_model": {"style": "rule", "ground_truth": "5"},
+        }
+    },
+)
+
+
+# OpenRLHF: a ``prompt``, as text or chat, and its ``label``.
+def _read_openrlhf(row: Row, place: Place) -> Sample:
+    """The label is the gold answer."""
+    chat = read_chat(row["prompt"])
+    return assemble(
+        row, place, chat.turns, images=chat.images(row.get("images")), answer=row.get("label"),
+        task="math", used=("prompt", "label"), untagged=True,
+    )  # fmt: skip
+
+
+OPENRLHF = Form(
+    name="openrlhf",
+    written_by="OpenRLHF",
+    keys=("prompt", "label"),
+    read=_read_openrlhf,
+    example={"prompt": "<image>Find x.", "images": ["a.png"], "label": "5"},
+    variants={
+        "OpenRLHF, a chat as JSON text": {
+            "prompt": '[{"role": "user", "content": [{"type": "image", "image": "a.png"}, '
+            '{"type": "text", "text": "x?"}]}]',
+            "label": "5",
+        }
+    },
+)
+
+
+_ANSWERS_TRL = ("answer", "solution", "ground_truth")
+
+
+# TRL: a ``prompt`` (chat or text) with ``image`` or ``images``, and an answer in some column.
+def _read_trl(row: Row, place: Place) -> Sample:
+    """A ``completion`` becomes the demonstration."""
+    chat = read_chat(row["prompt"])
+    turns = chat.turns
+    completion = row.get("completion")
+    if isinstance(completion, str) and completion:
+        turns = [*turns, ("assistant", completion)]
+    elif completion:
+        turns = turns + read_chat(completion).turns
+    return assemble(
+        row, place, turns, images=chat.images(images_of(row)), videos=chat.videos(videos_of(row)),
+        answer=inside_answer(first_of(row, _ANSWERS_TRL)), task=row.get("task"),
+        used=("prompt", "completion", *_ANSWERS_TRL, "task"), untagged=True,
+    )  # fmt: skip
+
+
+TRL = Form(
+    name="trl",
+    written_by="TRL",
+    keys=("prompt",),
+    read=_read_trl,
+    example={
+        "prompt": [{"role": "user", "content": "Find x."}],
+        "image": "a.png",
+        "solution": "<answer>5</answer>",
+    },
+    variants={"TRL, a prompt that is a text": {"prompt": "What is 2 + 3?", "answer": "5"}},
+)
+
+
+_ANSWERS_SHAREGPT = ("answer", "solution")
+
+
+# Chat ``messages`` with media in ``images`` and ``videos``: LLaMA-Factory, ms-swift, OpenAI.
+def _read_sharegpt(row: Row, place: Place) -> Sample:
+    """A conversation. ``solution`` or ``answer`` is its gold; ms-swift's boxes are too."""
+    chat = read_chat(row["messages"])
+    turns = with_system(chat.turns, row.get("system"))
+    if any("<audio>" in text for _, text in turns):
+        raise ValueError("<audio>: the model cannot hear; drop the row")
+    answer = inside_answer(first_of(row, _ANSWERS_SHAREGPT))
+    objects = place_objects(turns, row.get("objects"), needs_gold=answer is None)
+    used = ("messages", "system", *_ANSWERS_SHAREGPT) + (("objects",) if objects.used else ())
+    sample = assemble(
+        row, place, objects.turns, images=chat.images(images_of(row)),
+        videos=chat.videos(videos_of(row)), answer=answer,
+        task=row.get("task") or ("math" if answer is not None else None), used=(*used, "task"),
+    )  # fmt: skip
+    return objects.ground(sample)
+
+
+SHAREGPT = Form(
+    name="sharegpt",
+    written_by="LLaMA-Factory, ms-swift, OpenAI chat",
+    keys=("messages",),
+    read=_read_sharegpt,
+    example={
+        "messages": [
+            {"role": "user", "content": "<image>Who?"},
+            {"role": "assistant", "content": "A man."},
+        ],
+        "images": ["a.png"],
+    },
+    variants={
+        "OpenAI, a picture by its address (`data:` too)": {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "a.png"}},
+                        {"type": "text", "text": "Who?"},
+                    ],
+                },
+                {"role": "assistant", "content": "A man."},
+            ]
+        },
+        "Qwen, a video with its options": {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "video", "video": "clip.mp4", "fps": 2.0},
+                        {"type": "text", "text": "Who?"},
+                    ],
+                }
+            ],
+            "answer": "5",
+        },
+        "ms-swift, boxes that are the reply": {
+            "messages": [
+                {"role": "user", "content": "<image>Find <ref-object>."},
+                {"role": "assistant", "content": "<bbox>"},
+            ],
+            "images": ["a.png"],
+            "objects": {"ref": ["the cup"], "bbox": [[3, 6, 33, 28]]},
+        },
+    },
+)
+
+
+# ms-swift's older rows: a ``query`` with its ``response``, and earlier turns in ``history``.
+def _read_swift(row: Row, place: Place) -> Sample:
+    """As the chat form, whose messages these columns are."""
+    pairs = [*(row.get("history") or []), (row["query"], first_of(row, ("response",)))]
+    messages = [
+        {"role": role, "content": text}
+        for pair in pairs
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+        if text is not None
+    ]
+    rest = {k: v for k, v in row.items() if k not in ("query", "response", "history")}
+    return _read_sharegpt({**rest, "messages": messages}, place)
+
+
+SWIFT = Form(
+    name="swift",
+    written_by="ms-swift, query and response",
+    keys=("query",),
+    read=_read_swift,
+    example={"query": "<image>Who?", "response": "A man.", "images": ["a.png"]},
+    fits=lambda row: row.get("response") is not None or row.get("solution") is not None,
+)

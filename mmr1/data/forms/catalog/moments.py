@@ -1,0 +1,143 @@
+"""Moments of videos that a text describes: TVGBench, Time-R1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Form, Place, Row
+from mmr1.types import MediaRef, Message, Sample
+from mmr1.vision.videos import probe_video
+
+_SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")
+
+
+# TVGBench: a described moment of a video, whose start and end are ``"13.4-28.1"``.
+def _read_tvgbench(row: Row, place: Place) -> Sample:
+    """A moment that ends after its video is clipped."""
+    return read_tvgbench_clipped(row, place)[0]
+
+
+def read_tvgbench_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
+    """The sample, and whether its end was clipped."""
+    span = _SPAN.fullmatch(str(row["answer"]))
+    if span is None:
+        raise ValueError(f"the answer {row['answer']!r} is no 'start-end'")
+    times = float(span[1]), float(span[2])
+    segment = segment_of(row.get("start"), row.get("end"))
+    return described_moment(
+        row, place, row["path"], row["question"], times, row["duration"], segment
+    )
+
+
+TVGBENCH = Form(
+    name="tvgbench",
+    written_by="TVGBench (Time-R1)",
+    keys=("path", "question", "answer", "duration"),
+    read=_read_tvgbench,
+    example={"path": "clip.mp4", "question": "a cat runs.", "answer": "0.2-0.8", "duration": 1.0},
+    fits=lambda row: isinstance(row["answer"], str) and _SPAN.fullmatch(row["answer"]) is not None,
+)
+
+
+# Time-R1's training rows: one moment each, in a video or in a segment of one.
+def _read_time_r1(row: Row, place: Place) -> Sample:
+    """A moment that ends after its video is clipped."""
+    return read_time_r1_clipped(row, place)[0]
+
+
+def read_time_r1_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
+    """The sample, and whether its end was clipped.
+
+    With ``video_start`` and ``video_end``, times count from the start of that segment.
+    """
+    segment = segment_of(row.get("video_start"), row.get("video_end"))
+    return described_moment(
+        row, place, row["video"], row["sentence"], row["timestamp"], row["duration"], segment
+    )
+
+
+TIME_R1 = Form(
+    name="time_r1",
+    written_by="Time-R1",
+    keys=("video", "sentence", "timestamp", "duration"),
+    read=_read_time_r1,
+    example={
+        "video": "clip.mp4",
+        "sentence": "A cat runs.",
+        "timestamp": [0.2, 0.8],
+        "duration": 1.0,
+    },
+)
+
+
+def described_moment(
+    row: Row,
+    place: Place,
+    video: str,
+    sentence: str,
+    span: Sequence[float],
+    duration: float,
+    segment: tuple[float, float] | None = None,
+) -> tuple[Sample, bool]:
+    """The sample of one described moment, and whether its end was clipped to the video's.
+
+    Args:
+        row: For ``meta``.
+        place: The row's place.
+        video: Path of the video.
+        sentence: What happens in the moment.
+        span: Its start and end in seconds.
+        duration: Seconds of the video, or of the segment.
+        segment: Start and end in seconds of the segment that the row is about; None for all.
+
+    Raises:
+        ValueError: The moment ends before it begins, or begins after the end of the video.
+    """
+    start, end = (float(t) for t in span)
+    if start >= end:
+        raise ValueError(f"the moment ends ({end:g} s) before it begins ({start:g} s)")
+    if start >= duration:
+        raise ValueError(f"the moment begins at {start:g} s of a {duration:g} s video")
+    clipped = min(end, duration)
+    question = f'When does this happen: "{sentence.strip().rstrip(".")}"? Give start and end.'
+    sample = assemble(
+        {k: v for k, v in row.items() if k in ("id", "qid", "difficulty")},
+        place,
+        [("user", question)],
+        videos=video,
+        answer=[start, clipped],
+        task="tiou",
+        untagged=True,
+        meta={"duration": duration, "sentence": sentence},
+    )
+    if segment is not None and not _file_is_segment(sample.media[0], duration):
+        sample = _select_segment(sample, segment)
+    return sample, clipped < end
+
+
+def segment_of(start: float | None, end: float | None) -> tuple[float, float] | None:
+    """The segment that two columns of a row name; None if one of them is empty."""
+    return None if start is None or end is None else (float(start), float(end))
+
+
+def _file_is_segment(video: MediaRef, duration: float) -> bool:
+    header = probe_video(video)
+    return abs(header.frames / header.fps - duration) < 1.0
+
+
+def _select_segment(sample: Sample, segment: tuple[float, float]) -> Sample:
+    options = {"start": segment[0], "end": segment[1]}
+
+    def marked(message: Message) -> Message:
+        return Message(
+            message.role,
+            tuple(
+                MediaRef(p.kind, p.path, p.data, p.size, options) if isinstance(p, MediaRef) else p
+                for p in message.parts
+            ),
+        )
+
+    messages = tuple(marked(m) for m in sample.messages)
+    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

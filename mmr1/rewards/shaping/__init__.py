@@ -1,1 +1,0 @@
-"""Rewards of form: tags, length, repetition, key steps."""

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the wheel and tries it as somebody who has no checkout: installed into an empty environment, used
+# in another folder. The quickstart is run by transformers, in small.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+checkout=$PWD
+work=${WORK:-$(mktemp -d)}
+python3 -m venv "$work/venv"
+pip=("$work/venv/bin/python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install build twine
+rm -rf dist
+"$work/venv/bin/python" -m build --outdir dist . >"$work/build.log" 2>&1 || { tail -n 20 "$work/build.log" >&2; exit 1; }
+"$work/venv/bin/python" -m twine check --strict dist/*
+lock=$checkout/scripts/env/cpu.lock
+"${pip[@]}" install --constraint "$lock" "torch==2.13.0"
+"${pip[@]}" install --constraint "$lock" "$(echo dist/*.whl)[data]"
+site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cp scripts/env/mmr1_torchvision_cpu.py "$site/"
+echo 'import mmr1_torchvision_cpu' >"$site/mmr1_torchvision_cpu.pth"
+
+mkdir -p "$work/elsewhere"
+cd "$work/elsewhere"
+export PATH="$work/venv/bin:$PATH"
+unset PYTHONPATH
+mmr1 --version
+mmr1 doctor
+mmr1 recipe list
+mmr1 recipe show r1_v_clevr >/dev/null
+mmr1-data make digits --output data/digits
+mmr1 recipe run quickstart trainer.max_steps=2 rollout.engine=hf
+mmr1 report runs/quickstart/rl
+mmr1 recipe run vlm_r1_rec --smoke
+echo "the wheel works: $(basename "$checkout"/dist/*.whl)"

@@ -1,0 +1,77 @@
+"""Every kind of training, killed before, in and after a save, ends as a run that was left alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmr1.config.file import dump_yaml
+from tests.trainer.offline.conftest import config_of
+from tests.trainer.offline.test_preferences import LENGTH_PARITY
+from tests.trainer.test_resume import assert_same
+
+SAMPLED = (
+    "rollout.n=4",
+    "rollout.max_prompt_length=88",
+    "rollout.max_response_length=8",
+    "rewards.timeout_s=60",
+)
+KINDS = {
+    "dpo": ("dpo", ()),
+    "kto": ("dpo", ("dpo.loss={type: kto, beta: 0.5}",)),
+    "rounds of dpo": ("dpo", ("dpo.rounds={count: 2, prompts: 4}", *SAMPLED)),
+    "rm": ("rm", ()),
+    "lora": ("train", ("model.lora={rank: 2}", "data.train_batch_size=2", *SAMPLED)),
+}
+
+AT: dict[str, Callable[[Path], bool]] = {
+    "before the first save": lambda run: bool(_text(run / "metrics.jsonl")),
+    "in a save": lambda run: (run / "checkpoints/step_000002.tmp/model.safetensors").exists(),
+    "after a save": lambda run: (run / "checkpoints/step_000004").exists(),
+}
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_runs_end_with_the_weights_of_one_that_was_not(
+    kind, tiny_model, digits, pair_file, tmp_path
+):
+    command, keys = KINDS[kind]
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
+    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
+    samples = SAMPLED[0] in keys
+    data = digits / "rl.jsonl" if samples else pair_file
+
+    def started(name: str) -> subprocess.Popen[bytes]:
+        run = config_of(
+            *(tiny_model, data, digits, tmp_path / name),
+            *("data.train_batch_size=6", "data.num_workers=0", "trainer.max_steps=6"),
+            "trainer.checkpoints={save_steps: 2, save_total_limit: 9}",
+            *([own] if samples else []),
+            *keys,
+            command=command,
+        )
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(dump_yaml(run))
+        program = [sys.executable, "-m", "mmr1", command, str(path), "--resume"]
+        return subprocess.Popen(program, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    assert started("whole").wait() == 0
+    for when, reached in AT.items():
+        process = started("killed")
+        while process.poll() is None and not reached(tmp_path / "killed"):
+            time.sleep(0.0005)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, f"it ended {when}"
+    assert started("killed").wait() == 0
+    assert_same(tmp_path / "whole", tmp_path / "killed")
