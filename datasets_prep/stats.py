@@ -171,7 +171,7 @@ def rows(stats: Stats) -> list[tuple[str, str]]:
         ("sources", counted(stats.sources)),
         ("media", counted(stats.media)),
         ("answers", counted(stats.answers)),
-        ("vision tokens", summary(stats.vision_tokens)),
+        ("vision tokens of Qwen2.5-VL", summary(stats.vision_tokens)),
         ("question characters", summary(stats.question_characters)),
         ("image width", summary(widths)),
         ("image height", summary(heights)),

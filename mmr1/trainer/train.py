@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S, doing
+from mmr1.progress import WAIT_S
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -227,8 +227,8 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with doing("evaluating the last weights"):
-                validation(config.trainer.steps)
+            run.display.say("evaluating the last weights")
+            validation(config.trainer.steps)
         assert validation.last is not None
         run.record_evaluation(validation.last[1])
     run.display.say(f"checkpoint: {checkpoint}")

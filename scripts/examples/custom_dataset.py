@@ -1,6 +1,6 @@
 """Make your own dataset: write images and answers as records, and check them.
 
-python scripts/examples/custom_dataset.py my_dataset
+python scripts/examples/custom_dataset.py [FOLDER]      # default: runs/my_dataset
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def samples(folder: Path, count: int) -> Iterator[Sample]:
 
 
 def main(folder: Path, count: int = 32) -> None:
-    (folder / "images").mkdir(parents=True)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
     write_records(folder / "train.jsonl", samples(folder, count))
     read = read_records(folder / "train.jsonl")  # every record checked
     print(f"{len(read)} records in {folder}/train.jsonl; the first: {read[0].question}")
@@ -47,4 +47,4 @@ def main(folder: Path, count: int = 32) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/my_dataset"))

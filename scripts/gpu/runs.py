@@ -120,7 +120,7 @@ def fp8(setting: Setting) -> Figures:
         rollout={"engine": engine, "parity_tolerance": 1.0},
         algorithm={"importance_sampling": {"level": "token"}},
     )
-    weights = {key: row for key in rows[-1] if "importance" in key for row in [rows[-1][key]]}
+    weights = {key: value for key, value in rows[-1].items() if "importance" in key}
     return within({**_figures(rows), **weights}, {"log-prob gap to the engine, nats": 0.5})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,9 +227,12 @@ def test_a_carrier_brings_the_weights_of_one_process_and_again_to_a_new_engine(
 def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_path, monkeypatch):
     built = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        build_vllm, "EngineProcess", lambda *args, **keys: built.append((args, keys))
-    )
+
+    def started(*args: Any, **keys: Any) -> SimpleNamespace:
+        built.append((args, keys))
+        return SimpleNamespace(settings="")
+
+    monkeypatch.setattr(build_vllm, "EngineProcess", started)
 
     def carried(**sections: object) -> tuple[Any, Any]:
         config = Config(model={"path": str(tiny_model), **sections.pop("model", {})}, **sections)

@@ -41,7 +41,8 @@ def test_a_reward():
 
 
 def test_a_dataset_and_a_loop(tmp_path):
-    assert run("custom_dataset.py", tmp_path / "own").startswith("32 records")
+    for _ in range(2):  # what is there is written again
+        assert run("custom_dataset.py", tmp_path / "own").startswith("32 records")
     steps = run("training_loop.py", tmp_path / "own/train.jsonl").splitlines()
     rows = [line.split() for line in steps]
     assert [row[:2] for row in rows] == [["step", "1"], ["step", "2"], ["step", "3"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ CARD = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
 {% if base_model %}
 base_model: {{ base_model }}
 {% endif %}
-pipeline_tag: image-text-to-text
+{% if pipeline_tag %}
+pipeline_tag: {{ pipeline_tag }}
+{% endif %}
 library_name: {{ "peft" if adapter else "transformers" }}
 tags: [mmr1, {{ command }}]
 ---
@@ -76,8 +79,17 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
     write_yaml(output / "mmr1_config.yaml", read_written(run / "config.yaml"))
     config = read_written(output / "mmr1_config.yaml")  # the card too is without credentials
-    (output / "README.md").write_text(_card(config, manifest, output.name, adapter))
+    tag = _pipeline_tag(checkpoint, config)
+    (output / "README.md").write_text(_card(config, manifest, output.name, adapter, tag))
     return output
+
+
+def _pipeline_tag(checkpoint: Path, config: Config) -> str | None:
+    """The Hub's name of what the model does; None for a reward model, for which it has none."""
+    if config.command == "rm":
+        return None
+    shapes = json.loads((checkpoint / "config.json").read_text())
+    return "image-text-to-text" if "vision_config" in shapes else "text-generation"
 
 
 def _hub_name(path: str) -> str | None:
@@ -91,7 +103,9 @@ def _hub_name(path: str) -> str | None:
     return path
 
 
-def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) -> str:
+def _card(
+    config: Config, manifest: dict[str, Any], name: str, adapter: bool, pipeline_tag: str | None
+) -> str:
     # Only RL logs a reward.
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
     is_rl = "reward/mean" in metrics
@@ -116,6 +130,7 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
         base_model=_hub_name(config.model.path),
         name=name,
         adapter=adapter,
+        pipeline_tag=pipeline_tag,
         command=config.algorithm.name if is_rl else "sft",
         what="LoRA adapter" if adapter else "Fine-tuned weights",
         step=manifest["step"],

@@ -49,7 +49,7 @@ ARCHITECTURES = {
     "lfm2": "Lfm2ForCausalLM",  # short convolutions
     "mamba2": "Mamba2ForCausalLM",
     "nemotron_h": "NemotronHForCausalLM",  # Mamba-2 and attention
-    "kimi_linear": "KimiLinearForCausalLM",  # Kimi's delta attention
+    "olmo_hybrid": "OlmoHybridForCausalLM",  # gated delta rule
     "deepseek_v3": "DeepseekV3ForCausalLM",  # values narrower than keys
     "mixtral": "MixtralForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",

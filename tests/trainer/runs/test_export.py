@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from mmr1.config import Config
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.checkpoint import DamagedCheckpointError
-from mmr1.trainer.runs.export import export
+from mmr1.trainer.runs.export import _pipeline_tag, export
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,17 @@ def test_the_card_tells_model_data_and_metrics(checkpoint, tiny_model, tmp_path)
     card = (export(checkpoint, tmp_path / "out") / "README.md").read_text()
     for fact in (f"weights of `{tiny_model}`", "sft.jsonl", "step 2 of 2", "| loss |", "0.01"):
         assert fact in card
+    assert ModelCard(card).data.pipeline_tag == "image-text-to-text"
     assert "base_model" not in ModelCard(card).data.to_dict()  # a folder is no model of the Hub
     assert (tmp_path / "out/mmr1_config.yaml").is_file()
+
+
+def test_a_model_of_text_is_for_text(checkpoint, tmp_path):
+    shapes, whole = tmp_path / "config.json", json.loads((checkpoint / "config.json").read_text())
+    config = Config(model={"path": "x"})
+    shapes.write_text(json.dumps({k: v for k, v in whole.items() if k != "vision_config"}))
+    assert _pipeline_tag(tmp_path, config) == "text-generation"
+    assert _pipeline_tag(tmp_path, config.for_command("rm")) is None
 
 
 def test_the_card_names_a_base_model_of_the_hub(checkpoint, tiny_model, tmp_path):

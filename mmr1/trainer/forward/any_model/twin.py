@@ -145,11 +145,17 @@ def _shrink(config: Any, language: Any, size: _Size, stream: int, keeps_tokens: 
         _cut(config, {stream: _STREAM, **_WIDTHS})
         if size.head:
             _cut(config, {size.head: _HEADS})
+            for settings in _values(config).values():  # of a kind of layers
+                if isinstance(settings, dict):
+                    _cut_entries(settings, {size.head: _HEADS, **_WIDTHS})
         if isinstance(shared, int):
             _set(config, "num_key_value_heads", 4 if shared == heads else min(shared, 2))
         if _value(config, "state_size") and _value(config, "head_dim"):  # heads fill the width
             inner = stream * (_value(config, "expand") or 1)
             _set(config, "num_heads", inner // config.head_dim)
+        inner, of_state = (_value(config, name) for name in ("mamba_d_ssm", "mamba_n_heads"))
+        if inner and of_state:
+            _set(config, "mamba_d_head", inner // of_state)
         _scale_rotary(config, before)
     elif size.parts == "language":  # a tower ends in the width of the language model
         _cut(config, {stream: ("out_hidden_size",)})
@@ -182,6 +188,14 @@ def _cut(config: Any, sizes: Mapping[int, tuple[str, ...]], known: bool = False)
             old = _value(config, name)
             if isinstance(old, int) and not isinstance(old, bool) and (old > size or known):
                 _set(config, name, size)
+
+
+def _cut_entries(settings: dict[str, Any], sizes: Mapping[int, tuple[str, ...]]) -> None:
+    for size, names in sizes.items():
+        for name in names:
+            old = settings.get(name)
+            if isinstance(old, int) and not isinstance(old, bool) and old > size:
+                settings[name] = size
 
 
 def _head_width(config: Any) -> int | None:
