@@ -124,8 +124,8 @@ def test_the_copy_of_the_configuration_has_no_credentials(checkpoint, tmp_path, 
     written = checkpoint.parent.parent / "config.yaml"
     before = written.read_text()
     monkeypatch.delenv("JUDGE_TOKEN", raising=False)  # an export needs no credential
-    judge = "judge: {use: 'http://me:hunter2@h', options: {token: '${oc.env:JUDGE_TOKEN}'}}"
-    written.write_text(before.replace("  functions:\n", f"  functions:\n    {judge}\n"))
+    judge = "{use: 'http://me:hunter2@h', options: {token: '${oc.env:JUDGE_TOKEN}'}}"
+    written.write_text(f"{before}rewards: {{functions: {{judge: {judge}}}}}\n")
     assert "hunter2" in written.read_text()
     copy = export(checkpoint, tmp_path / "out") / "mmr1_config.yaml"
     assert "http://***@h" in copy.read_text()
