@@ -274,7 +274,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
     changed: Counter[str] = Counter()
-    media: Counter[str] = Counter()
+    kinds: Counter[tuple[str, ...]] = Counter()
     unread: dict[str, None] = {}
     named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
@@ -290,12 +290,16 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
-                media[media_class([ref.kind for ref in result.media])] += 1
-                unread |= dict.fromkeys(unread_columns(row, result, named))
+                kinds[tuple([ref.kind for ref in result.media])] += 1
+                if left := unread_columns(row, result, named):
+                    unread |= dict.fromkeys(left)
         except ValueError as error:
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
+    media: Counter[str] = Counter()
+    for of_sample, samples in kinds.items():
+        media[media_class(of_sample)] += samples
     outcome |= {"media": media, "unread": list(unread)}
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))

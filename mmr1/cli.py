@@ -21,6 +21,7 @@ from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_ma
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
+from mmr1.recipes import recipe as folder_of
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -240,6 +241,22 @@ def export(
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
     if push_to_hub is not None:
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
+
+
+@recipe_app.command("check")
+def recipe_check(
+    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
+    original: Annotated[Path, typer.Option(help="A checkout of the project")],
+    model: Annotated[
+        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+) -> None:
+    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
+    from mmr1.originals.command import check_recipe
+
+    for line in check_recipe(folder_of(recipe), original, model, output):
+        typer.echo(line)
 
 
 @app.command()

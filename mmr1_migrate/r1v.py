@@ -121,11 +121,7 @@ def _batches(flat: Tree, migration: Migration, trainer: Trainer) -> Batches:
 def _loss(flat: Tree, migration: Migration, trainer: Trainer, batches: Batches) -> None:
     migration.set("algorithm.name", "grpo")
     migration.set("algorithm.loss.agg_mode", "seq-mean-token-mean")
-    migration.set("algorithm.advantage.scale_rewards", "group")
-    migration.notes.append(
-        "advantages are divided by the deviation + 1e-6, there + 1e-4: another value only where "
-        "the rewards of a group are nearly equal"
-    )
+    migration.set("algorithm.advantage", {"scale_rewards": "group", "epsilon": 1e-4})
     low, high = flat.pop("epsilon", None), flat.pop("epsilon_high", None)
     if low is not None:  # elsewhere the ratio is that of a policy to itself
         migration.set("algorithm.loss.clip_ratio_low", low)

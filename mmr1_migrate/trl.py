@@ -199,10 +199,8 @@ def _advantage(flat: Tree, migration: Migration) -> None:
     aggregation = flat.pop("multi_objective_aggregation")
     if aggregation != "normalize_then_sum":
         migration.set("algorithm.advantage.scale_rewards", scale)
-    if scale != "none":
-        migration.note(
-            "scale_rewards", scale, "advantages are divided by the deviation + 1e-6, in TRL + 1e-4"
-        )
+        if scale != "none":
+            migration.set("algorithm.advantage.epsilon", 1e-4)
     if aggregation == "normalize_then_sum":
         migration.set("algorithm.advantage.type", "gdpo")
         if scale != "group":

@@ -12,6 +12,9 @@ from datasets_prep.converters.base import Converter
 from mmr1.registry import Registry
 
 _SEVERAL = {
+    "mathematics": ("geometry3k", "geoqa_choice", "math_vision", "mathverse", "mm_eureka", "mmk12"),
+    "boxes": ("coco", "refcoco", "got10k", "vlm_r1_rec_train"),
+    "video_choice": ("nextgqa", "open_r1_video"),
     "labelled_steps": ("math_shepherd", "prm800k", "visualprm"),
     "moments": ("charades_sta", "time_r1", "tvgbench"),
 }

@@ -78,6 +78,9 @@ class GrpoAdvantage(_OfRewards):
     scale_rewards: Literal["group", "batch", "none"] = Field(
         "group", description="Whose deviation divides r − group mean (TRL)"
     )
+    epsilon: Coefficient = Field(
+        1e-6, description="Added to the deviation; TRL, R1-V and their forks have 1e-4"
+    )
 
 
 class RlooAdvantage(_OfRewards):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmr1.config.advantages import DistillationAdvantage, ProcessAdvantage
+from mmr1.config.advantages import DistillationAdvantage, GrpoAdvantage, ProcessAdvantage
 from mmr1.config.dpo import KtoLoss
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
@@ -494,6 +494,15 @@ WARNED: tuple[Row, ...] = (
         ),
         "with one update per rollout every weight is 1; set algorithm.ppo_mini_batch_size, or "
         "ppo_epochs above 1",
+    ),
+    Row(
+        ("algorithm.advantage.epsilon",),
+        lambda c: (
+            isinstance(c.algorithm.advantage, GrpoAdvantage)
+            and c.algorithm.advantage.scale_rewards == "none"
+            and "epsilon" in c.algorithm.advantage.model_fields_set
+        ),
+        "nothing is divided by a deviation; set algorithm.advantage.scale_rewards, or leave it out",
     ),
     Row(
         ("algorithm.loss.agg_scope",),

@@ -25,7 +25,7 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
     """
     if "version" in row or "record" in row:  # a record's meta is no column
         return []
-    unread = row.keys() & sample.meta.keys() - _READ
+    unread = {name for name in sample.meta if name in row and name not in _READ}
     if columns:
         unread |= row.keys() - without_media(row, kinds_named(columns)).keys()
         unread -= set(columns.values())

@@ -62,6 +62,8 @@ def main() -> None:
                 runs = {args.before: [], **runs}
             for _ in range(args.repeat):
                 for code, figures in runs.items():
+                    for index in folder.glob(".*.index") if name == "open" else ():
+                        index.unlink()
                     figures.append(measured(command, Path(scratch), code))
             row: dict[str, Any] = {"command": name}
             for code, figures in runs.items():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from datasets_prep.coco_files import read_refs
 from datasets_prep.conversion import convert
+from datasets_prep.converters.boxes import read_refs
 from datasets_prep.converters.rows import mapping
 from datasets_prep.data_cli import app
 from mmr1.data.forms import read_row

@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 
 from mmr1.config import Config, ModelConfig, OptimizerConfig
@@ -17,7 +20,7 @@ from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.optimizer import Optimizer, buffers_for
 from tests.gpu_paths.memory import Memory
 from tests.gpu_paths.stand_in import DEVICE, SHAPES, group
 
@@ -109,6 +112,17 @@ def test_the_estimate_is_within_a_tenth_of_the_peak(name, size, options):
     expected = estimated(model, size)
     print(f"{name} {size} {options}: {peak / GIB:.2f} GiB, estimated {expected / GIB:.2f}")
     assert expected == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_buffers_of_an_offloaded_optimizer_stay_in_main_memory():
+    """The ranks' mesh is one of GPUs, and the masters of its shards are not there."""
+    mesh = mesh_of(2)
+    meta = TensorMeta(torch.Size([6]), (1,), torch.float32)
+    master = DTensor(torch.empty(3), DTensorSpec(mesh, (Shard(0),), meta), requires_grad=False)
+    (buffer,) = buffers_for([master], pinned=False)
+    assert buffer.device_mesh.device_type == DEVICE.type
+    assert (buffer.to_local().device.type, buffer.shape) == ("cpu", master.shape)
 
 
 LONG = {

@@ -209,10 +209,7 @@ def grpo_advantages(scale: str) -> list[float]:
         for own in group:
             centred = own - statistics.mean(group)
             deviation = statistics.stdev(every if scale == "batch" else group)
-            noted = (deviation + 1e-4) / (deviation + 1e-6)  # the note on scale_rewards
-            advantages.append(
-                centred if scale in ("none", False) else centred / (deviation + 1e-4) * noted
-            )
+            advantages.append(centred if scale in ("none", False) else centred / (deviation + 1e-4))
     return advantages
 
 

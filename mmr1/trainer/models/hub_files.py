@@ -58,7 +58,7 @@ def save_pretrained(
                 _write_weights(folder, {n: t for g in groups for n, t in lay_out(g).items()}, made)
             if writes and has_adapters(model):
                 (folder / ADAPTER_FOLDER).mkdir()
-                model.peft_config[ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
+                _save_settings(model.peft_config[ADAPTER], folder / ADAPTER_FOLDER)
                 likes = {name: sketch.like for name, sketch in sketches(adapters).items()}
                 _write_files(folder / ADAPTER_FOLDER, {WEIGHTS: likes}, of_adapters)
         finally:  # where writing failed, the other ranks still put the rest together
@@ -73,6 +73,17 @@ def _save_all_but_weights(base: Any, folder: Path) -> None:
         base.config.dtype = dtype
         base.config.save_pretrained(folder)
     base.config.dtype = dtype
+
+
+def _save_settings(settings: Any, folder: Path) -> None:
+    """Those of adapters. peft has sets of names, whose order is another in each process."""
+    settings.save_pretrained(folder)
+    path = folder / "adapter_config.json"
+    tree = json.loads(path.read_text())
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(tree[key], list):
+            tree[key] = sorted(tree[key])
+    path.write_text(json.dumps(tree, indent=2, sort_keys=True))
 
 
 def _untied(base: Any, known: Mapping[str, Sketch]) -> Weights:

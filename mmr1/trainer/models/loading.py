@@ -180,6 +180,11 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
             Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
         )
         settle(model, family, config.sharing, f"{key} '{config.path}'")
+    elif config.sharing != "auto" and key == "model.path":
+        raise ValueError(
+            f"model.sharing={config.sharing}: {key} '{config.path}' is of a family that always "
+            "shares prompts; leave model.sharing out"
+        )
     return model
 
 

@@ -283,15 +283,8 @@ def buffers_for(masters: Sequence[torch.Tensor], pinned: bool) -> list[torch.Ten
             block, used = torch.empty(_block_size(sizes[i:]), pin_memory=pinned), 0
         own = block[used : used + size].view(local(master).shape)
         used += size
-        if isinstance(master, DTensor):
-            own = DTensor.from_local(
-                own,
-                master.device_mesh,
-                master.placements,
-                run_check=False,
-                shape=master.shape,
-                stride=master.stride(),
-            )
+        if isinstance(master, DTensor):  # from_local would move it to the mesh's device
+            own = DTensor(own, master._spec, requires_grad=False)
         buffers.append(own)
     return buffers
 

@@ -26,7 +26,6 @@ from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.loading import LoadModel, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.preference_losses import (
     LossOnPairs,
     PairScores,
@@ -35,7 +34,6 @@ from mmr1.trainer.offline.preference_losses import (
     reference_point,
 )
 from mmr1.trainer.offline.training import (
-    OfflineTask,
     Records,
     learning,
     load_training_records,
@@ -95,11 +93,7 @@ def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
         def step(batch: Sequence[Sample]) -> StepStats:
             return learner.step([preferences[id(sample)] for sample in batch])
 
-        def snapshot(number: int) -> WriteCheckpoint:
-            return learner.snapshot(config.trainer.async_save)
-
-        task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        return (yield from run_offline(config, records, task))
+        return (yield from run_offline(config, records, learner, step))
 
 
 def check_loss(config: DpoConfig) -> None:

@@ -33,9 +33,7 @@ from mmr1.trainer.models.scalar_model import (
     at_index,
     at_the_end,
 )
-from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.training import (
-    OfflineTask,
     Records,
     itself,
     learning,
@@ -107,20 +105,17 @@ def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
         def step(batch: Sequence[Sample]) -> StepStats:
             return learner.step([example(sample) for sample in batch])
 
-        def snapshot(number: int) -> WriteCheckpoint:
-            if task.centred:
-                learnt_from = records.distinct_samples(
-                    config.seed, number * config.data.train_batch_size
-                )
-                rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
-                # The loss depends on differences only, so it leaves the mean arbitrary; RL would
-                # read that as a reward.
-                learner.shift(-float(rewards.mean()))
-            return learner.snapshot(config.trainer.async_save)
+        def centre(number: int) -> None:
+            """The loss depends on differences only, so it leaves the mean arbitrary; RL would read
+            that as a reward.
+            """
+            count = number * config.data.train_batch_size
+            learnt_from = records.distinct_samples(config.seed, count)
+            rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
+            learner.shift(-float(rewards.mean()))
 
-        checkpoint = yield from run_offline(
-            config, records, OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        )
+        before_save = centre if task.centred else None
+        checkpoint = yield from run_offline(config, records, learner, step, before_save)
         if held_out:
             check, dataset = MediaCheck(records.media, eval_rows), str(config.eval_records)
             usable = [example(sample) for sample in held_out if check.usable(dataset, sample)]

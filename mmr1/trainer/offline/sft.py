@@ -20,9 +20,7 @@ from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.training import (
-    OfflineTask,
     itself,
     learning,
     load_training_records,
@@ -62,11 +60,7 @@ def sft_steps(config: Config, *, resume: bool = False) -> Steps:
         def step(batch: Sequence[Sample]) -> StepStats:
             return learner.step([example(sample) for sample in batch])
 
-        def snapshot(number: int) -> WriteCheckpoint:
-            return learner.snapshot(config.trainer.async_save)
-
-        task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        return (yield from run_offline(config, records, task))
+        return (yield from run_offline(config, records, learner, step))
 
 
 def with_prompt_learned(

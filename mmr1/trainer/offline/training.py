@@ -65,23 +65,6 @@ class Records:
         return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineTask:
-    """One kind of offline training.
-
-    Attributes:
-        learner: The trained model and its optimizer.
-        batch_size: Samples per step.
-        step: Learns from one batch; returns the metrics.
-        snapshot: Maps the step's number to a function that writes the learner as it is now.
-    """
-
-    learner: Learner[Any]
-    batch_size: int
-    step: Callable[[Sequence[Sample]], StepStats]
-    snapshot: Callable[[int], WriteCheckpoint]
-
-
 @doing("reading the data")
 def load_training_records(
     config: Config, check: Callable[[Sample], object], *, resume: bool
@@ -130,40 +113,58 @@ def refuse_keys_of_train(config: TrainerConfig) -> None:
         )
 
 
-def run_offline(config: Config, records: Records, task: OfflineTask) -> Steps:
+def run_offline(
+    config: Config,
+    records: Records,
+    learner: Learner[Any],
+    learn: Callable[[Sequence[Sample]], StepStats],
+    before_save: Callable[[int], None] | None = None,
+) -> Steps:
     """Train up to step ``trainer.max_steps``, from the latest checkpoint if there is one.
+
+    Args:
+        learner: The trained model and its optimizer.
+        learn: Learns from one batch; returns the metrics.
+        before_save: Called with the step's number before the learner is saved.
 
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     with open_run(config, records.media, [records.quarantine]) as run:
         loader = records.loader(config.seed)
-        stateful: dict[str, HasState] = {"optimizer": task.learner, "sampler": loader}
+        stateful: dict[str, HasState] = {"optimizer": learner, "sampler": loader}
         steps_done = 0
         if checkpoint_before := run.directory.last_checkpoint(warn=run.display.say):
-            task.learner.load_snapshot(checkpoint_before)
+            learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
             run.display.say(f"continuing after step {steps_done}")
         run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:
-            return with_state([task.snapshot(step.number)], progress(step.number, stateful))
+            if before_save is not None:
+                before_save(step.number)
+            write = learner.snapshot(config.trainer.async_save)
+            return with_state([write], progress(step.number, stateful))
 
         with run.display:
-            checkpoint = yield from run.take(_steps(config, task, loader, steps_done), snapshot)
+            checkpoint = yield from run.take(_steps(config, learn, loader, steps_done), snapshot)
         run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
 def _steps(
-    config: Config, task: OfflineTask, loader: SampleLoader, steps_done: int
+    config: Config,
+    learn: Callable[[Sequence[Sample]], StepStats],
+    loader: SampleLoader,
+    steps_done: int,
 ) -> Iterator[Step]:
+    size = config.data.train_batch_size
     for number in range(steps_done + 1, config.trainer.steps + 1):
         timer = PhaseTimer(f"step {number}")
-        samples = loader.next(task.batch_size)
-        loader.prefetch(task.batch_size)
+        samples = loader.next(size)
+        loader.prefetch(size)
         with timer("update"):
-            stats = task.step(samples)
+            stats = learn(samples)
         seconds = {f"time/{name}": value for name, value in timer.seconds().items()}
         yield Step(number, {"step": number, **stats, **seconds})
 

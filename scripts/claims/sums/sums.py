@@ -1,4 +1,4 @@
-"""What the claims about sums share: sums of two digits in pictures and in text, and a cold start.
+"""What the claims about sums share: sums of two digits, in pictures and in text, and their starts.
 
 Digits 0 to 4. A picture has two scans side by side; a text has the digits.
 """
@@ -11,6 +11,8 @@ from random import Random
 
 from PIL import Image
 
+from mmr1.config.file import load_config
+from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Sample
 from scripts.claims.claim import Trial
 from scripts.claims.start.start import DIGITS
@@ -18,6 +20,9 @@ from scripts.claims.tasks import WORDS, Scan, Splits, made, question, scans
 from scripts.claims.training import newest, taught
 
 SFT = Path(__file__).with_name("sft.yaml")
+GRPO = SFT.parents[1] / "text_first/rl.yaml"
+ON_TEXT = 24
+"""Steps of the arm that has text first."""
 SIZES = {"sft": 60, "rl": 480, "eval": 500}
 TEXTS_SHOWN = 10
 """Of the 25 pairs of digits, those whose sum in text has a demonstration."""
@@ -29,6 +34,17 @@ def prepared(trial: Trial) -> tuple[Path, Path]:
     data = made(folder / "data", partial(build, trial.start, trial.seed))
     reader = newest(trial.start / "sft")
     return data, taught(SFT, folder / "sft", reader, data / "sft.jsonl", data, trial)
+
+
+def read_in_text(trial: Trial) -> None:
+    """From the cold start of a seed, GRPO on the sums in text: ``sums/text``."""
+    data, model = prepared(trial)
+    own = [
+        *(f"model.path={model}", f"seed={trial.seed}", f"data.train={data / 'text.jsonl'}"),
+        *(f"data.media_root={data}", f"trainer.output_dir={data.parent / 'text'}"),
+        *(f"trainer.max_steps={ON_TEXT}", "trainer.validation=null"),
+    ]
+    run_training(load_config(GRPO, own), resume=True)
 
 
 def build(start: Path, seed: int, folder: Path) -> Splits:

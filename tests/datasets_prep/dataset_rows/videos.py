@@ -203,7 +203,7 @@ VIDEOS = [
         [
             Record(
                 [
-                    "user: [videos/d.mp4]Which way?\nA. left\nB. right",
+                    "user: [videos/d.mp4]Which way?Options:\nA. left\nB. right\n",
                     "assistant: <think>It goes right.</think><answer>B</answer>",
                 ],
                 "B", "choice",

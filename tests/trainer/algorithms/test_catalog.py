@@ -432,7 +432,6 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
         experience = build_experience(
             complete([*invalid_first(parts[3][0]), *parts[3][1:]][step:]),
             built,
-            algorithm,
             Models(
                 Uncertain(-6.5),
                 None if algorithm.reference is None else Given(-6.0),

@@ -141,7 +141,7 @@ def test_saving_takes_one_weight_in_main_memory(kind, tmp_path):
 
 
 def _saved_to_a_full_disk(rank: int, mesh: Any, path: Path, out: Path) -> None:
-    model, _ = fsdp.load(ModelConfig(path=str(path), dtype="bfloat16"), True, mesh=mesh)
+    model = fsdp.load(ModelConfig(path=str(path), dtype="bfloat16"), True, mesh=mesh)
     optimizer = Optimizer(model, OptimizerConfig(), 10)
     processor, ranks = AutoProcessor.from_pretrained(path), fsdp.DistributedProcessGroup(rank, 2)
     write = model_snapshot(model, processor, optimizer, process_group=ranks)

@@ -166,3 +166,9 @@ def test_what_the_model_lacks_is_refused(tiny_model):
         Optimizer(model, OptimizerConfig(lr_of_parts={"merge_r": 1e-3}), 1)
     with pytest.raises(ValueError, match="nothing is left to train"):
         model_of(tiny_model, ("language_model",), freeze_vision_tower=True)
+
+
+@pytest.mark.parametrize("sharing", ["packed", "padded"])
+def test_a_family_that_always_shares_prompts_is_not_asked_to(tiny_model, sharing):
+    with pytest.raises(ValueError, match=f"model.sharing={sharing}: .* leave model.sharing out"):
+        model_of(tiny_model, sharing=sharing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from mmr1.config import (
@@ -18,8 +20,10 @@ from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penali
 
 def build_grpo(section: GrpoAdvantage) -> Advantage:
     """GRPO (arXiv 2402.03300, section 4.1), Dr.GRPO (2503.20783) or by the batch (2508.08221)."""
-    by = {"group": advantages.grpo, "batch": advantages.batch_std, "none": advantages.dr_grpo}
-    return Advantage(per_completion(by[section.scale_rewards]))
+    if section.scale_rewards == "none":
+        return Advantage(per_completion(advantages.dr_grpo))
+    scaled = advantages.grpo if section.scale_rewards == "group" else advantages.batch_std
+    return Advantage(per_completion(partial(scaled, eps=section.epsilon)))
 
 
 def build_rloo(section: RlooAdvantage) -> Advantage:

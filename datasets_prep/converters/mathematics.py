@@ -1,0 +1,237 @@
+"""Problems with pictures: Geometry3K, GeoQA, MATH-Vision, MathVerse, MM-Eureka, MMK12."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from datasets_prep.converters.base import Changed, Converter
+from mmr1.data.forms import read_row
+from mmr1.data.forms.assemble import assemble, assemble_question
+from mmr1.data.forms.columns import images_of
+from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.options import LETTERS, with_options
+from mmr1.data.readers import read_rows
+from mmr1.data.readers.classes import Located
+from mmr1.types import Sample
+
+
+# Geometry3K as InterGPS publishes it: a folder per problem.
+def _convert_geometry3k(row: Row, place: Place) -> Iterator[Sample]:
+    """The question in LaTeX and the value behind the letter of the answer."""
+    choices, letter = row["compact_choices"], str(row["answer"]).strip()
+    if letter not in LETTERS[: len(choices)] or not letter:
+        raise ValueError(f"the answer '{letter}' is no letter of the {len(choices)} choices")
+    value = choices[LETTERS.index(letter)]
+    yield assemble(
+        {k: row[k] for k in ("id", "data_type", "precise_value") if k in row},
+        place,
+        [("user", row.get("annotat_text") or row["compact_text"])],
+        images="img_diagram.png",
+        answer=f"${value}$",
+        task="math",
+        untagged=True,
+        meta={"choices": list(choices), "letter": letter},
+    )
+
+
+GEOMETRY3K = Converter(
+    name="geometry3k",
+    description="Geometry3K, original form: a folder per problem, LaTeX, four choices",
+    source="InterGPS (lupantech/InterGPS)",
+    licence="MIT (InterGPS)",
+    files=("data.json",),
+    convert=_convert_geometry3k,
+)
+
+
+_OPTION_GEOQA_CHOICE = re.compile(r"^([A-Z]):(.*)$", re.MULTILINE)
+
+
+# GeoQA multiple-choice test questions of G-LLaVA, with their answers in a second file.
+def _rows_geoqa_choice(path: Path) -> Iterator[Located]:
+    """The questions, each with the answer of the same id from the answer file beside it."""
+    answers = path.with_name(path.name.replace("question", "answer"))
+    if answers == path or not answers.is_file():
+        raise ValueError(f"{path}: its answers ({answers.name}) are not beside it; put them there")
+    gold = {row["question_id"]: row["text"] for _, row in read_rows(answers)}
+    for where, row in read_rows(path):
+        if isinstance(row, ValueError):
+            yield where, row
+        else:
+            yield where, {**row, "answer": gold.get(row["question_id"])}
+
+
+def _convert_geoqa_choice(row: Row, place: Place) -> Iterator[Sample]:
+    """The bare question and its options; the prompt wording of G-LLaVA is left out."""
+    text = row["text"].partition("Question:")[2]
+    question, _, listed = text.partition("\nChoices:\n")
+    options = dict(_OPTION_GEOQA_CHOICE.findall(listed))
+    if not question or not options or row["answer"] is None:
+        raise ValueError("no question, no choices or no answer")
+    yield assemble_question(
+        row, place, question, row["answer"], images=row["image"], task="choice", options=options,
+        used=("text", "answer"),
+    )  # fmt: skip
+
+
+GEOQA_CHOICE = Converter(
+    name="geoqa_choice",
+    description="GeoQA test questions with four options (G-LLaVA)",
+    source="G-LLaVA playground/data",
+    licence="none stated in the repository",
+    files=("*questions.jsonl",),
+    convert=_convert_geoqa_choice,
+    rows=_rows_geoqa_choice,
+)
+
+
+_TAG = re.compile(r"<image(\d+)>")
+
+
+# MATH-Vision: one image per problem, though the text may have several numbered tags.
+def _convert_math_vision(row: Row, place: Place) -> Iterator[Sample | Changed]:
+    """The image replaces the first tag; later tags become text, because the image shows all."""
+    question = row["question"].replace("\\n<image", "\n<image")
+    options = [_TAG.sub(r"picture \1", option) for option in row["options"]]
+    tags = _TAG.findall(question)
+    if len(tags) > 1:
+        first = _TAG.search(question)
+        assert first is not None
+        later_text = _TAG.sub(r"(picture \1)", question[first.end() :])
+        question = question[: first.end()] + later_text
+    answer = str(row["answer"]).strip()
+    sample = assemble(
+        row, place, [("user", with_options(question, options))], images=images_of(row),
+        answer=answer, task="choice" if options and answer in LETTERS else "math",
+        used=("question", "options", "answer"), untagged=True,
+        meta={"options": options} if options else {},
+    )  # fmt: skip
+    if len(tags) > 1:
+        yield Changed(sample, "several tags for one picture: the first kept, the others named")
+    elif not tags:
+        yield Changed(sample, "no tag: the picture put before the question")
+    elif question != row["question"] or answer != row["answer"]:
+        yield Changed(sample, "literal line breaks or spaces of the answer cleaned")
+    else:
+        yield sample
+
+
+MATH_VISION = Converter(
+    name="math_vision",
+    description="MATH-Vision (MATH-V): competition problems with pictures, letters and values",
+    source="mathllm/MATH-V",
+    licence="MIT; a test set",
+    files=("test*.jsonl", "*.parquet"),
+    convert=_convert_math_vision,
+)
+
+
+_CHOICES = re.compile(r"\n(?:Choices?|Options?):\n")
+_OPTION_MATHVERSE = re.compile(r"^([A-Z])[:.](.*)$", re.MULTILINE)
+
+
+# MathVerse: one problem in six versions, from text only to picture only.
+def _convert_mathverse(row: Row, place: Place) -> Iterator[Sample]:
+    """The question with each option on a line of its own; text-only rows have no image."""
+    question, *listed = _CHOICES.split(row["question"], maxsplit=1)
+    options = {letter: text.strip() for letter, text in _OPTION_MATHVERSE.findall("".join(listed))}
+    choice = row["question_type"] == "multi-choice"
+    if choice and not options:
+        raise ValueError("a multiple-choice question without choices")
+    if not str(question).strip() and not row["image"]:
+        raise ValueError("neither a question nor a picture")
+    yield assemble_question(
+        row, place, question if choice else row["question"], str(row["answer"]).strip(),
+        images=row["image"], options=options if choice else None,
+        task="choice" if choice else "math",
+        used=("question", "answer", "query_wo", "query_cot", "model_answer", "question_type"),
+    )  # fmt: skip
+
+
+MATHVERSE = Converter(
+    name="mathverse",
+    description="MathVerse testmini: visual mathematics in six versions",
+    source="ZrrSkywalker/MathVerse",
+    licence="MIT; a test set",
+    files=("*testmini*.json", "*.parquet"),
+    convert=_convert_mathverse,
+)
+
+
+_PREFIX = re.compile(r"(?:file:///?)?/?inspire/hdd/")
+
+
+# MM-Eureka: a conversation as a JSON string, with absolute image paths of its authors' machine.
+def _convert_mm_eureka(row: Row, place: Place) -> Iterator[Sample | Changed]:
+    """Both formats of the dataset: ``message``, or ``conversations`` with ``image_urls``.
+
+    Images are found by the ends of their paths, so the zips may be unpacked anywhere under the
+    media root.
+    """
+    form = "lmm_r1" if "message" in row else "vlm_r1"
+    moved = dict(row)
+    for key in ("message", "image_urls", "image"):
+        if isinstance(value := row.get(key), str):
+            moved[key] = _PREFIX.sub("/inspire/hdd/", value)
+        elif isinstance(value, list):
+            moved[key] = [_PREFIX.sub("/inspire/hdd/", v) for v in value if isinstance(v, str)]
+    sample = read_row(moved, place, form)
+    yield sample if moved == dict(row) else Changed(sample, "image found by the end of its path")
+
+
+MM_EUREKA = Converter(
+    name="mm_eureka",
+    description="MM-Eureka-Dataset: school mathematics with pictures",
+    source="FanqingM/MM-Eureka-Dataset on the Hugging Face Hub",
+    licence="Apache-2.0 (MM-Eureka)",
+    files=("dataset*.jsonl", "*.jsonl"),
+    convert=_convert_mm_eureka,
+)
+
+
+MAX_ANSWER = 60
+"""Characters; longer answers are sentences."""
+_PART = re.compile(r"\(\d\)")
+_DEGREES = re.compile(r"\$\{\}\^\{?\\circ\}?\s*\$")
+_NUMBER = re.compile(r"\\number\{([^{}]*)\}")
+
+
+def clean(answer: str) -> str:
+    """One value: without the full stop, ``\\number{}`` and doubled dollars of the source.
+
+    Raises:
+        ValueError: It is prose, or several answers.
+    """
+    text = answer.strip()
+    if "\n" in text or len(_PART.findall(text)) > 1:
+        raise ValueError("several answers in one row")
+    if len(text) > MAX_ANSWER:
+        raise ValueError("the answer is prose, which no rule can check")
+    text = _DEGREES.sub("°", _NUMBER.sub(r"\1", text))
+    if text.startswith("$$") and text.endswith("$$") and len(text) > 4:
+        text = f"${text[2:-2].strip()}$"
+    return text.removesuffix(".").strip()
+
+
+# MMK12: school questions; values, letters, and answers in prose that no rule can check.
+def _convert_mmk12(row: Row, place: Place) -> Iterator[Sample | Changed]:
+    """The question and one value or letter."""
+    answer = clean(str(row["answer"]))
+    sample = assemble(
+        row, place, [("user", row["question"])], images=row.get("image_path") or row.get("image"),
+        answer=answer, task="choice" if answer in ("A", "B", "C", "D") else "math",
+        used=("question", "answer"), untagged=True,
+    )  # fmt: skip
+    yield sample if answer == row["answer"] else Changed(sample, "answer cleaned of its markup")
+
+
+MMK12 = Converter(
+    name="mmk12",
+    description="MMK12: school mathematics and sciences with pictures",
+    source="FanqingM/MMK12 on the Hugging Face Hub",
+    licence="Apache-2.0 (MM-Eureka)",
+    files=("*k12*.json", "*.jsonl", "*.parquet"),
+    convert=_convert_mmk12,
+)

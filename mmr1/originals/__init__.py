@@ -1,0 +1,1 @@
+"""Recipes beside the projects that they reproduce: ``mmr1 recipe check``."""
