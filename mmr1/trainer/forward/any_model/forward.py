@@ -83,9 +83,10 @@ class Verdict:
 
 
 def admit(model: Any, verdict: Verdict | None) -> None:
-    """Let a model take packed sequences by a verdict, or leave it as it is without one."""
+    """Let a model take packed sequences by a verdict; without one it keeps its own forward."""
+    base = unwrapped(model)
+    compute_soft_caps(base)
     if verdict is not None:
-        base = unwrapped(model)
         install(base)
         base.sharing_verdict = verdict
 
@@ -111,8 +112,11 @@ def shared_states(
         for places in by_kind(groups):
             of_kind = [groups[i] for i in places]
             packed = pack_text(base, of_kind, read)
-            out, calls = run_packed(base, packed, of_kind, base.base_model)
-            _check_calls(base, calls)
+            try:
+                out, calls = run_packed(base, packed, of_kind, base.base_model)
+                _check_calls(base, calls)
+            except NotSharedError as error:  # of a kind of prompt that the probe did not see
+                raise NotSharedError(f"{error}; set model.sharing=padded") from error
             rows = out.last_hidden_state[0].index_select(0, packed.rows)
             read_rows = [int(completion_batch([group])[1].sum()) for group in of_kind]
             hidden.update(zip(places, rows.split(read_rows), strict=True))
@@ -127,10 +131,7 @@ def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
     modules = modules_of(model, verdict.calls)
     wanted = {name: times * modules[name] for name, times in verdict.calls.items()}
     if any(calls.get(name) != times for name, times in wanted.items()):
-        raise NotSharedError(
-            f"its attention was called {dict(calls)} times in place of {wanted}; set "
-            "model.sharing=padded"
-        )
+        raise NotSharedError(f"its attention was called {dict(calls)} times in place of {wanted}")
 
 
 def modules_of(model: Any, names: Iterable[str]) -> dict[str, int]:

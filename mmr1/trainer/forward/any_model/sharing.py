@@ -17,7 +17,7 @@ import transformers
 
 import mmr1.attention
 from mmr1.files import atomic
-from mmr1.trainer.forward.any_model.forward import Verdict, admit, compute_soft_caps
+from mmr1.trainer.forward.any_model.forward import Verdict, admit
 from mmr1.trainer.forward.any_model.probe import probe, with_completions
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families.family import ReadPrompt
@@ -47,7 +47,7 @@ def settle(model: Any, family: Examples, wanted: Wanted, name: str) -> None:
     Raises:
         ValueError: Neither forward of the model is right, or it is to be packed and cannot be.
     """
-    compute_soft_caps(model)
+    admit(model, None)
     verdict = verdict_on(type(model), model.config, family)
     if verdict.status == "refused":
         raise ValueError(f"{name}: {verdict.why}; such a model cannot be trained on completions")
@@ -69,6 +69,8 @@ def verdict_on(model_class: Any, config: Any, family: Examples) -> Verdict:
     with suppress(OSError, ValueError, TypeError):
         return Verdict(**json.loads(file.read_text(encoding="utf-8")))
     verdict = probe(model_class, config, _examples(family))
+    if verdict.status == "padded":  # perhaps for want of memory, say
+        return verdict
     with suppress(OSError):  # a probe is a matter of seconds
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic(file) as out:
