@@ -123,13 +123,14 @@ def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):
 def test_the_copy_of_the_configuration_has_no_credentials(checkpoint, tmp_path, monkeypatch):
     written = checkpoint.parent.parent / "config.yaml"
     before = written.read_text()
-    monkeypatch.delenv("JUDGE_TOKEN", raising=False)  # an export needs no credential
-    judge = "{use: 'http://me:hunter2@h', options: {token: '${oc.env:JUDGE_TOKEN}'}}"
-    written.write_text(f"{before}rewards: {{functions: {{judge: {judge}}}}}\n")
+    monkeypatch.delenv("TRACKER", raising=False)  # an export needs no credential
+    secret = "project_name: 'http://me:hunter2@h', run_name: '${oc.env:TRACKER}'"
+    tracking = f"  tracking: {{report_to: [tensorboard], {secret}}}\n"
+    written.write_text(before.replace("  tracking: null\n", tracking))
     assert "hunter2" in written.read_text()
     copy = export(checkpoint, tmp_path / "out") / "mmr1_config.yaml"
     assert "http://***@h" in copy.read_text()
-    assert "token: ${oc.env:JUDGE_TOKEN}" in copy.read_text()
+    assert "run_name: ${oc.env:TRACKER}" in copy.read_text()
     assert copy.stat().st_mode & 0o777 == 0o600
     for file in (tmp_path / "out").glob("*.md"):
         assert "hunter2" not in file.read_text()
