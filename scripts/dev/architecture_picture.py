@@ -13,11 +13,12 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare", "estimate"],
+    "cli": ["evaluation", "recipes", "originals", "start", "mmr1_migrate", "compare", "estimate"],
     "python": ["start"],
     "start": ["trainer.offline"],
     "compare": ["trainer.runs"],
     "estimate": ["trainer.models"],
+    "originals": ["trainer.algorithms"],
     "datasets_prep": ["data"],
     "evaluation": ["trainer.inputs", "report"],
     "trainer.offline": ["trainer.train"],
@@ -53,6 +54,7 @@ ABOUT = {
     "python": "mmr1.Trainer",
     "mmr1_migrate": "other projects' configurations",
     "compare": "configurations over seeds",
+    "originals": "certificates of recipes",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",
     "evaluation": "benchmarks, comparisons",

@@ -1,4 +1,4 @@
-"""Write the table of docs/reproduce.md: in which keys exact recipes differ from the practical ones.
+"""Write the table of docs/exact.md: in which keys exact recipes differ from the practical ones.
 
 python scripts/dev/exact_table.py            write it
 python scripts/dev/exact_table.py --check    exit with 1 when it is not what it should be
@@ -17,7 +17,7 @@ from mmr1.config.file import load_config
 from mmr1_migrate.source import flattened
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/reproduce.md"
+PAGE = ROOT / "docs/exact.md"
 PLACES = (
     "data.train",
     "data.media_root",

@@ -1,7 +1,7 @@
-"""Which of transformers' types share prompts: the probe on each, and the table of docs/models.md.
+"""Which of transformers' types share prompts: the probe on each, and the table of docs/sharing.md.
 
     python scripts/dev/sharing_table.py out.jsonl                # runs what is not in it yet
-    python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/models.md
+    python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/sharing.md
     python scripts/dev/sharing_table.py out.jsonl --only gemma3 llava
 
 Every type is probed on texts, small and random, in a process of its own. One that runs out of its
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs/models.md"
+PAGE = Path(__file__).parents[2] / "docs/sharing.md"
 BEGIN, END = "<!-- sharing: begin -->", "<!-- sharing: end -->"
 MAPPINGS = ("image-text-to-text", "causal LM")
 
@@ -166,7 +166,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     lines += ["", "| not packed | mapping | why |", "|---|---|---|"]
     for row in sorted(found, key=lambda row: (row["mapping"], row["type"])):
         if row["status"] != "packed":
-            why = row["why"].replace("|", "\\|").replace("<", "&lt;")
+            why = row["why"].splitlines()[0].replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| `{row['type']}` | {row['mapping']} | {row['status']}: {why} |")
     return "\n".join(lines)
 
