@@ -86,7 +86,7 @@ def test_misspelt_key(refusal, folder):
     message = refusal("trainer.max_step=3")
     assert str(folder / "run.yaml") in message
     assert "'trainer.max_step'" in message
-    assert "'max_steps'" in message
+    assert "'trainer.max_steps'" in message
 
 
 def test_wrong_type(refusal):

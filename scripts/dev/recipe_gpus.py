@@ -85,6 +85,8 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
     """The arguments of the training commands: the script runs with echo for Python."""
     lines: dict[str, None] = {}
     for path in sorted(script.parent.glob("*.yaml")):
+        if path.name.startswith("exact_"):  # no script runs them
+            continue
         shown = subprocess.run(
             [script, *(["--7b"] if model == "7B" else [])],
             env={**os.environ, "PYTHON": "echo", "ALGORITHM": path.stem, "JUDGE": "http://judge"},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import yaml
 
 from mmr1.config.commands import Command
 from tests.paths import REPOSITORY
+
+os.environ.setdefault("ORIGINAL", "a checkout")  # of which exact recipes read prompt and rewards
 
 BY_NAME: dict[str, Command] = {"sft": "sft", "rm": "rm", "first": "rm", "start": "sft"}
 """The command of a file whose sections do not tell it."""
