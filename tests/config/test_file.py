@@ -345,7 +345,8 @@ def test_every_shipped_configuration_is_valid_and_reads_back_equal(tmp_path):
         config = load_config(path, command=command)
         write_yaml(tmp_path / "config.yaml", config)
         assert load_config(tmp_path / "config.yaml", command=command) == config, path
-        assert read_written(tmp_path / "config.yaml") == config, path
+        if not config.references:  # which stay as they are written
+            assert read_written(tmp_path / "config.yaml") == config, path
 
 
 def test_reading_configurations_loads_neither_the_trainer_nor_torch():
