@@ -11,6 +11,7 @@ or ``?token=...`` in a URL. It is written as ``***``.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -65,7 +66,8 @@ def mask_text(text: str) -> str:
 def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
     """What a configuration takes from the environment, and its credentials, as it writes them.
 
-    A default inside ``${oc.env:NAME,default}`` is left out, for it is in clear.
+    Of ``${oc.env:NAME,default}`` the default is written only where NAME is not set and the value is
+    not a credential.
 
     Args:
         raw: The tree with its interpolations.
@@ -78,10 +80,17 @@ def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
     elif isinstance(raw, list) and isinstance(resolved, list):
         children = zip(range(len(raw)), raw, resolved, strict=True)
     elif isinstance(raw, str) and isinstance(resolved, str) and is_reference(raw):
-        is_credential = _is_secret(path) or mask_text(resolved) != resolved
-        written = mask_text(_VARIABLE.sub(r"${oc.env:\1}", raw))
-        from_environment = _VARIABLE.search(raw) is not None and not _is_there(resolved)
-        is_credential = is_credential or _names_secret_variable(raw)
+        is_credential = (
+            _is_secret(path) or mask_text(resolved) != resolved or _names_secret_variable(raw)
+        )
+
+        def reference(variable: re.Match[str]) -> str:
+            name, default = variable[1], variable[2]
+            as_default = default is not None and name not in os.environ and not is_credential
+            return default[1:].strip() if as_default else f"${{oc.env:{name}}}"
+
+        written = mask_text(_VARIABLE.sub(reference, raw))
+        from_environment = _VARIABLE.search(written) is not None and not _is_there(resolved)
         return {path: written} if is_credential or from_environment else {}
     references: dict[Key, str] = {}
     for key, below, value in children:

@@ -386,3 +386,18 @@ def test_a_variable_that_is_not_set_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"run\.yaml: .*MMR1_NOT_SET.*data\.train") as refused:
         load_config(path)
     assert "\n" not in str(refused.value)
+
+
+def test_a_default_of_the_environment_is_written_where_it_was_taken(tmp_path, monkeypatch):
+    """Else the written configuration could only be read where the variable is set."""
+    monkeypatch.delenv("MMR1_NOT_SET", raising=False)
+    monkeypatch.setenv("MMR1_SET", "there")
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {path: a}\n"
+        "data: {train: '${oc.env:MMR1_NOT_SET,data}/${oc.env:MMR1_SET,x}.jsonl'}\n"
+    )
+    config = load_config(path)
+    write_yaml(tmp_path / "config.yaml", config)
+    assert "train: data/${oc.env:MMR1_SET}.jsonl\n" in (tmp_path / "config.yaml").read_text()
+    assert load_config(tmp_path / "config.yaml") == config

@@ -79,7 +79,7 @@ def row(name: str, index: int, score: float | None, vote: str | None, kind: str 
     value = score if score is None else float(score)
     return {
         "mode": "sampled", "id": name, "index": index, "kind": kind, "vote": vote, "tokens": 4,
-        "score": value, "components": {"math": value},
+        "score": value, "components": {"math": value}, "truncated": vote is None,
     }  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_numbers_of_an_evaluation_worked_by_hand():
     ]
     mode = summarise(rows, EvalConfig(sampled={"n": 4}), "math")["sampled"]
     assert mode.accuracy == pytest.approx((2 / 4 + 1 / 4 + 3 / 3) / 3)
-    assert (mode.completions, mode.invalid) == (12, 1)
+    assert (mode.completions, mode.invalid, mode.truncated) == (12, 1, 1)
     # c has three valid completions, so k goes to 3.
     assert mode.pass_at == pytest.approx(
         {"1": mode.accuracy, "2": (5 / 6 + 1 / 2 + 1) / 3, "3": (1 + 3 / 4 + 1) / 3}
