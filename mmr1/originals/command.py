@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,6 @@ from mmr1.config.file import load_config
 from mmr1.originals.certificate import certify
 from mmr1.originals.projects import original as project_of
 from mmr1.vision.families.tiny import new_model
-
-_FAMILIES = {"r1_v_clevr": "qwen2_vl"}
-
 
 def check_recipe(
     folder: Path, original: Path, model: str | None, output: Path | None
@@ -32,10 +30,15 @@ def check_recipe(
     os.environ["ORIGINAL"] = str(original.resolve())
     with tempfile.TemporaryDirectory() as small:
         if model is None:
-            new_model(Path(small), family=_FAMILIES.get(name, "qwen2_5_vl"))
-        path = f"model.path={model or small}"
-        config = load_config(files[0], [path])
+            new_model(Path(small), family=_family_named(load_config(files[0]).model.path))
+        config = load_config(files[0], [f"model.path={model or small}"])
         written = output or Path("runs") / name / "certificate"
         for check in certify(name, config, original.resolve(), written):
             yield f"{check.name}: {check.equal} of {check.compared} equal"
     yield f"written: {written / 'certificate.md'} and certificate.json"
+
+
+def _family_named(model: str) -> str:
+    """The family that a model's name tells, as ``Qwen/Qwen2-VL-2B-Instruct``; else the default."""
+    name = re.sub(r"\W", "_", model).lower()
+    return next((family for family in FAMILIES.names() if family in name), DEFAULT_FAMILY)

@@ -355,12 +355,13 @@ def idle(folder: Path, name: str, reads: Reads) -> list[str]:
 
 ELSEWHERE = {
     "eval": [
+        "model.use_liger_kernel=true",
         "rollout.timeout_s=0.25",
         "rollout.max_restarts=2",
         "resources.collective_timeout_s=0.25",
     ]
 }
-"""What only a run on Ray reads, which no check can tell ``mmr1 eval``: its file is a run's."""
+"""What only training or a run on Ray reads, which no check can tell ``mmr1 eval``: its file is a run's."""
 
 
 @pytest.mark.parametrize(

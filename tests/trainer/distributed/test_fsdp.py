@@ -116,7 +116,7 @@ def test_stacks_are_of_a_rank_that_makes_no_progress(tmp_path):
         begin = last = time.monotonic()
         while last - begin < limit and time.monotonic() - last < limit / 2:
             last = time.monotonic()
-            PROGRESS.made()
+            PROGRESS.heartbeat()
             time.sleep(0.1)
         assert not stacks.stat().st_size
         wait_for_stacks(stacks)
