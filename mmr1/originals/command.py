@@ -13,6 +13,7 @@ from mmr1.originals.certificate import certify
 from mmr1.originals.projects import original as project_of
 from mmr1.vision.families.tiny import new_model
 
+
 def check_recipe(
     folder: Path, original: Path, model: str | None, output: Path | None
 ) -> Iterator[str]:

@@ -135,7 +135,11 @@ def test_two_ranks_learn_from_examples_what_one_process_learns(
     ranks = torch.load(on_ranks / f"{kind}.pt")
     for ours, theirs in zip(ranks["stats"], alone["stats"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
-    torch.testing.assert_close(ranks["numbers"], alone["numbers"], atol=1e-4, rtol=1e-4)
+    numbers = ranks["numbers"]
+    if kind == "ranking":  # the loss depends on differences: rounding alone moves the head's bias
+        moved = alone["weights"]["head.bias"] - ranks["weights"]["head.bias"]
+        numbers = torch.where(numbers == 0, 0, numbers + moved)
+    torch.testing.assert_close(numbers, alone["numbers"], atol=1e-4, rtol=1e-4)
     apart = torch.cat(
         [(ranks["weights"][n] - w).abs().flatten() for n, w in alone["weights"].items()]
     )
