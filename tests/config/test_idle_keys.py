@@ -361,7 +361,7 @@ ELSEWHERE = {
         "resources.collective_timeout_s=0.25",
     ]
 }
-"""What only training or a run on Ray reads, which no check can tell ``mmr1 eval``: its file is a run's."""
+"""What only training or Ray reads, which no check can tell ``mmr1 eval``: its file is a run's."""
 
 
 @pytest.mark.parametrize(

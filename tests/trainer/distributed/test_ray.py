@@ -163,8 +163,8 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     # A step has one text, one image, one two-image and one video prompt: some rank always lacks
     # a kind, and they have different numbers of micro-batches.
     # Two mini-batches: the ranks take each step together, on their shares of its two prompts.
-    # The tokens of each are compared with those on the other rank. Completions of a prompt begin with
-    # equal entropies: a quantile that lies among them would be decided by rounding.
+    # The tokens of each are compared with those on the other rank. Completions of a prompt begin
+    # with equal entropies: a quantile that lies among them would be decided by rounding.
     algorithm = {"ppo_mini_batch_size": 2, "loss": {"top_entropy_quantile": 0.4}}
     trainer = {"profile_steps": [2]}
     run = partial(config, tiny_model, mixed, reward, algorithm=algorithm, trainer=trainer)
