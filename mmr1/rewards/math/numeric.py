@@ -188,11 +188,6 @@ def _read(text: str) -> Quantity | None:
     return Quantity(number.value, unit)
 
 
-@lru_cache(1024)
-def _says_another(around: str) -> bool:
-    return is_qualified(around) or has_number_word(around)
-
-
 _read_short = lru_cache(8192)(_read)  # the answers of a group are few
 
 

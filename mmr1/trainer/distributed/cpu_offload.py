@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.weights import local
 
 
 class MainMemory:
@@ -65,8 +65,7 @@ class MainMemory:
 def storages(tensors: Iterable[torch.Tensor]) -> dict[int, torch.UntypedStorage]:
     """Each storage once, by what stays the same of it while it is empty."""
     with torch.no_grad():
-        local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
-    found = (tensor.untyped_storage() for tensor in local)
+        found = [local(tensor).untyped_storage() for tensor in tensors]
     return {storage._cdata: storage for storage in found}
 
 

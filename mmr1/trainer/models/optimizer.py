@@ -15,6 +15,7 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from mmr1.config import OptimizerConfig
 from mmr1.runtime import return_freed_memory
 from mmr1.trainer.models.parts import parameters_of
+from mmr1.trainer.models.weights import local, whole
 from mmr1.types import StepStats
 
 
@@ -78,7 +79,7 @@ class Optimizer:
             self._gradients_to_masters()
         clipped = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
         # Over all ranks where the parameters are sharded.
-        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+        norm = float(whole(clipped))
         if not math.isfinite(norm):
             self.zero_grad()
             raise NonFiniteError(
@@ -261,11 +262,6 @@ def averaged(steps: Sequence[StepStats]) -> StepStats:
 
 BLOCK = 1 << 26
 """Elements of a block; torch's allocator of pinned memory rounds up to a power of two."""
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def buffers_for(masters: Sequence[torch.Tensor], pinned: bool) -> list[torch.Tensor]:

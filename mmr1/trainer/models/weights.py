@@ -78,8 +78,7 @@ class WholeWeights(Mapping[str, torch.Tensor]):
         kept: dict[str, torch.Tensor] = {}
         owners: dict[int, tuple[str, ReferenceType[torch.Tensor]]] = {}
         for name, shard in self.shards.items():
-            local = shard.to_local() if isinstance(shard, DTensor) else shard
-            storage = local.untyped_storage()._cdata
+            storage = local(shard).untyped_storage()._cdata
             first, owner = owners.get(storage, (name, None))
             # The storage of a weight that was made to be read is given out again.
             if owner is None or owner() is None:
@@ -100,6 +99,11 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as it is, or a sharded one put together, which all ranks must call. No gradient."""
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
@@ -156,8 +160,8 @@ def _sketch(weights: Mapping[str, torch.Tensor], name: str) -> Sketch:
 
 
 def _memory(tensor: torch.Tensor) -> Hashable:
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local.untyped_storage()._cdata, local.storage_offset(), tuple(tensor.shape)
+    own = local(tensor)
+    return own.untyped_storage()._cdata, own.storage_offset(), tuple(tensor.shape)
 
 
 def copy_on_first(weights: Mapping[str, torch.Tensor], rank: int) -> Mapping[str, torch.Tensor]:
