@@ -115,7 +115,7 @@ def _batches(flat: Tree, migration: Migration, trainer: Trainer) -> Batches:
         )
     prompts = update // n if trainer.counts == "completions" else update
     migration.set("data.train_batch_size", prompts)
-    return Batches(update, flat.get("num_iterations", 1))
+    return Batches(flat.get("num_iterations", 1))
 
 
 def _loss(flat: Tree, migration: Migration, trainer: Trainer, batches: Batches) -> None:

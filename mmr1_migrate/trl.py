@@ -49,7 +49,7 @@ def _batches(flat: Tree, migration: Migration) -> Batches:
             f"no whole number of groups of {n}; here it has all {size}",
         )  # fmt: skip
         update = size
-    return Batches(update, flat["num_iterations"] * max(1, size // update))
+    return Batches(flat["num_iterations"] * max(1, size // update))
 
 
 def _reference(flat: Tree, migration: Migration, batches: Batches, beta: float) -> None:

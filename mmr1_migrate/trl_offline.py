@@ -18,10 +18,9 @@ def _common(flat: Tree, migration: Migration) -> None:
     shared.data(flat, migration)
     shared.model(flat, migration)
     shared.optimizer(flat, migration)
-    rows = shared.rows_per_update(flat)
+    migration.set("data.train_batch_size", shared.rows_per_update(flat))
     flat.pop("gradient_accumulation_steps")
-    migration.set("data.train_batch_size", rows)
-    batches = Batches(rows)
+    batches = Batches()
     if flat["eval_strategy"] not in ("no", False):
         migration.note(
             "eval_strategy", flat.pop("eval_strategy"), "only mmr1 train validates; mmr1 eval "

@@ -32,11 +32,9 @@ class Batches:
     """How TRL counts.
 
     Attributes:
-        per_update: Rows (of GRPO: completions) per optimizer step.
         updates: Optimizer steps per step of ours.
     """
 
-    per_update: int
     updates: int = 1
 
     def steps(self, theirs: float) -> int:
