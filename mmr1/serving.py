@@ -37,6 +37,7 @@ def http_server(app: Any) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            log_config=None,  # uvicorn's would close every other handler of the process
             log_level="warning",
             access_log=False,
             backlog=BACKLOG,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,17 @@ def test_serving_on_a_port_that_is_taken() -> None:
     assert f"127.0.0.1 port {port} cannot be used" in result.output
     assert "choose another with --port" in result.output.replace("\n", " ")
     assert "serving" not in result.output
+
+
+def test_a_server_closes_no_log_of_its_process(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    from mmr1.serving import http_server
+
+    handler = logging.FileHandler(tmp_path / "run.log")
+    stream = handler.stream
+    http_server(None)
+    assert not stream.closed
+    handler.close()
 
 
 @pytest.mark.parametrize(

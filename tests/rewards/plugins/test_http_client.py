@@ -424,20 +424,19 @@ def test_json_is_refused_before_it_is_built(data: bytes) -> None:
 
 @contextmanager
 def serving(spec_parts: dict[str, Any], **options: Any) -> Iterator[str]:
-    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
+    from mmr1.serving import http_server, listen
 
     with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
-        config = uvicorn.Config(
-            create_app(scorer, **options), host="127.0.0.1", port=0, log_level="error"
-        )
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, daemon=True)
+        running = http_server(create_app(scorer, **options))
+        sockets = [listen("127.0.0.1", 0)]
+        thread = threading.Thread(target=running.run, args=(sockets,), daemon=True)
         thread.start()
         while not running.started:
             time.sleep(0.02)
-        port = running.servers[0].sockets[0].getsockname()[1]
+        port = sockets[0].getsockname()[1]
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
