@@ -47,6 +47,8 @@ class Mode:
         interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
         truncated: Completions that were cut off.
         invalid: Completions without a valid reward.
+        length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
+            if there are none.
         components: Mean of every component of the reward.
         at: Share of completions whose accuracy is at least each of ``eval.accuracy_thresholds``.
         pass_at: Chance that one of k completions is right, by k. Empty without several
@@ -68,6 +70,8 @@ class Mode:
     pass_at: dict[str, float] = field(default_factory=dict)
     majority: float | None = None
     best_of: float | None = None
+    length_right: float | None = None
+    length_wrong: float | None = None
     by: dict[str, Share] = field(default_factory=dict)
 
 
@@ -212,8 +216,15 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         pass_at=_pass_at(groups) if several and config.accuracy_thresholds else {},
         majority=_majority(groups) if several else None,
         best_of=_best_of(groups, config.best_of) if several and config.best_of else None,
+        length_right=_mean_length(rows, right=True),
+        length_wrong=_mean_length(rows, right=False),
         by=_by_kind(rows, scores),
     )
+
+
+def _mean_length(rows: Iterable[Row], right: bool) -> float | None:
+    lengths = [row["tokens"] for row in rows if row["right"] is right]
+    return fmean(lengths) if lengths else None
 
 
 def _share(scores: Sequence[float]) -> Share:
