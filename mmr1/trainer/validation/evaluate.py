@@ -47,8 +47,6 @@ class Mode:
         interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
         truncated: Completions that were cut off.
         invalid: Completions without a valid reward.
-        length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
-            if there are none.
         components: Mean of every component of the reward.
         at: Share of completions whose accuracy is at least each of ``eval.accuracy_thresholds``.
         pass_at: Chance that one of k completions is right, by k. Empty without several
@@ -57,6 +55,8 @@ class Mode:
         best_of: Score of the completion that ``eval.sampled.best_of`` values most, or None without
             it.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
+        length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
+            if there are none.
     """
 
     accuracy: float
@@ -70,9 +70,9 @@ class Mode:
     pass_at: dict[str, float] = field(default_factory=dict)
     majority: float | None = None
     best_of: float | None = None
+    by: dict[str, Share] = field(default_factory=dict)
     length_right: float | None = None
     length_wrong: float | None = None
-    by: dict[str, Share] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
