@@ -60,7 +60,8 @@ def test_the_library_that_vllm_on_a_cpu_needs(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     monkeypatch.setattr(doctor.ctypes, "CDLL", missing)
     check = doctor._vllm()
-    assert check.remedy is not None and "apt install libnuma1" in check.remedy
+    assert check.remedy is not None
+    assert "apt install libnuma1" in check.remedy
     versions.clear()
     versions["vllm"] = "0.32.0"
     assert doctor._vllm() == doctor.Check("vllm", "0.32.0 (vllm)")
