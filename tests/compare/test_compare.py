@@ -337,7 +337,9 @@ def test_arms_run_one_after_another_from_the_model_before(arms, sft_file, tmp_pa
     assert [(out / name / "seed0/eval/result.json").is_file() for name in names] == [True] * 4
     evaluated = yaml.safe_load((out / "SFT/seed0/eval/config.yaml").read_text())
     assert evaluated["model"]["path"] == str(out / "SFT/seed0/checkpoints/step_000002")
-    assert json.loads((out / "SFT/seed0/eval/result.json").read_text())["prompts"] == 3
+    for name in ("before all", "SFT"):
+        result = json.loads((out / name / "seed0/eval/result.json").read_text())
+        assert result["prompts"] == 3
     page = (out / "compare.md").read_text()
     assert '| `command` | "train" | "sft" |' in page
     assert "| `rollout.n` |" not in page  # SFT has no rollouts
