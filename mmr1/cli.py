@@ -251,11 +251,14 @@ def recipe_check(
         str | None, typer.Option(help="Model whose processor is used; default: a small new one")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+    ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
     from mmr1.originals.command import check_recipe
 
-    for line in check_recipe(folder_of(recipe), original, model, output):
+    for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
 
 
