@@ -438,6 +438,8 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
     names = {"advantage": "grpo", "loss": "ppo"} | {part: kind}
     algorithm = pair(**names, own=own).changed({f"{part}.{key.name}": value})
     algorithm = algorithm.changed(ppo_mini_batch_size=1)
+    if key.name == "kl_to_go":
+        algorithm = algorithm.changed(kl={"type": "reward", "coef": 0.1})
     built = build_algorithm(algorithm)
     generator = torch.Generator().manual_seed(0)
     numbers: list[Any] = []
