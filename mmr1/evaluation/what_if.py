@@ -201,18 +201,23 @@ def _advantages(
 def figures(result: WhatIf) -> list[tuple[str, str, str]]:
     """Rows of a table: a name, the figure of the run, and that of the other reward."""
     before, after = zip(*result.rewards, strict=True)
-    old, new = zip(*result.advantages, strict=True)
+    pairs = result.advantages
+    old, new = zip(*pairs, strict=True)
+
+    def both(count: Callable[[Any], object], first: Any, second: Any) -> tuple[str, str]:
+        return str(count(first)), str(count(second))
+
     return [
         ("mean reward", _mean(before), _mean(after)),
-        ("without a valid reward", *(str(sum(not r.valid for r in rs)) for rs in (before, after))),
-        ("groups whose advantages differ from 0", *map(str, _with_signal(result.groups))),
-        ("completions with advantage > 0", *(str(sum(v > 0 for v in vs)) for vs in (old, new))),
-        ("completions with advantage < 0", *(str(sum(v < 0 for v in vs)) for vs in (old, new))),
-        ("advantages that change sign", "", str(sum(a * b < 0 for a, b in result.advantages))),
-        ("advantages that become 0", "", str(sum(a != 0 and b == 0 for a, b in result.advantages))),
-        ("advantages that were 0", "", str(sum(a == 0 and b != 0 for a, b in result.advantages))),
+        ("without a valid reward", *both(lambda rs: sum(not r.valid for r in rs), before, after)),
+        ("groups whose advantages differ from 0", *_with_signal(result.groups)),
+        ("completions with advantage > 0", *both(lambda vs: sum(v > 0 for v in vs), old, new)),
+        ("completions with advantage < 0", *both(lambda vs: sum(v < 0 for v in vs), old, new)),
+        ("advantages that change sign", "", str(sum(a * b < 0 for a, b in pairs))),
+        ("advantages that become 0", "", str(sum(a != 0 and b == 0 for a, b in pairs))),
+        ("advantages that were 0", "", str(sum(a == 0 and b != 0 for a, b in pairs))),
         ("correlation of rewards", "", _correlation(_both_valid(result.rewards))),
-        ("correlation of advantages", "", _correlation(result.advantages)),
+        ("correlation of advantages", "", _correlation(pairs)),
     ]
 
 
@@ -221,11 +226,10 @@ def _mean(rewards: Sequence[Reward]) -> str:
     return f"{fmean(values):.4f}" if values else "none"
 
 
-def _with_signal(groups: Sequence[Group]) -> tuple[int, int]:
-    return (
-        sum(any(old for old, _ in group.advantages) for group in groups),
-        sum(any(new for _, new in group.advantages) for group in groups),
-    )
+def _with_signal(groups: Sequence[Group]) -> tuple[str, str]:
+    before = sum(any(old for old, _ in group.advantages) for group in groups)
+    after = sum(any(new for _, new in group.advantages) for group in groups)
+    return str(before), str(after)
 
 
 def _both_valid(pairs: Iterable[tuple[Reward, Reward]]) -> list[tuple[float, float]]:
