@@ -73,7 +73,7 @@ def constant(path: Path, name: str) -> str | Choice:
         scopes = [_holder(path, scopes[0], part).body, *scopes]
     for node in ast.walk(_block(scopes[0])):
         if isinstance(node, _Function) and node.name == last:
-            own = [node.body, *scopes]
+            own: list[Scope] = [node.body, *scopes]
             added = _added(path, node, own)
             return _returned(path, node, own) if added is None else added
     found = _assigned(scopes[0], last)
