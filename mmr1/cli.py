@@ -183,13 +183,13 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with telling_waits():
+        with failing_output_muted(), telling_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
 
             results, comparisons = run_evaluations(resolved)
-        print_results(results, comparisons, resolved.eval.output_dir)
+            print_results(results, comparisons, resolved.eval.output_dir)
 
 
 @app.command()
