@@ -22,6 +22,7 @@ from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
+from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -81,6 +82,26 @@ def options(
     ] = False,
 ) -> None:
     """R1-style reinforcement learning for vision-language models."""
+
+
+@reward_app.command("what-if")
+def what_if(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of mmr1 train")],
+    reward: Annotated[str, typer.Option(help=SPEC_HELP)],
+    output: Annotated[
+        Path | None, typer.Option(help="JSONL row of each completion, with both advantages")
+    ] = None,
+) -> None:
+    """Score a run's completions again: which advantages another reward would change."""
+    with one_line_errors():
+        from mmr1.evaluation.what_if import print_result, write_rows
+        from mmr1.evaluation.what_if import what_if as score_again
+        from mmr1.rewards.specs import read_spec
+
+        result = score_again(run, read_spec(reward))
+        print_result(result, reward)
+        if output is not None:
+            write_rows(output, result)
 
 
 @app.command()
@@ -164,13 +185,13 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with telling_waits():
+        with failing_output_muted(), telling_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
 
             results, comparisons = run_evaluations(resolved)
-        print_results(results, comparisons, resolved.eval.output_dir)
+            print_results(results, comparisons, resolved.eval.output_dir)
 
 
 @app.command()
@@ -271,11 +292,14 @@ def recipe_check(
         str | None, typer.Option(help="Model whose processor is used; default: a small new one")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+    ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
     from mmr1.originals.command import check_recipe
 
-    for line in check_recipe(folder_of(recipe), original, model, output):
+    for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mmr1.config import AgentConfig, Config, SamplingConfig
+from mmr1.data.rendering import system_prompt
 from mmr1.environments.build import build_environment
 from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
@@ -126,7 +127,7 @@ def with_conversations(
         family,
         media,
         samples_at_once(config),
-        system_prompt=config.data.system_prompt,
+        system_prompt=system_prompt(config),
     )
 
 
