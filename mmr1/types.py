@@ -188,12 +188,14 @@ class Prompt:
     Attributes:
         observed: What tools have shown since, where the prompt of a later turn holds the turns
             before it.
+        since: Those turns as the model reads them, placeholders expanded.
     """
 
     sample: Sample
     text: str
     token_ids: tuple[int, ...]
     observed: tuple[MediaRef, ...] = ()
+    since: tuple[int, ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

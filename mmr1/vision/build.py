@@ -52,19 +52,6 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     environment = config.environment
     instructions = None if environment is None else environment.instructions
     family = _family(config.model, config.data, tuple(tools), instructions)
-    if environment is not None and not family.shares_prompts:
-        raise ValueError(
-            f"environment and model.path '{config.model.path}': its processor reads a prompt as "
-            "text, so the turns that were sampled before an answer of a tool would be tokenised "
-            "again, perhaps as other tokens; leave the environment out, or take a model that "
-            "shares prompts (docs/models.md)"
-        )
-    lora = config.model.lora
-    if lora is not None and not lora.merge and not family.shares_prompts:
-        raise ValueError(
-            f"model.lora.merge=false and model.path '{config.model.path}': vLLM may call its "
-            "layers otherwise than transformers does; leave model.lora.merge out"
-        )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         raise ValueError(
             f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path "

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, is_packed
-from mmr1.vision.families.rows import of_tokens
+from mmr1.vision.families.family import ModelFamily, WholeFamily, is_packed
+from mmr1.vision.families.rows import Piece, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
 
@@ -25,11 +25,14 @@ class Observed:
         sampled: ``[R]`` bool, True at the policy's own tokens.
         positions: ``[rows, R]`` int64; after a picture they go on where its own ended.
         media: What the environment showed, in placeholder order.
+        arguments: What the model's own forward takes for these tokens beside the ids; empty where
+            media are prepared one by one.
     """
 
     sampled: torch.Tensor
     positions: torch.Tensor
     media: tuple[Medium, ...]
+    arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,22 @@ class GroupInput:
         """What an environment showed in a completion."""
         observed = self.observed[index] if self.observed else None
         return () if observed is None else observed.media
+
+    def pieces(self, index: int, tokens: int) -> list[Piece]:
+        """The arguments of the prompt, and of so many tokens of a completion after it."""
+        return [(len(self.prompt_ids), self.arguments), self.piece(index, tokens)]
+
+    def piece(self, index: int, tokens: int) -> Piece:
+        """The arguments of the first so many tokens of a completion."""
+        observed = self.observed[index] if self.observed else None
+        if observed is None:
+            return tokens, {}
+        whole = len(self.completions[index])
+        cut = {
+            name: value[:, :tokens] if of_tokens(value, whole) else value
+            for name, value in observed.arguments.items()
+        }
+        return tokens, cut
 
     @property
     def all_media(self) -> tuple[Medium, ...]:
@@ -151,18 +170,15 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
         if not completion.spans:
             return None
         shown = tuple(_medium(family, media, m) for m in completion.media)
+        sampled = sampled_mask(completion)
         if is_packed(family):
             whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
             rows = family.prompt_positions(whole, (*shown_first, *shown))[:, length:]
-        elif shown:
-            raise ValueError(
-                f"sample '{group.prompt.sample.id}': an environment showed {completion.media[0]}, "
-                "and this model's processor reads pictures in prompts only; take a family of "
-                "docs/models.md that shares prompts"
-            )
-        else:
-            rows = length + torch.arange(len(completion.token_ids))[None]
-        return Observed(sampled_mask(completion), rows, shown)
+            return Observed(sampled, rows, shown)
+        ids = torch.tensor(completion.token_ids)
+        rows = length + torch.arange(len(ids))[None]
+        arguments = cast(WholeFamily, family).arguments_of_media(ids, shown)
+        return Observed(sampled, rows, shown, arguments)
 
     of_environment = tuple(map(observed, group.completions))
     return GroupInput(
