@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, DataConfig, ModelConfig
+from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig
 from mmr1.lifetime import start_lasting
 from mmr1.logs import tell_fault
 from mmr1.machine import cores
@@ -50,8 +50,16 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
         ValueError: It cannot be loaded, or its models do not train so.
     """
     environment = config.environment
-    instructions = None if environment is None else environment.instructions
+    instructions = None
+    if isinstance(environment, EnvironmentConfig):
+        instructions = environment.instructions
     family = _family(config.model, config.data, tuple(tools), instructions)
+    if isinstance(environment, AgentConfig) and not family.shares_prompts:
+        raise ValueError(
+            f"environment.type=agent and model.path '{config.model.path}': its processor reads "
+            "whole prompts, and programs begin conversations with prompts of their own; take "
+            "environment.type=tools, or a family of docs/models.md"
+        )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         raise ValueError(
             f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path "

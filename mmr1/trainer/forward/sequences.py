@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -23,8 +23,10 @@ class Observed:
 
     Attributes:
         sampled: ``[R]`` bool, True at the policy's own tokens.
-        positions: ``[rows, R]`` int64; after a picture they go on where its own ended.
+        positions: ``[rows, R]`` int64; after a picture they go on where its own ended, and a fork
+            begins where the prompt ended.
         media: What the environment showed, in placeholder order.
+        sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
         arguments: What the model's own forward takes for these tokens beside the ids; empty where
             media are prepared one by one.
     """
@@ -32,7 +34,16 @@ class Observed:
     sampled: torch.Tensor
     positions: torch.Tensor
     media: tuple[Medium, ...]
+    sequences: tuple[tuple[int, int], ...]
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def parts(self) -> Iterator[Observed]:
+        """Each sequence as a completion of its own."""
+        token = medium = 0
+        for tokens, media in self.sequences:
+            own = slice(token, token := token + tokens)
+            shown = self.media[medium : (medium := medium + media)]
+            yield Observed(self.sampled[own], self.positions[:, own], shown, ((tokens, media),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,18 @@ class GroupInput:
             for name, tensor in sorted(self.arguments.items())
         )
 
+    def unforked(self) -> GroupInput:
+        """The group with each sequence of its completions as a completion, tokens in order."""
+        if not any(o is not None and len(o.sequences) > 1 for o in self.observed):
+            return self
+        rows: list[torch.Tensor] = []
+        observed: list[Observed | None] = []
+        for row, of_environment in zip(self.completions, self.observed, strict=True):
+            parts = [of_environment] if of_environment is None else [*of_environment.parts()]
+            observed += parts
+            rows += row.split([len(row) if part is None else len(part.sampled) for part in parts])
+        return replace(self, completions=tuple(rows), observed=tuple(observed))
+
     def select(self, indices: Sequence[int]) -> GroupInput:
         """The group with those of its completions."""
         return replace(
@@ -171,14 +194,22 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
             return None
         shown = tuple(_medium(family, media, m) for m in completion.media)
         sampled = sampled_mask(completion)
+        sequences = tuple(
+            (sum(span.tokens for span in spans), sum(len(span.media) for span in spans))
+            for spans in completion.sequences
+        )
         if is_packed(family):
-            whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
-            rows = family.prompt_positions(whole, (*shown_first, *shown))[:, length:]
-            return Observed(sampled, rows, shown)
+            prompt, ids, parts = read.ids.tolist(), completion.token_ids.tolist(), []
+            token = medium = 0
+            for tokens, count in sequences:
+                whole = [*prompt, *ids[token : (token := token + tokens)]]
+                seen = (*shown_first, *shown[medium : (medium := medium + count)])
+                parts.append(family.prompt_positions(whole, seen)[:, length:])
+            return Observed(sampled, torch.cat(parts, dim=1), shown, sequences)
         ids = torch.tensor(completion.token_ids)
         rows = length + torch.arange(len(ids))[None]
         arguments = cast(WholeFamily, family).arguments_of_media(ids, shown)
-        return Observed(sampled, rows, shown, arguments)
+        return Observed(sampled, rows, shown, sequences, arguments)
 
     of_environment = tuple(map(observed, group.completions))
     return GroupInput(

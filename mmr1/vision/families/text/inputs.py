@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -46,6 +46,9 @@ class TextFamily:
                 "text model; take a vision-language model, or records without media"
             )
         return self.chat.render(sample, system_prompt)
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> TextFamily:
+        return replace(self, chat=self.chat.with_tools(tools))
 
     def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
         return self.chat.observation_text(messages, ended)
