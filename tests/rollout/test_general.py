@@ -11,11 +11,13 @@ from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.rehearsal import RehearsalEngine
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
+from mmr1.vision.build import family_of
 from mmr1.vision.prepare import MediaCache
 from tests.vision.families.general_family import GENERAL, General, plain_scores
 from tests.vision.families.general_models import MODELS
@@ -30,6 +32,13 @@ def general(request) -> General:
 
 def prompts_of(general: General) -> list[Prompt]:
     return [group.prompt for group in general.groups()]
+
+
+def test_a_program_is_refused(general):
+    environment = {"type": "agent", "use": "agent.py:run"}
+    config = Config(model={"path": str(general.folder)}, environment=environment)
+    with pytest.raises(ValueError, match=r"environment\.type=agent and model\.path"):
+        family_of(config)
 
 
 def read_otherwise(general: General, prompt: Prompt) -> bool:
@@ -132,6 +141,32 @@ def test_vllm(name, tmp_path):
         for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
             with pytest.raises(ParityError, match=r"the trainer reads \d+ prompt tokens"):
                 check_parity(*checked, [prompt], SAMPLING, 1e-4)
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", MODELS)
+def test_conversations_in_vllm(name, tmp_path):
+    """A tool shows a picture after a first turn; the trainer scores both turns."""
+    general = GENERAL[name]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    config = Config(
+        model={"path": str(general.folder), "dtype": "float32"},
+        environment={"tools": ["zoom"], "max_turns": 2},
+        rollout={"max_prompt_length": 448, "max_response_length": 512},
+        trainer={"threads": 1},
+    )
+    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
+    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    prompts = [p for p in prompts_of(general) if all(m.kind == "image" for m in p.media)][:2]
+    try:
+        engine.load_weights(packed.weights(), 1)
+        rehearsal = RehearsalEngine(engine, 400)
+        parity = check_parity(rehearsal, packed, family, media, prompts, SAMPLING, 1e-4)
+        print(f"{name}, conversations: {parity}")
     finally:
         engine.close()
 
