@@ -371,7 +371,7 @@ class Architecture(Protocol):
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         """Load the processor beside a model.
 
