@@ -26,7 +26,7 @@ from mmr1.types import MediaRef, Sample
 from mmr1.vision.images import load_grey
 
 MIN_WORDS = 5
-"""Shorter questions (``How many?``) occur in many datasets and are no evidence."""
+"""Shorter questions (``How many?``) occur in many datasets and are not evidence."""
 NO_QUESTION = 0
 BY = ("same file", "similar picture", "same question")
 FILE, PICTURE, QUESTION = range(len(BY))

@@ -29,7 +29,7 @@ SMALL = 1 << 14
 
 
 class BadRecordError(ValueError):
-    """A line that is no record, by the byte it begins at. The message is for the user."""
+    """A line that is not a record, by the byte it begins at. The message is for the user."""
 
     def __init__(self, path: Path, position: int, reason: str) -> None:
         super().__init__(path, position, reason)
@@ -95,7 +95,7 @@ def rows_of(piece: Piece) -> Iterator[tuple[int, Any, Sample]]:
     """``(position, row, sample)`` of every record of a piece.
 
     Raises:
-        BadRecordError: A line is no valid record.
+        BadRecordError: A line is not a valid record.
     """
     root, find = piece.path.parent, finder()
     for position, line in piece.lines():

@@ -34,7 +34,8 @@ def describe(name: str, count: int) -> Iterator[str]:
     else:
         names = {**CONVERTERS.names(), **GENERATORS.names()}
         raise ValueError(
-            f"'{name}' is no file and no dataset{suggest(name, names)}; 'mmr1-data list' names all"
+            f"'{name}' is neither a file nor a dataset{suggest(name, names)}; 'mmr1-data list' "
+            "names all"
         )
 
 

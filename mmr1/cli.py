@@ -61,7 +61,7 @@ Resume = Annotated[
 AcceptChanges = Annotated[
     bool,
     typer.Option(
-        "--accept-changes", help="With --resume: go on with data and plugins that have changed"
+        "--accept-changes", help="With --resume: continue with data and plugins that have changed"
     ),
 ]
 

@@ -1,6 +1,6 @@
 """What goes to the terminal: a text that cannot control it, and output whose failure ends nothing.
 
-A run outlasts many a terminal, pipe and log file. So its output may fail, and the run goes on.
+A run outlasts many a terminal, pipe and log file. So its output may fail, and the run continues.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Muting:
         """Warn if it is muted."""
         if self._error is not None:
             logger.warning(
-                "%s cannot be written to any more (%s); the run goes on without it",
+                "%s cannot be written to any more (%s); the run continues without it",
                 self._name,
                 self._error,
             )

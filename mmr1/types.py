@@ -168,7 +168,7 @@ class Sample:
 
     @property
     def shown(self) -> tuple[MediaRef, ...]:
-        """The media that are no part of a demonstration, in the order of their placeholders."""
+        """The media that are not part of a demonstration, in the order of their placeholders."""
         return media_of(self.messages[: self.demonstrated_from])
 
     @property
@@ -210,7 +210,7 @@ class ToolCall:
     """A tool that the policy called.
 
     Attributes:
-        name: Of the tool; empty where there is none of the name, or what was written is no call.
+        name: Of the tool; empty where there is none of the name, or what was written is not a call.
         arguments: As the policy wrote them.
         error: Why it failed, as the policy was told; None if it did not.
     """

@@ -76,7 +76,7 @@ def migrate_file(
     """Their configuration as ours. Without a ``project`` the content of the file tells it.
 
     Raises:
-        ValueError: The file cannot be read, or is no configuration of a project that is known.
+        ValueError: The file cannot be read, or is not a configuration of a project that is known.
     """
     try:
         given = read(path, overrides, sources_of(project), named=project is not None)

@@ -98,7 +98,7 @@ def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source], nam
     if kinds and keys.keys() & set(sources[-1].renamed):
         raise ValueError(f"several trainers have these keys; add --from {', or '.join(kinds)}")
     raise ValueError(
-        f"these are no keys of {_titles(sources)}; docs/migration.md has the tables of their keys"
+        f"these are not keys of {_titles(sources)}; docs/migration.md has the tables of their keys"
     )
 
 
@@ -366,7 +366,7 @@ def _overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         elif equals:
             changes.append((key.lstrip("+"), scalar(text)))
         elif argument.strip():
-            raise ValueError(f"'{argument}' is no override; write it as key=value")
+            raise ValueError(f"'{argument}' is not an override; write it as key=value")
     return changes
 
 
@@ -399,7 +399,7 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def scalar(text: str) -> Any:
-    """The value of a text, as YAML has it; ``1e-6`` is a number, and what is no YAML stays text."""
+    """A text's value in YAML; ``1e-6`` is a number, and what is not YAML stays text."""
     if text == "-":
         return text  # which YAML takes for a list of nothing
     try:

@@ -211,7 +211,7 @@ UNNEEDED = {
     "enable_jit_checkpoint": "SIGTERM always saves the step",
     "hub_always_push": "mmr1 export --push-to-hub uploads a checkpoint",
     "hub_revision": "mmr1 export --push-to-hub uploads a checkpoint",
-    "ignore_data_skip": "a resumed run goes on with the next samples",
+    "ignore_data_skip": "a resumed run continues with the next samples",
     "restore_callback_states_from_checkpoint": "there are no callbacks",
     "label_names": "the format of the rows tells what they are",
     "length_column_name": "the data are always shuffled, by seed",

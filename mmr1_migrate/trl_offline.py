@@ -92,7 +92,7 @@ def _sft(flat: Tree, migration: Migration) -> None:
     if "dataset_name" in flat:
         migration.notes.append(
             "completion_only_loss: the loss is of the answers only; TRL's is of the whole text "
-            "where the rows are no prompts with answers"
+            "where the rows are not prompts with answers"
         )
 
 

@@ -165,7 +165,7 @@ def test_missing_image(refusal, folder):
 
 
 def test_undecodable_image(refusal, folder):
-    (folder / "images/a.png").write_bytes(b"this is no image")
+    (folder / "images/a.png").write_bytes(b"this is not an image")
     assert "images/a.png" in refusal()
 
 

@@ -11,7 +11,7 @@ from mmr1 import progress
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that tests move; ``wait`` returns at once and lets the test's script go on."""
+    """A clock that tests move; ``wait`` returns at once and lets the test's script continue."""
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr(progress, "_longest", {})

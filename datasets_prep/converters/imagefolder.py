@@ -19,7 +19,7 @@ LISTED = 26
 def _rows(folder: Path) -> Iterator[Located]:
     """A row per picture, by class and by name."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; name the one that holds a folder per class")
+        raise ValueError(f"{folder} is not a folder; name the one that holds a folder per class")
     if described := sorted(folder.glob("**/metadata.*")):
         raise ValueError(f"{described[0]} describes the pictures; mmr1 reads such a folder itself")
     classes = [path for path in _inside(folder) if path.is_dir()]
@@ -41,7 +41,7 @@ def _row(file: Path, folder: Path, names: list[str]) -> Row | ValueError:
     if file.parent == folder:
         return ValueError("it lies in no folder of a class")
     if file.suffix[1:].lower() not in IMAGE_SUFFIXES:
-        return ValueError(f"'{file.suffix}' is no picture's suffix")
+        return ValueError(f"'{file.suffix}' is not a picture's suffix")
     return {"image": str(file.relative_to(folder)), "label": file.parent.name, "classes": names}
 
 

@@ -62,7 +62,7 @@ def _convert_prm800k(row: Row, place: Place) -> Iterator[Sample]:
 
 
 def _on_the_path(step: dict[str, Any]) -> tuple[dict[str, Any] | None, bool]:
-    """The completion that stands for the step, and whether the path goes on after it."""
+    """The completion that stands for the step, and whether the path continues after it."""
     if step.get("human_completion"):
         return {"text": step["human_completion"]["text"], "rating": 1}, True
     completions, chosen = step["completions"] or [], step["chosen_completion"]

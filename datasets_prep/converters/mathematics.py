@@ -22,7 +22,7 @@ def _convert_geometry3k(row: Row, place: Place) -> Iterator[Sample]:
     """The question in LaTeX and the value behind the letter of the answer."""
     choices, letter = row["compact_choices"], str(row["answer"]).strip()
     if letter not in LETTERS[: len(choices)] or not letter:
-        raise ValueError(f"the answer '{letter}' is no letter of the {len(choices)} choices")
+        raise ValueError(f"the answer '{letter}' is not a letter of the {len(choices)} choices")
     value = choices[LETTERS.index(letter)]
     yield assemble(
         {k: row[k] for k in ("id", "data_type", "precise_value") if k in row},

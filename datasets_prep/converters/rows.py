@@ -75,7 +75,7 @@ def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sam
     if "answer" in columns and answer is None:
         raise ValueError(f"the answer (column '{columns['answer']}') is empty")
     if reward_of_task(task) == "iou" and (boxes := read_gold(answer)) is None:
-        raise ValueError(f"the answer {str(answer)[:60]!r} is no box [x1, y1, x2, y2]")
+        raise ValueError(f"the answer {str(answer)[:60]!r} is not a box [x1, y1, x2, y2]")
     if task is None and answer is not None:
         answer, task = answer_and_task(answer)
     kinds = [kind for kind in ("image", "video") if kind in columns]

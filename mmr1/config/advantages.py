@@ -40,8 +40,8 @@ class CriticConfig(Section):
     )
     bootstrap_truncated: bool = Field(
         False,
-        description="A completion that the limit cut off goes on with the critic's value; else its "
-        "return ends with it",
+        description="A completion that the limit cut off continues with the critic's value; else "
+        "its return ends with it",
     )
     warmup_steps: Count = Field(
         0, description="First steps, in which the critic is updated and the policy is not"

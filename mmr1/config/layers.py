@@ -82,7 +82,7 @@ def own_values(values: Mapping[str, Any], shape: Shape) -> Tree:
 
 
 def _plain(low: Any, high: Any) -> Any:
-    """Mappings that are no sections, such as ``options``, merge key by key."""
+    """Mappings that are not sections, such as ``options``, merge key by key."""
     if not (isinstance(low, Mapping) and isinstance(high, Mapping)):
         return high
     return {**low, **{key: _plain(low.get(key), value) for key, value in high.items()}}

@@ -2,7 +2,7 @@
 
 What the configuration takes from the environment is written as that reference, whatever its key is
 called. Not so a path that is there, and what only allows certain values, as numbers and choices do:
-these are no credentials, and a run that is resumed compares them.
+these are not credentials, and a run that is resumed compares them.
 
 A value given in clear is a credential by its key (``headers``, ``token``, ``api_key``,
 ``password``, ``secret``, ``authorization``, and names that end in them), or by ``user:password@``

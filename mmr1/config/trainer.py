@@ -183,7 +183,7 @@ class RayConfig(Section):
     )
     max_restarts: Count = Field(
         0,
-        description="How often a training run that loses a rank goes on by itself from its last "
+        description="How often a training run that loses a rank continues by itself from its last "
         "checkpoint, on what is left of the cluster",
     )
 

@@ -28,7 +28,7 @@ class Quarantine:
         self._places[dataset] = place_of
 
     def named(self, dataset: str, name: str) -> str:
-        """A sample by file, line and id; or what is no sample's id as it is."""
+        """A sample by file, line and id; or what is not a sample's id as it is."""
         place = self._places[dataset](name) if dataset in self._places else None
         return name if place is None else f"{place} ('{name}')"
 
@@ -40,7 +40,7 @@ class Quarantine:
         """
         if self.max_fraction == 0:
             raise ValueError(
-                f"{self.named(dataset, where)}: {reason} (to go on without such rows set "
+                f"{self.named(dataset, where)}: {reason} (to continue without such rows set "
                 "data.max_bad_fraction)"
             )
         entry = {"row": where, "reason": reason}

@@ -70,7 +70,7 @@ def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
 
 
 def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
-    """A row as a sample. Raises ValueError for a row that is no valid record.
+    """A row as a sample. Raises ValueError for a row that is not a valid record.
 
     Args:
         row: The record.
@@ -217,7 +217,7 @@ def _finite(text: str) -> float:
 
 
 STRICT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
-"""NaN and infinities are no JSON."""
+"""NaN and infinities are not JSON."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -256,7 +256,8 @@ def refuse_lone_surrogates(value: Any, key: str = "") -> None:
         except UnicodeEncodeError as error:
             half = ascii(value[error.start])[1:-1]
             raise ValueError(
-                f"'{key}' holds {half}, half of a surrogate pair, which is no character; remove it"
+                f"'{key}' holds {half}, half of a surrogate pair, which is not a character; remove "
+                "it"
             ) from None
     elif isinstance(value, Mapping):
         for name, inner in value.items():

@@ -38,9 +38,9 @@ def call_of(value: Any) -> ToolCall:
         try:
             arguments = _json(arguments)
         except (ValueError, RecursionError) as error:
-            return ToolCall(name, error=f"the arguments are no valid JSON: {error}")
+            return ToolCall(name, error=f"the arguments are not valid JSON: {error}")
     if not isinstance(arguments, Mapping):
-        return ToolCall(name, error="the arguments are no JSON object")
+        return ToolCall(name, error="the arguments are not a JSON object")
     if _is_deep(arguments):
         return ToolCall(name, error="the arguments are nested too deep")
     return ToolCall(name, dict(arguments))
@@ -52,7 +52,7 @@ def _call(body: str, end: str) -> ToolCall:
     try:
         value = _json(body)
     except (ValueError, RecursionError) as error:
-        return ToolCall("", error=f"a call that is no valid JSON: {error}")
+        return ToolCall("", error=f"a call that is not valid JSON: {error}")
     return call_of(value)
 
 
@@ -62,7 +62,7 @@ def _json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _finite(text: str) -> float:

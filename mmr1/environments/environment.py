@@ -85,7 +85,7 @@ class Episode(Protocol):
     """One conversation. Its calls wait for processes; they come from threads, one at a time."""
 
     def begin(self, prompt: str) -> Opening:
-        """Before the first turn; ``prompt`` is the text that it goes on from."""
+        """Before the first turn; ``prompt`` is the text that it continues from."""
         ...
 
     def step(self, action: Action) -> Answer: ...

@@ -43,7 +43,7 @@ class Picture:
         """A box of the policy as ``xyxy`` in the picture's own pixels, inside it.
 
         Raises:
-            ValueError: It is no box, or leaves the picture.
+            ValueError: It is not a box, or leaves the picture.
         """
         if not isinstance(numbers, list | tuple) or len(numbers) != 4:
             raise ValueError(f"{numbers!r} is not a box [x1, y1, x2, y2]")
@@ -76,7 +76,7 @@ def _frames(container: Any, seconds: Sequence[float]) -> Iterator[Image.Image]:
     """Each time's frame: the last one that began by then."""
     last, remaining = None, list(seconds)
     if remaining and not (math.isfinite(remaining[0]) and remaining[0] >= 0):
-        raise ValueError(f"{remaining[0]!r} is no time in the video")
+        raise ValueError(f"{remaining[0]!r} is not a time in the video")
     stream = container.streams.video[0]
     start, end = None, 0.0
     for frame in container.decode(stream):
@@ -156,7 +156,7 @@ def _part(value: Any, max_pixels: int) -> dict[str, str]:
         return {"text": json.dumps(value)}
     except (TypeError, ValueError, RecursionError):
         raise ValueError(
-            f"it returned a {type(value).__name__}, which is no text, picture or JSON value"
+            f"it returned a {type(value).__name__}, which is not text, picture or JSON value"
         ) from None
 
 

@@ -47,7 +47,7 @@ def rotate(image: Picture, degrees: float) -> Image.Image:
         degrees: How far, in degrees.
     """
     if not math.isfinite(degrees):
-        raise ValueError(f"{degrees} is no angle")
+        raise ValueError(f"{degrees} is not an angle")
     return image.image.rotate(-degrees, expand=True, resample=Image.Resampling.BICUBIC)
 
 
@@ -141,7 +141,7 @@ def _value(node: ast.expr) -> Any:
             return _bounded(_OPERATORS[type(op)](a, b))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             return _bounded(_FUNCTIONS[name](*map(_value, arguments)))
-    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 
 def _bounded(number: Any) -> Any:
@@ -150,5 +150,5 @@ def _bounded(number: Any) -> Any:
     else:
         usual = isinstance(number, float) and math.isfinite(number)
     if not usual:
-        raise ValueError("the result is no number of a usual size")
+        raise ValueError("the result is not a number of a usual size")
     return number

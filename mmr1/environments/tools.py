@@ -253,7 +253,7 @@ def _reward(answer: Mapping[str, Any]) -> float | None:
     if reward is None:
         return None
     if type(reward) not in (int, float) or not math.isfinite(reward):
-        raise ValueError("it gave a reward that is no number")
+        raise ValueError("it gave a reward that is not a number")
     return float(reward)
 
 
@@ -282,10 +282,10 @@ def read_parts(value: Any, config: EnvironmentConfig) -> tuple[ContentPart, ...]
     Of more pictures than a conversation may have, one too many is read: that ends it.
 
     Raises:
-        ValueError: It is no list of texts and pictures within the limits.
+        ValueError: It is not a list of texts and pictures within the limits.
     """
     if not isinstance(value, list) or len(value) > MAX_PARTS:
-        raise ValueError("it returned what is no answer")
+        raise ValueError("it returned what is not an answer")
     parts: list[ContentPart] = []
     characters = config.max_characters + _CUT_NOTE
     pictures = config.max_images + 1
@@ -308,7 +308,7 @@ def _picture(part: Any, config: EnvironmentConfig) -> MediaRef:
     except binascii.Error as error:
         raise ValueError(f"it returned a picture that is none: {error}") from None
     if not data.startswith(_PNG):
-        raise ValueError("it returned a picture that is no PNG")
+        raise ValueError("it returned a picture that is not a PNG")
     ref = MediaRef("image", data=data)
     width, height = image_size(ref)
     if width * height > config.max_pixels:

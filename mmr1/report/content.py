@@ -158,7 +158,7 @@ class BoxReader:
         return int(self.options.get("image", 0))
 
     def gold(self, row: Mapping[str, Any]) -> list[Box]:
-        """The gold boxes; none where the answer is no list of boxes."""
+        """The gold boxes; none where the answer is not a list of boxes."""
         try:
             return gold_boxes(row.get("answer"))
         except BadGoldError:

@@ -1,7 +1,7 @@
 """Findings: what a run's metrics and completions say is wrong, with the steps and the remedy.
 
 The thresholds are those of docs/faults.md. A metric is judged by its centred mean, so that a single
-odd step is no finding.
+odd step is not a finding.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def serve_report(folders: Sequence[Path], port: int) -> None:
     runs = _open(folders)
     with listen("127.0.0.1", port) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        console.print(f"{address} shows the run as it goes on; Ctrl-C ends this")
+        console.print(f"{address} shows the run as it continues; Ctrl-C ends this")
         try:
             http_server(live_app(runs)).run(sockets=[listener])
         except KeyboardInterrupt:

@@ -56,8 +56,8 @@ def create_app(
     reward; ``status`` and ``error`` say why; ``extra_logs`` holds the
     components.
 
-    A request that is too long is answered by 413. One that is no JSON, nests deeper than 32
-    levels, holds a number that is not finite or is no query is answered by 422.
+    A request that is too long is answered by 413. One that is not JSON, nests deeper than 32
+    levels, holds a number that is not finite or is not a query is answered by 422.
 
     Args:
         composite_reward: What scores the queries.

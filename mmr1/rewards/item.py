@@ -220,7 +220,7 @@ def _checked(reward: Reward) -> Reward:
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int | float):
-            return invalid(Status.ERROR, f"returned a Reward whose {name} is no number")
+            return invalid(Status.ERROR, f"returned a Reward whose {name} is not a number")
         if not math.isfinite(number):
             return invalid(Status.ERROR, f"returned a Reward whose {name} is {number}, not finite")
     return reward

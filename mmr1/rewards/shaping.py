@@ -315,7 +315,7 @@ def steps_gold(key_steps: Any) -> None:
 
 def _checked(key_steps: Any) -> Sequence[KeyStep]:
     if isinstance(key_steps, str) or not isinstance(key_steps, Sequence) or not key_steps:
-        raise BadGoldError(f"key_steps {key_steps!r:.60} is no list of steps")
+        raise BadGoldError(f"key_steps {key_steps!r:.60} is not a list of steps")
     if not all(way.strip() for step in key_steps for way in _written(step)):
         raise BadGoldError("one of the key_steps is empty")
     return key_steps

@@ -29,7 +29,7 @@ def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
         overrides: Keys of ``RewardsConfig`` that win over the file's; None changes nothing.
 
     Raises:
-        ValueError: The file cannot be read, or is no rewards section.
+        ValueError: The file cannot be read, or is not a rewards section.
     """
     section = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_function(spec)
     section.update({k: v for k, v in overrides.items() if v is not None})

@@ -189,7 +189,7 @@ class VllmEngine:
             with mapped_weights(weights, self._dtype) as mapped:
                 self._llm.collective_rpc(_reload_mapped, args=(mapped, self._vision_frozen))
         else:
-            # On the CPU the model may go on using what it is given, and that is written into again.
+            # On the CPU the model may keep using what it is given, and that is written into again.
             named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
             self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
         self._drop_stale(version)

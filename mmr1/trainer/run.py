@@ -152,7 +152,7 @@ class Run:
 
         Raises:
             StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved. Also where it
-                was the last: the caller would go on to the evaluation.
+                was the last: the caller would continue to the evaluation.
             CheckpointError: A checkpoint could not be written.
             DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
             RecordError: What a step gave could not be written for another reason.

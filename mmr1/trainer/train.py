@@ -284,8 +284,8 @@ def check_agreement(
 ) -> None:
     """Check that engine and trainer agree, before a run begins.
 
-    Once more when colocated engines have slept and woken up: with damaged weights they would go on
-    without an error.
+    Once more when colocated engines have slept and woken up: with damaged weights they would
+    continue without an error.
     """
     for _ in range(2 if config.rollout.colocated else 1):
         say(parity_summary(config, inputs, engine, policy))

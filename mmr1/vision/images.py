@@ -284,7 +284,7 @@ class WebpHead:
 
 
 def webp_head(head: bytes) -> WebpHead | None:
-    """Read the head of a file (RFC 9649), or None when it is no WebP image.
+    """Read the head of a file (RFC 9649), or None when it is not a WebP image.
 
     >>> webp_head(b"RIFF....WEBPVP8X....\\x08...\\x0f\\x00\\x00\\x1f\\x00\\x00")
     WebpHead(size=(16, 32), may_be_turned=True)

@@ -257,7 +257,7 @@ class MediaCache:
                 return self._keep(digest, self._prepare_here(media))
             pending = pending or self._submit(media, digest)
         try:
-            prepared = pending.result()  # not under the lock: others go on meanwhile
+            prepared = pending.result()  # not under the lock: others continue meanwhile
         except BaseException:
             with self._lock:
                 self._pending.pop(digest, None)

@@ -279,7 +279,7 @@ def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def _check_end(path: str) -> None:
-    """Check that a file goes on for as long as its header says.
+    """Check that a file lasts as long as its header says.
 
     Matroska and WebM state no number of frames, and what is left of a cut file decodes.
 

@@ -44,7 +44,7 @@ def main() -> None:
             migrated += 1
             if any(wanted in name for wanted in options.names):
                 kept[f"{name} {given.source.kind}".strip()] = _nested(given.keys)
-        elif re.match("no command|these are no keys|several trainers", problem):
+        elif re.match("no command|these are not keys|several trainers", problem):
             others += 1
         else:
             refused += 1

@@ -164,7 +164,8 @@ def test_positions_that_are_none(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         row = {"q": "Which?", "o": ["ant", "bee"], "gold": value}
-        with pytest.raises(ValueError, match="is no position of one of 2 options, counted from 0"):
+        message = "is not a position of one of 2 options, counted from 0"
+        with pytest.raises(ValueError, match=message):
             converted(folder, row, "question=q,options=o,answer_index=gold")
 
 

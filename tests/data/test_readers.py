@@ -214,7 +214,7 @@ def test_a_missing_extension_is_told_without_the_hub(root: Path) -> None:
     (root / "rows.xlsx").write_text("")
     for spec, message in (
         (root / "train", r"no such file or folder; did you mean .*train\.jsonl\?"),
-        (root / "rows.xlsx", r"is no file of rows; known are \.jsonl, "),
+        (root / "rows.xlsx", r"is not a file of rows; known are \.jsonl, "),
         (f"{root / 'train.jsonl'}@val", "a file has no split 'val'"),
         (root / "nothing", "no such file or folder; check the path"),
     ):
@@ -248,7 +248,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(root: Path) -> None:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         server.shutdown(socket.SHUT_RDWR)
-    assert "'owner/rows' is no file, no folder and no dataset of the hub" in result.stdout
+    assert "'owner/rows' is neither a file nor a folder nor a dataset of the hub" in result.stdout
     assert "the hub cannot be reached" in result.stdout
     assert len(connections) == 1
 

@@ -223,7 +223,7 @@ samples = st.builds(
 )
 
 
-# A busy machine is no failure: no time limit on an example or on making it.
+# A busy machine is not a failure: no time limit on an example or on making it.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(samples)
 def test_any_sample_comes_back_as_it_was(sample: Sample) -> None:
@@ -246,7 +246,7 @@ def test_a_pickle_is_no_dataset_and_is_never_run(tmp_path):
     for place in places:
         place.write_bytes(pickle.dumps([Payload()]))
     for spec in (places[0], places[1], places[2].parent):
-        with pytest.raises(ValueError, match=r"is no file|not UTF-8"):
+        with pytest.raises(ValueError, match=r"is not a file|not UTF-8"):
             load_samples(str(spec), DataConfig())
     assert not (tmp_path / "ran").exists()
 

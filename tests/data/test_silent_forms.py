@@ -86,7 +86,7 @@ def test_golds_and_options_are_checked_against_each_other(root: Path) -> None:
         ("A", ["B", "A", "C"], r"the answer 'A' is a letter and also the text of option B"),
         ("A", ["A. x", "A. y"], "two options have one letter"),
         ("A", ["x"] * 27, "27 options are more than there are letters"),
-        ("A", "x or y", "the options are no list"),
+        ("A", "x or y", "the options are not a list"),
     ):
         row = {**SHUFFLED, "options": options, "solution": f"<answer>{solution}</answer>"}
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""JSON is read and written as ``json`` does it, to the last digit; what is no JSON is refused."""
+"""JSON is read and written as ``json`` does it, to the last digit; what is not JSON is refused."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_question_and_answer(root: Path, answer: Any, expected: tuple[Any, str])
     sample = read(row, root)
     assert (sample.answer, sample.task) == expected
     assert written(sample) == ["user: [a.png]What?"]
-    with pytest.raises(ValueError, match="is no single text or number"):
+    with pytest.raises(ValueError, match="is not a single text or number"):
         read({**row, "answer": ["a", "b"]}, root)
 
 

@@ -52,7 +52,7 @@ def test_list_and_show_name_every_dataset(folder: Path) -> None:
     assert "may not be used as training data" in facts
     assert '"id": "s0"' in run("show", folder / "records.jsonl")
     assert '"path": "images/0.png"' in run("show", folder / "records.jsonl")
-    with pytest.raises(ValueError, match="is no file and no dataset"):
+    with pytest.raises(ValueError, match="is neither a file nor a dataset"):
         run("show", "mathvesta")
 
 

@@ -136,7 +136,7 @@ def test_killed_five_times_at_random_and_byte_identical(tmp_path: Path) -> None:
         run.wait()
         progress.append(len(list(outcome_files.glob("0*.json"))))
         assert not (tmp_path / "disturbed/manifest.json").exists()
-    assert progress == sorted(progress), "a later run goes on where an earlier one stopped"
+    assert progress == sorted(progress), "a later run continues where an earlier one stopped"
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert everything(tmp_path / "disturbed") == everything(tmp_path / "undisturbed")
 
@@ -159,7 +159,7 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="an unfinished conversion of something else"):
         convert("easyr1", source, tmp_path / "half", workers=1)
     (tmp_path / "notes.txt").write_text("no rows")
-    with pytest.raises(ValueError, match=r"notes.txt: is no file of rows; .*\.tar$"):
+    with pytest.raises(ValueError, match=r"notes.txt: is not a file of rows; .*\.tar$"):
         convert("easyr1", tmp_path / "notes.txt", tmp_path / "again", workers=1)
     convert("easyr1", source, tmp_path / "again", workers=1)
     with pytest.raises(ValueError, match=r"unknown dataset .* \(did you mean 'easyr1'"):

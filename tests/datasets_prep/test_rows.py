@@ -84,7 +84,7 @@ def test_rows_that_lack_a_column(root: Path) -> None:
     for row, message in (
         ({"q": "?", "b": "1"}, r"no column 'a' for the answer.*the row has q, b"),
         ({"q": "?", "a": None}, r"the answer \(column 'a'\) is empty"),
-        ({"q": "?", "a": ["1", "2"]}, "is no single text or number"),
+        ({"q": "?", "a": ["1", "2"]}, "is not a single text or number"),
         ({"q": "", "a": "1"}, "no question"),
     ):
         with pytest.raises(ValueError, match=message):

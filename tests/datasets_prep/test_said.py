@@ -149,7 +149,7 @@ def test_tables_of_spreadsheets(
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("rows.xlsx", b"PK\x03\x04", r"is no file of rows.*save it as CSV"),
+        ("rows.xlsx", b"PK\x03\x04", r"is not a file of rows.*save it as CSV"),
         ("rows.jsonl", '{"a": 1}\n'.encode("utf-16"), r"rows.jsonl:1: not UTF-8 .*iconv -f UTF-16"),
         ("rows.json", '[{"a": "ä"}]'.encode("cp1252"), r"rows.json: not UTF-8 .*iconv"),
     ],

@@ -150,7 +150,7 @@ def test_work_on_pieces_is_work_on_the_file(records: Path, tmp_path: Path) -> No
 
 
 def test_split_writes_all_files_or_none(records: Path, tmp_path: Path) -> None:
-    """It wrote train.jsonl first, and then refused to go on because of it."""
+    """It wrote train.jsonl first, and then refused to continue because of it."""
     text = records.read_text()
     records.write_text(text + "{broken\n")
     for output in (tmp_path / "new", tmp_path):

@@ -258,7 +258,7 @@ def test_a_yaml_of_verl_that_cannot_be_used_is_told(tmp_path, text, message):
         ("class E:\n    def reset(self, sample): ...", "it has no method step; known are:"),
         ("class E:\n    def reset(self, a): ...\n    def step(self, a, b): ...", "of no form"),
         ("E = {'a': int}", "it is a dictionary of environments; name one of them"),
-        ("def E(x): ...", "it is no class, and cannot be called with no arguments"),
+        ("def E(x): ...", "it is not a class, and cannot be called with no arguments"),
         ("class E:\n    def reset(self, **columns): ...", "it has no public method besides reset"),
     ],
 )

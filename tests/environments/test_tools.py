@@ -351,14 +351,14 @@ def test_a_tool_of_ones_own(environment):
         ("die", {}, "its process ended"),
         ("connect", {"port": 22}, "[Errno"),
         ("write", {"path": "/tmp/x"}, "PermissionError"),
-        ("odd", {"kind": "object"}, "which is no text, picture or JSON value"),
+        ("odd", {"kind": "object"}, "which is not text, picture or JSON value"),
     ],
 )
 def test_a_failure_is_what_the_policy_reads(environment, name, arguments, message):
     (part,), error = one(environment, name, **arguments)
     assert message in error
     assert part.text == f"Error: {error}"
-    assert one(environment, "lookup", name="a")[1] is None  # the others go on
+    assert one(environment, "lookup", name="a")[1] is None  # the others continue
 
 
 def test_what_comes_back_is_limited(environment):
@@ -416,7 +416,7 @@ def nested(levels):
         ("<tool_call>[1]</tool_call>", ['a call is {"name"']),
         ('<tool_call>{"name": "a", "arguments": [1]}</tool_call>', ["no JSON object"]),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", ["no valid JSON"]),
-        ('<tool_call>{"name": "a", "arguments": {"b": NaN}}</tool_call>', ["NaN is no number"]),
+        ('<tool_call>{"name": "a", "arguments": {"b": NaN}}</tool_call>', ["NaN is not a number"]),
         ('<tool_call>{"name": "a", "arguments": {"b": 1e999}}</tool_call>', ["1e999 is too large"]),
         (nested(32), [None]),
         (nested(33), ["nested too deep"]),

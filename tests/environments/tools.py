@@ -100,7 +100,7 @@ def huge(width: int, height: int) -> Image.Image:
 
 
 def odd(kind: str) -> object:
-    """Return what is no answer.
+    """Return what is not an answer.
 
     Args:
         kind: Of what.

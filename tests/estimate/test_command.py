@@ -11,7 +11,7 @@ import pytest
         ("null", "data.train is not set"),
         ("not/yet.jsonl", "not/yet.jsonl: no such file"),
         ("{/not/yet: 1}", "/not/yet: no such file or folder"),
-        ("nobody/has-this@train", "'nobody/has-this' is no file, no folder and no dataset"),
+        ("nobody/has-this@train", "'nobody/has-this' is neither a file nor a folder nor a dataset"),
     ],
 )
 def test_without_the_data_it_says_what_it_assumes(

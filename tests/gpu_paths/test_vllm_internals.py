@@ -163,7 +163,7 @@ def test_what_a_sleeping_engine_has_of_its_memory():
 
 
 def test_where_the_second_runner_keeps_what_level_2_forgets():
-    """``blank_scratch`` finds its tensors there. They lie among the weights, and are no buffers."""
+    """``blank_scratch`` finds its tensors there. They lie among the weights and are not buffers."""
     assert "self.positions = torch.zeros(" in (VLLM / "v1/worker/gpu/mm/rope.py").read_text()
     encoder = (VLLM / "v1/worker/gpu/mm/encoder_runner.py").read_text()
     assert "self.inputs_embeds = torch.zeros(" in encoder

@@ -61,6 +61,6 @@ def test_an_update_reads_no_number_before_its_last_micro_batch(small, stand_in, 
     assert "packed_model.py" in str([f.filename for f in traceback.extract_tb(stopped.tb)])
     layers, tower = 2, 2
     micro_batches = sum(len(s.group.completions) for s in scored)
-    # Each completion goes on in its prompt: a single block a layer.
+    # Each completion continues in its prompt: a single block a layer.
     calls = micro_batches * (layers + tower)
     assert stand_in.kernels["_flash_attention_backward"] == calls

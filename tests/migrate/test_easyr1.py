@@ -369,7 +369,7 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
     assert "no keys of EasyR1" in message
     with pytest.raises(ValueError, match="'other' has no counterpart; it can be one of grpo, rloo"):
         migrated("algorithm.adv_estimator=other")
-    with pytest.raises(ValueError, match="'trainer' is no override"):
+    with pytest.raises(ValueError, match="'trainer' is not an override"):
         migrated("trainer")
 
 

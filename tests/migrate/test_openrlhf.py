@@ -326,7 +326,7 @@ def test_verls_supervised_training_is_not_taken_for_openrlhfs(tmp_path: Path):
         "data: {train_files: a.parquet, train_batch_size: 8}\nmodel: {partial_pretrain: m}\n"
         "optim: {lr: 1.0e-5}\ntrainer: {total_epochs: 2}\n"
     )
-    with pytest.raises(ValueError, match=r"these are no keys of EasyR1, verl, "):
+    with pytest.raises(ValueError, match=r"these are not keys of EasyR1, verl, "):
         migrate_file(tmp_path / "sft.yaml")
 
 

@@ -1,6 +1,6 @@
 """Conversations through an engine: tokens, masks, limits, and the trainer's log-probs.
 
-The policies know nothing, so what they say is no call: a parser calls a tool in every turn.
+The policies know nothing, so what they say is not a call: a parser calls a tool in every turn.
 """
 
 from __future__ import annotations

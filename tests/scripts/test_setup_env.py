@@ -1,4 +1,4 @@
-"""``scripts/setup_env.sh``: quick the second time, one clear message when it cannot go on."""
+"""``scripts/setup_env.sh``: quick the second time, one clear message when it cannot continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sound header before pixels that are not: the sample is left out, and the run goes on."""
+"""A sound header before pixels that are not: the sample is left out, and the run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was stopped or killed goes on to the numbers of the run that was not."""
+"""A run that was stopped or killed continues to the numbers of the run that was not."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
 @pytest.mark.parametrize(
     "changes",
     [
-        # Rounded at random: the random numbers have to go on as well.
+        # Rounded at random: the random numbers have to continue as well.
         {"optimizer.state_dtype": "bfloat16", "optimizer.offload": True},
         # Its features are kept; the resumed run makes them anew, in other company.
         {"model.freeze_vision_tower": True},

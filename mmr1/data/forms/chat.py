@@ -83,7 +83,7 @@ def read_chat(messages: Any) -> Chat:
     ``function_call`` (LLaMA-Factory) or ``tool_call`` (ms-swift), and ``tool_calls`` (OpenAI).
 
     Raises:
-        ValueError: A message has another role, or content that is no text, image or video; or a
+        ValueError: A message has another role, or content that is not text, image or video; or a
             call is none.
     """
     chat = Chat()
@@ -125,7 +125,7 @@ def _tagged(call: str) -> str:
     value = _json(call)
     calls = value if isinstance(value, list) else [value]
     if not calls or not all(isinstance(one, Mapping) for one in calls):
-        raise ValueError("a call of a tool that is no JSON object")
+        raise ValueError("a call of a tool that is not a JSON object")
     texts = map(_text_of, calls) if isinstance(value, list) else [call.strip()]
     return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
 
@@ -138,7 +138,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"a call of a tool that is no JSON: {error}") from None
+        raise ValueError(f"a call of a tool that is not JSON: {error}") from None
 
 
 def turns_of(messages: Any) -> Turns:
@@ -170,7 +170,7 @@ def _messages(messages: Any) -> list[Mapping[str, Any]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"the messages are a text that is not JSON: {error}") from None
     if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
-        raise ValueError("the messages are no list of {role, content}")
+        raise ValueError("the messages are not a list of {role, content}")
     return messages
 
 
@@ -322,5 +322,5 @@ def _read(column: Any) -> tuple[list[str], list[Sequence[float]], str]:
     if len(kinds) > 1 or not kinds <= set(_SPACES):
         raise ValueError(f"bbox_type {', '.join(sorted(kinds))}; known are {', '.join(_SPACES)}")
     if points := [box for box in boxes if len(box) != 4]:
-        raise ValueError(f"{list(points[0])} is no box of four numbers")
+        raise ValueError(f"{list(points[0])} is not a box of four numbers")
     return names, boxes, kinds.pop()

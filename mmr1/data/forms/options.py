@@ -105,7 +105,7 @@ class Options:
         number = int(position) if str(position).strip().isdigit() else -1
         if not 0 <= number < len(letters):
             raise ValueError(
-                f"{position!r} is no position of one of {len(letters)} options, counted from 0"
+                f"{position!r} is not a position of one of {len(letters)} options, counted from 0"
             )
         return letters[number]
 
@@ -140,7 +140,7 @@ def read_options(value: Any) -> Options | None:
     if _is_padding(value):
         return None
     if not isinstance(value, Sequence) or isinstance(value, bytes):
-        raise ValueError(f"the options are no list: {value!r:.60}")
+        raise ValueError(f"the options are not a list: {value!r:.60}")
     places = [place for place, option in enumerate(value) if not _is_padding(option)]
     texts = [str(value[place]).strip() for place in places]
     if not texts:
@@ -181,7 +181,7 @@ def _parsed(text: str) -> Any:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = _labelled_text(text)
     if not isinstance(value, list | tuple | dict):
-        raise ValueError(f"the options are no list: {text!r:.60}")
+        raise ValueError(f"the options are not a list: {text!r:.60}")
     return value
 
 
@@ -241,7 +241,7 @@ ALIASES = ("answer_choices", "candidates", "choice", "option", "mc_options", "mc
 # choice_a, optionA, "Option A", option1, a0, and bare letters
 _ONE = re.compile(r"(option|choice|opt|candidate|answer|ans|a)?[ _]?([A-Ja-j]|\d)")
 _LETTER = re.compile(r"(?:\$|\\boxed\{|\\text\{|\W)*([A-J])(?:\W)*")
-# A letter that stands alone and is no article: "A. cat", "(B)", "A or B", "points A, B"
+# A letter that stands alone and is not an article: "A. cat", "(B)", "A or B", "points A, B"
 _STANDING = re.compile(r"(?<![A-Za-z0-9'’])([A-J])(?![A-Za-z0-9'’])(?!(?<=A) (?!or\b|and\b)[a-z])")
 _LOWER = re.compile(r"\(([a-j])\)|(?:^|\n)\s*([a-j])[.)]")
 _RANGE = re.compile(r"(?<![A-Za-z])([A-J])\s*(?:[-–—~]|to)\s*([A-J])(?![A-Za-z])")

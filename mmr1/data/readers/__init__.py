@@ -116,7 +116,7 @@ def check_dataset(spec: str, key: str) -> None:
 
     Raises:
         NoSuchDatasetError: There is no such file or folder; names the key of the configuration.
-        ValueError: It is no file of rows.
+        ValueError: It is not a file of rows.
     """
     if kind_of(spec) is not None and not Path(spec).is_dir():
         if not Path(spec).is_file():
@@ -136,7 +136,8 @@ def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
         reason = (
             f"a file has no split '{split}'; name the file of that split"
             if kind_of(path) is not None
-            else f"is no file of rows; known are {', '.join(KINDS)}" + _SAVE_AS.get(path.suffix, "")
+            else f"is not a file of rows; known are {', '.join(KINDS)}"
+            + _SAVE_AS.get(path.suffix, "")
         )
         raise ValueError(f"{path}: {reason}{of_key}")
     meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)

@@ -79,7 +79,8 @@ def _from_hub(name: str, split: str) -> Any:
         unreachable = "" if reachable else "; the hub cannot be reached"
         kind = ValueError if here else NoSuchDatasetError
         raise kind(
-            f"'{name}' is no file, no folder and no dataset of the hub: {_line(error)}{unreachable}"
+            f"'{name}' is neither a file nor a folder nor a dataset of the hub: "
+            f"{_line(error)}{unreachable}"
         ) from error
 
 

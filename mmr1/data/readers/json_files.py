@@ -154,7 +154,7 @@ class _Window:
         file.seek(position)
 
     def next(self) -> str:
-        """The next character that is no space, which stays; empty at the end of the file."""
+        """The next character that is not a space, which stays; empty at the end of the file."""
         while True:
             self._skip(_SPACE.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text) or not self._read():

@@ -28,7 +28,7 @@ def tar_rows(path: Path) -> Iterator[Located]:
     ``videos`` without one.
 
     Raises:
-        ValueError: It is no tar file.
+        ValueError: It is not a tar file.
     """
     try:
         with tarfile.open(path, "r|*") as archive:

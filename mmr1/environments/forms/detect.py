@@ -106,7 +106,9 @@ def _made(factory: Any, options: Mapping[str, Any]) -> Any:
         return factory(**options)
     except TypeError as error:
         given = f"environment.options ({', '.join(options)})" if options else "no arguments"
-        raise ValueError(f"it is no class, and cannot be called with {given}: {error}") from error
+        raise ValueError(
+            f"it is not a class, and cannot be called with {given}: {error}"
+        ) from error
 
 
 def _fresh(spec: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,7 +46,7 @@ class TrlEpisode:
         """What is added to the last message of the user.
 
         Raises:
-            ValueError: ``reset`` returns what is no text.
+            ValueError: ``reset`` returns what is not text.
         """
         opening = settled(self._environment.reset(**_columns(sample)))
         if opening is not None and not isinstance(opening, str):

@@ -64,7 +64,7 @@ def load_tools(file: str) -> dict[str, Any]:
 
 
 def schema_of(tool: Any) -> dict[str, Any]:
-    """What the policy is told of a tool. Raises ValueError if it is no function's schema."""
+    """What the policy is told of a tool. Raises ValueError if it is not a function's schema."""
     schema = tool.get_openai_tool_schema()
     if hasattr(schema, "model_dump"):
         schema = schema.model_dump(exclude_unset=True, exclude_none=True)

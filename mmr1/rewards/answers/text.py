@@ -201,7 +201,7 @@ def _f1(common: int, predicted: int, expected: int) -> float:
 
 
 def text_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold is no text."""
+    """Raises BadGoldError when the gold is not text."""
     gold_strings(answer)
 
 
@@ -212,7 +212,7 @@ def gold_strings(answer: Any) -> tuple[str, ...]:
 
 def _gold_string(answer: Any) -> str:
     if not isinstance(answer, str | int | float):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is no text")
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not text")
     text = extract_answer(str(answer), "whole")
     if text is None:
         raise BadGoldError("the gold answer is empty")

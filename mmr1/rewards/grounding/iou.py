@@ -73,7 +73,7 @@ def iou_gold(answer: Any) -> None:
 
 
 def gold_boxes(answer: Any) -> list[Box]:
-    """The gold boxes. Raises BadGoldError when one is no box."""
+    """The gold boxes. Raises BadGoldError when one is not a box."""
     try:
         text = extract_answer(answer, "whole") if isinstance(answer, str) else None
         boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
@@ -81,7 +81,8 @@ def gold_boxes(answer: Any) -> list[Box]:
         boxes = None
     if boxes is None or not all(map(is_box, boxes)):
         raise BadGoldError(
-            f"the gold answer {answer!r:.60} is no list of boxes [x1, y1, x2, y2] with x1<x2, y1<y2"
+            f"the gold answer {answer!r:.60} is not a list of boxes [x1, y1, x2, y2] with "
+            "x1<x2, y1<y2"
         )
     return boxes
 
@@ -158,7 +159,7 @@ def boxes_of(value: Any) -> Iterator[Box]:
         else:
             for element in value:
                 if _is_number(element):
-                    raise ValueError("numbers that are no box")
+                    raise ValueError("numbers that are not a box")
                 yield from boxes_of(element)
     else:
         raise ValueError("neither a list nor an object")
@@ -181,7 +182,7 @@ def _finite(number: float) -> float:
 
 
 def iou_of(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes as continuous areas; 0 where one is no box.
+    """Intersection over union of two boxes as continuous areas; 0 where one is not a box.
 
     >>> iou_of((0, 0, 2, 2), (1, 1, 3, 3))
     0.14285714285714285

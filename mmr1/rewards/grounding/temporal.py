@@ -52,7 +52,7 @@ def tiou(
 
 
 def tiou_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold is no segment."""
+    """Raises BadGoldError when the gold is not a segment."""
     gold_segment(answer)
 
 
@@ -61,7 +61,9 @@ def gold_segment(answer: Any) -> tuple[float, float]:
     text = extract_answer(answer, "whole") if isinstance(answer, str) else _as_text(answer)
     segment = read_segment(text or "")
     if segment is None:
-        raise BadGoldError(f"the gold answer {answer!r:.60} is no segment [start, end] in seconds")
+        raise BadGoldError(
+            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds"
+        )
     return segment
 
 

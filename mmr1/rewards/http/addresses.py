@@ -39,7 +39,7 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"remote reward: an address is not readable: {error}") from None
     if not is_url(text) or not url.host:
         place = f"{url.scheme}://{url.host}" if url.scheme else text.rpartition("@")[2]
-        raise ValueError(f"remote reward: {place!r} is no http address")
+        raise ValueError(f"remote reward: {place!r} is not an http address")
     auth = (url.username, url.password) if url.userinfo else None
     bare = url.copy_with(userinfo=b"")
     return Address(bare, auth, str(bare.copy_with(query=None, fragment=None)))

@@ -159,7 +159,7 @@ class JsonPost:
             return Failure(Status.ERROR, f"{address.shown}: {told}")
 
     async def _refusal(self, response: httpx.Response) -> Failure | None:
-        """Why a response without a body read yet is no answer, or None."""
+        """Why a response without a body read yet is not an answer, or None."""
         code = response.status_code
         if response.has_redirect_location:
             host = httpx.URL(response.headers["Location"]).host or "another path"
@@ -204,7 +204,7 @@ def read_json(data: bytes, *, finite: bool = False) -> Any:
         finite: Refuse numbers that are not, such as NaN and 1e400.
 
     Raises:
-        ValueError: It is no JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more than
+        ValueError: It is not JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more than
             ``MAX_CONTAINERS`` lists and objects.
     """
     depth = containers = 0
@@ -222,7 +222,7 @@ def read_json(data: bytes, *, finite: bool = False) -> Any:
     try:
         return decoder.decode(data.decode())
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"it is not JSON: {error}") from error
 
 
 def _finite(text: str) -> float:

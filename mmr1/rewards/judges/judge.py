@@ -211,7 +211,7 @@ def _both_orders(own: str, other: str, item: int, opponent: int | None = None) -
 def _opponents(items: Sequence[RewardItem], count: int) -> list[tuple[int, int]]:
     """Pairs of completions of one prompt: each with the ``count`` after it, in a ring.
 
-    Equal completions are no pair.
+    Equal completions are not a pair.
     """
     groups: dict[int, list[int]] = defaultdict(list)
     for index, item in enumerate(items):

@@ -36,12 +36,12 @@ class Reply:
 
 
 def read_chat_completion(answer: Any) -> Reply:
-    """A server's JSON. Raises ValueError where it is no chat completion."""
+    """A server's JSON. Raises ValueError where it is not a chat completion."""
     try:
         choice = answer["choices"][0]
         text = choice["message"]["content"]
     except (KeyError, IndexError, TypeError):
-        raise ValueError("its JSON is no chat completion") from None
+        raise ValueError("its JSON is not a chat completion") from None
     if not isinstance(text, str):
         raise ValueError("its chat completion has no text")
     usage = answer.get("usage") or {}
@@ -125,7 +125,7 @@ class ReplyCache:
         except (sqlite3.Error, ValueError, TypeError) as error:
             self.close()
             told = f"the judge's cache {self._path} cannot be used any more: {error}"
-            tell_fault(logger, "judge/cache", f"{told}; the run goes on without it")
+            tell_fault(logger, "judge/cache", f"{told}; the run continues without it")
             return None
 
 

@@ -35,7 +35,7 @@ _LABELLED_CHOICE = re.compile(
 )
 _OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
 _SAID_OF_WORDS = re.compile(r"[<>=%≠¬]|\\(?:ne|le|ge|lnot|neg)(?![a-z])|^\W*-")
-# A run of letters that is no command, index, function, or name that is given a value.
+# A run of letters that is not a command, index, function, or name that is given a value.
 _WORDS = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])(?:if|no|up|is|to|by|at|of)(?![A-Za-z])")
 _NO_WORDS = re.compile(
     r"\\[A-Za-z]+|_\{[^{}]*\}|[A-Za-z]{2,}\s*(?==)|\{[A-Za-z]+\*?\}|(?<![A-Za-z])(?:arc|a)?(?:sin|cos|tan|"

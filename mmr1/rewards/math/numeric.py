@@ -52,8 +52,8 @@ def numeric(
 
     Thousands separators, fractions, scientific notation, words for numbers and a unit are read; 42
     is 42.0. Text with one number in it means that number, unless it says something about it, such
-    as "not 5" or "at least 5"; with several it scores 0. NaN and infinity are no numbers. Units are
-    compared when both sides have one and dropped when one has.
+    as "not 5" or "at least 5"; with several it scores 0. NaN and infinity are not numbers. Units
+    are compared when both sides have one and dropped when one has.
 
     Args:
         completion: The whole completion.
@@ -132,12 +132,12 @@ def regression(
 
 
 def number_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold answer is no finite number."""
+    """Raises BadGoldError when the gold answer is not a finite number."""
     gold_quantities(answer)
 
 
 def gold_quantities(answer: Any) -> list[Quantity]:
-    """The golds of which one is to be met. Raises BadGoldError when one is no number."""
+    """The golds of which one is to be met. Raises BadGoldError when one is not a number."""
     return [gold_quantity(gold) for gold in references(answer)]
 
 
@@ -145,12 +145,12 @@ def gold_quantity(answer: Any) -> Quantity:
     """The gold as an exact number. Raises BadGoldError when it is none."""
     answer = plain_value(answer)
     if isinstance(answer, bool) or not isinstance(answer, int | float | str):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is no number")
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not a number")
     if isinstance(answer, int):
         return Quantity(Fraction(answer))
     quantity = read_quantity(extract_answer(str(answer), "whole") or "")
     if quantity is None:
-        raise BadGoldError(f"the gold answer {answer!r:.60} is no finite number")
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not a finite number")
     return quantity
 
 

@@ -78,5 +78,5 @@ def is_qualified(text: str) -> bool:
 
 
 def qualifies(word: str) -> bool:
-    """Whether a word behind a number makes another number of it, and is no unit."""
+    """Whether a word behind a number makes another number of it, and is not a unit."""
     return _NO_UNIT.fullmatch(word) is not None

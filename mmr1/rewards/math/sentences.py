@@ -48,7 +48,7 @@ _JOINT = re.compile(
 )
 _ASIDE = re.compile(r"(?P<answer>.*[^\s(])\s*\((?P<aside>[^()]*)\)", re.DOTALL)
 _PLAIN_ASIDE = re.compile(r"[A-Za-z][A-Za-z'’\-]*(?:,? [A-Za-z0-9'’°\-]+){2,}\.?")
-# With one of these the explanation goes on to another answer.
+# With one of these the explanation continues to another answer.
 _CORRECTION = re.compile(
     r"\b(?:answers?|final(?:ly)?|wait|actually|but|however|instead|alternatively|correct(?:ion|ed)?|"
     r"rather|sorry|oops|hmm|mistaken?|should be|must be|could be|might be|may be|would be|"

@@ -66,7 +66,7 @@ _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
 @lru_cache(4096)
 def parse(text: str) -> Any:
-    """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
+    """A normalised answer as a sympy object. Raises ValueError when it is not mathematics."""
     if "{" in text[:2] and (rule := _RULE.fullmatch(text)):
         text = _REAL.sub("", rule[2])
     if _INEQUALITY.search(text):
@@ -88,7 +88,7 @@ def _condition(text: str) -> Any:
     value = parse(text)
     links = value.args if isinstance(value, And) else (value,)
     if not all(isinstance(link, Relational) for link in links):
-        raise ValueError(f"{text[:40]!r} is no inequality")
+        raise ValueError(f"{text[:40]!r} is not an inequality")
     return sympy.And(*links, evaluate=False)
 
 
@@ -165,7 +165,7 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
             answer's own sign is a hundredth.
 
     Raises:
-        BadGoldError: The gold is no mathematics that this grammar knows.
+        BadGoldError: The gold is not mathematics that this grammar knows.
     """
     gold_value = check_gold_value(gold)
     if _other_base(gold, prediction):
@@ -461,7 +461,7 @@ def _mixed_to_sum(match: re.Match[str]) -> str:
 
 
 def _separated(match: re.Match[str]) -> str:
-    """A row of numbers with commas; the arguments of a command (``\\frac 2 3``) are no row."""
+    """A row of numbers with commas; the arguments of a command (``\\frac 2 3``) are not a row."""
     row = match[0]
     return row if row.startswith("\\") or not _ROW.search(row) else ", ".join(row.split())
 
@@ -475,8 +475,8 @@ def _ratio(text: str) -> str:
 
 
 def _refuse_odd_names(value: Any) -> None:
-    """Names that are no variable's could be text on its way to a compiler."""
+    """Names that are not a variable's could be text on its way to a compiler."""
     nodes = value.free_symbols if hasattr(value, "free_symbols") else ()
     for symbol in nodes:
         if not _SYMBOL.fullmatch(str(symbol)):
-            raise ValueError(f"{str(symbol)[:40]!r} is no name of a variable")
+            raise ValueError(f"{str(symbol)[:40]!r} is not a name of a variable")

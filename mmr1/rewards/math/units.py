@@ -127,7 +127,7 @@ _LEADING = re.compile(
     rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"
     r"(?![\w^(])(?=(?P<next>\s+\w)?))"
 )
-# Letters that end an expression and are no unit unless they stand apart or are in \text{}.
+# Letters that end an expression and are not units unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
 _TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 

@@ -41,7 +41,7 @@ class Dialect:
         call: What one call takes: one item; or the items of one prompt, or all of them, and then it
             returns a value for each.
         arguments: Makes the positional and keyword arguments of a call from the items.
-        skips: A None among its values is no fault: the function is not for that row.
+        skips: A None among its values is not a fault: the function is not for that row.
     """
 
     name: str
@@ -60,7 +60,7 @@ def detect(
 
     Args:
         function: The user's function.
-        options: Keyword options of the configuration; parameters of these names are no columns.
+        options: Keyword options of the configuration; parameters of these names are not columns.
         conversational: Whether a TRL function gets messages rather than text. By default it does
             if its code uses the key ``"content"``.
         call: ``group`` or ``batch``, for a function that takes lists; None leaves its own way.

@@ -116,7 +116,7 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """The rows of a JSONL file, each with its ``file:line``.
 
     Raises:
-        ValueError: The file is missing or a line is no JSON object.
+        ValueError: The file is missing or a line is not a JSON object.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")

@@ -58,8 +58,8 @@ def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any]
         call: As the configuration says.
 
     Raises:
-        ValueError: It cannot be imported, is no function, has the signature of no dialect or does
-            not take an option.
+        ValueError: It cannot be imported, is not a function, has the signature of no dialect or
+            does not take an option.
     """
     try:
         loaded = REWARDS.load(spec)

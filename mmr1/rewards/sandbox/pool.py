@@ -343,7 +343,7 @@ class Pool:
         """The answer to what is in flight, or None while it is on its way.
 
         Raises:
-            _WorkerError: The process ended, or sent what is no answer to this.
+            _WorkerError: The process ended, or sent what is not an answer to this.
         """
         assert worker.number is not None
         try:

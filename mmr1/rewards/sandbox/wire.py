@@ -112,7 +112,7 @@ def read_rewards(rows: Any, expected: int) -> list[Reward]:
         ValueError: They are anything else.
     """
     if not isinstance(rows, list):
-        raise ValueError("a result that is no list")
+        raise ValueError("a result that is not a list")
     rewards = [_reward(row) for row in rows]
     if len(rewards) != expected and not (len(rewards) == 1 and not rewards[0].valid):
         raise ValueError(f"{len(rewards)} rewards for {expected}")
@@ -121,10 +121,10 @@ def read_rewards(rows: Any, expected: int) -> list[Reward]:
 
 def _reward(row: Any) -> Reward:
     if not isinstance(row, list) or len(row) != 4 or not isinstance(row[3], dict):
-        raise ValueError("a row that is no reward")
+        raise ValueError("a row that is not a reward")
     value, status, error, components = row
     if error is not None and not isinstance(error, str):
-        raise ValueError("an error that is no text")
+        raise ValueError("an error that is not text")
     number, checked = _number(value), Status(status)
     if (number is not None) != checked.valid:
         raise ValueError(f"a reward of {number} with the status {checked}")
@@ -136,7 +136,7 @@ def _number(value: Any) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float):
-        raise ValueError("a value that is no number")
+        raise ValueError("a value that is not a number")
     try:
         number = float(value)
     except OverflowError as error:
@@ -147,7 +147,7 @@ def _number(value: Any) -> float | None:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name}, which is no number")
+    raise ValueError(f"{name}, which is not a number")
 
 
 def describe(code: int | None) -> str:

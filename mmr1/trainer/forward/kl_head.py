@@ -40,7 +40,7 @@ def token_kl(
 
     Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
     respect to the policy's hidden states and weight; the reference is a constant. Where models of
-    two sizes pad one vocabulary to two lengths, the shorter one counts: the rest are no tokens.
+    two sizes pad one vocabulary to two lengths, the shorter one counts: the rest are not tokens.
     """
     vocabulary = min(len(policy.weight), len(reference.weight))
     device = policy.hidden.device

@@ -1,7 +1,7 @@
 """Groups as one packed sequence: every prompt, every image and every completion once.
 
 ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``, see ``attention.py``. A group with a
-single completion has nothing to share: its completion goes on in its prefix.
+single completion has nothing to share: its completion continues in its prefix.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _layout(segments: Sequence[_GroupSegments], device: torch.device) -> Attenti
 
 
 def _positions(segments: Sequence[_GroupSegments]) -> torch.Tensor:
-    """``[1 + rows, T]``. Every suffix goes on where its prompt ended, as if there were no other."""
+    """``[1 + rows, T]``. Every suffix continues where its prompt ended, as if it were alone."""
     rows = len(segments[0].group.prompt_positions)
     parts = []
     starts, lengths = [], []  # of each suffix; a start is (place in the sequence, position)

@@ -23,8 +23,8 @@ class Observed:
 
     Attributes:
         sampled: ``[R]`` bool, True at the policy's own tokens.
-        positions: ``[rows, R]`` int64; after a picture they go on where its own ended, and a fork
-            begins where the prompt ended.
+        positions: ``[rows, R]`` int64; after a picture they continue where its own ended, and a
+            fork begins where the prompt ended.
         media: What the environment showed, in placeholder order.
         sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
         arguments: What the model's own forward takes for these tokens beside the ids; empty where

@@ -84,7 +84,7 @@ def _home(layer: Any) -> str:
 def _rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     from liger_kernel.transformers.functional import liger_rms_norm
 
-    # Not in place: the gradient that comes in may go on along the residual too.
+    # Not in place: the gradient that comes in may continue along the residual too.
     normed: torch.Tensor = liger_rms_norm(
         hidden_states, self.weight, self.variance_epsilon, in_place=False
     )

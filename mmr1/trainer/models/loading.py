@@ -168,7 +168,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
             f"{key} '{config.path}': its weights have other shapes than its config.json says; "
             "download or copy the model again"
         ) from error
-    # transformers would go on with random numbers in their place.
+    # transformers would continue with random numbers in their place.
     if missing := sorted(report["missing_keys"]):
         raise ValueError(
             f"{key} '{config.path}': its weights have no tensor '{missing[0]}' ({len(missing)} are "

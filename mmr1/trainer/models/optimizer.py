@@ -104,7 +104,7 @@ class Optimizer:
 
     @torch.no_grad()
     def parameters_changed(self) -> None:
-        """The parameters were written into before the first step: go on from what they are."""
+        """The parameters were written into before the first step: continue from what they are."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is not parameter:
                 master.copy_(parameter)

@@ -30,7 +30,7 @@ def parameters_of(model: Any, part: str, key: str) -> set[str]:
         found = {name for name in names if re.search(part, name)}
     if not found:
         raise ValueError(
-            f"{key}: '{part}' is no part of this model and finds no parameter; parts are "
+            f"{key}: '{part}' is not part of this model and finds no parameter; parts are "
             "language_model, vision_tower and multi_modal_projector, and a regular expression is "
             f"searched in names such as {names[0]}"
         )

@@ -70,7 +70,7 @@ class Policy(Protocol):
     def weights(self, copy: bool = False) -> Weights:
         """The current weights, for ``load_weights`` of the engines that belong to the policy.
 
-        With ``copy`` they stay as they are while training goes on.
+        With ``copy`` they stay as they are while training continues.
         """
         ...
 

@@ -116,7 +116,7 @@ class AdapterReference:
             return self._policy.distributions(batch)
 
     def refresh(self, share: float = 1.0) -> None:
-        assert share == 1, "a mixture of adapters is no adapter; the configuration refuses it"
+        assert share == 1, "LoRA adapters cannot be averaged; the configuration refuses it"
         self._kept = adapter_weights(self._policy.model)
 
     def weights(self) -> Mapping[str, torch.Tensor]:

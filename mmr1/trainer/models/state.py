@@ -9,7 +9,7 @@ A checkpoint is an ordinary Hugging Face model directory with one folder more::
                               checkpointing in safetensors: any number of ranks reads them
         training/rng/         state of torch's generators, one file a rank
         training/critic/      the critic's weights and moments, where there is one
-        training/reference/   the reference policy, where it is refreshed as training goes on
+        training/reference/   the reference policy, where it is refreshed as training continues
         training/state.json   step, sampler, coefficients, what the algorithm carries along
         manifest.json         digests of all that; see checkpoint.py
 """
@@ -85,7 +85,7 @@ def model_snapshot(
 
     With ``only_model`` there is no ``training/``, and no run can resume from it. Of a sharded model
     all ranks must call both this and what it returns, and each gets the digests of the files that
-    it wrote. With ``copy`` the latter may be called from another thread while training goes on.
+    it wrote. With ``copy`` the latter may be called from another thread while training continues.
     """
     group = process_group or SingleProcess()
     rank = group.rank

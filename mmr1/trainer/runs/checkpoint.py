@@ -236,7 +236,7 @@ class Checkpoints:
         prune(self._folder, self._keep, self._best_by)
 
     def _tell_full(self, step: int, reason: str) -> None:
-        """Once for each step: further attempts are no news."""
+        """Once for each step: further attempts are not news."""
         if step == self._told:
             return
         self._told = step

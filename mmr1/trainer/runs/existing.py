@@ -54,9 +54,9 @@ def check_directory(config: Config, *, resume: bool) -> None:
         )
     if changed := changed_files(path, config):
         raise ValueError(
-            f"since the run in {path} was started, {_and(changed)} changed, so it would not go on "
-            "as it was; put the contents back, name another trainer.output_dir, or go on with "
-            "them: --resume --accept-changes"
+            f"since the run in {path} was started, {_and(changed)} changed, so it would not "
+            "continue as it was; put the contents back, name another trainer.output_dir, or "
+            "continue with them: --resume --accept-changes"
         )
 
 
@@ -70,7 +70,7 @@ def accept_changes(config: Config) -> None:
     if (path / "config.yaml").exists() and (changed := changed_files(path, config)):
         accept(path, config, changed)
         with log_to_file(path / "train.log"):
-            logger.warning("the run goes on although %s changed", _and(changed))
+            logger.warning("the run continues although %s changed", _and(changed))
 
 
 def changed_keys(before: Config, now: Config) -> list[str]:

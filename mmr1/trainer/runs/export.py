@@ -66,7 +66,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     run = checkpoint.parent.parent
     if not (checkpoint / MANIFEST).is_file() or not (run / "config.yaml").is_file():
         raise ValueError(
-            f"{checkpoint} is no checkpoint of a run; name one like RUN/checkpoints/step_000100"
+            f"{checkpoint} is not a checkpoint of a run; name one like RUN/checkpoints/step_000100"
         )
     if output.exists():
         raise ValueError(f"{output} already exists; name another directory")

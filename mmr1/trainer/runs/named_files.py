@@ -1,6 +1,6 @@
 """The files that a run's configuration names: their digests, and which of them have changed.
 
-Rows, plugins and templates. A resumed run would otherwise go on with other questions, answers or
+Rows, plugins and templates. A resumed run would otherwise continue with other questions, answers or
 rewards under the same names. ``OUTPUT/inputs.json`` holds the digests. Not in it: the model's
 weights, media, datasets of the Hub, and modules that are named by ``package.module:attribute``.
 
@@ -29,7 +29,7 @@ FREE_SECTIONS = ("trainer", "eval", "resources")
 
 
 def write_digests(folder: Path, config: Config) -> None:
-    """Write ``inputs.json`` of a run that begins or goes on."""
+    """Write ``inputs.json`` of a run that begins or continues."""
     known = _read(folder / INPUTS)
     _write(folder, {name: _facts(path, known.get(name)) for name, path in _named(config)})
 
@@ -60,7 +60,7 @@ def changed_files(folder: Path, config: Config) -> list[str]:
 def accept(folder: Path, config: Config, names: Collection[str]) -> None:
     """Take these files for unchanged as they are now, and as they were when the run was started.
 
-    What the run has is written once it goes on: it may still be refused.
+    What the run has is written once it continues: it may still be refused.
     """
     now, known = dict(_named(config)), _read(folder / INPUTS)
     for name in names:
@@ -94,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"{path} is damaged ({error}); remove it to go on without knowing whether data and "
+            f"{path} is damaged ({error}); remove it to continue without knowing whether data and "
             "plugins have changed"
         ) from error
 

@@ -6,7 +6,7 @@ OUTPUT/metrics.jsonl          one object per step
 OUTPUT/train.log              what mmr1 logs, INFO and above
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
 OUTPUT/quarantine.jsonl       the rows of the data that were left out, with the reasons
-OUTPUT/summary.json           how far the run is, and every fault that it went on after
+OUTPUT/summary.json           how far the run is, and every fault that it continued after
 OUTPUT/media/DIGEST           media of the rollouts that have no file of their own
 OUTPUT/set_aside/N            metrics and rollouts of steps that the Nth resumed run repeats
 OUTPUT/checkpoints/step_*     Hugging Face model directories, and the state for --resume
@@ -386,7 +386,7 @@ class RunSummary:
         logging.getLogger(ROOT).addHandler(self._counter)
 
     def begin(self, step: int) -> None:
-        """``step`` steps are done; the counts of the processes before this one go on."""
+        """``step`` steps are done; the counts of the processes before this one continue."""
         before = _read(self._path)
         if before["step"] and not self._began:
             self._counter.counts.update(before["faults"])

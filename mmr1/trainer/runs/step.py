@@ -36,7 +36,7 @@ class StopSignal:
     """While active, the first SIGTERM, Ctrl-C or SIGHUP only sets ``received``.
 
     SIGHUP comes when a terminal is closed or an SSH session drops. A run under ``nohup`` ignores
-    it, and goes on.
+    it, and continues.
 
     A second one, or the end of the grace period, raises ``StoppedError`` in the main thread at
     once. The current step is then lost; earlier checkpoints are not.
@@ -66,7 +66,7 @@ class StopSignal:
             signal.setitimer(signal.ITIMER_REAL, self._grace_s)
             return
         raise StoppedError(
-            "stopped before the step was finished; --resume goes on from the last checkpoint",
+            "stopped before the step was finished; --resume continues from the last checkpoint",
             self.received or signum,
         )
 

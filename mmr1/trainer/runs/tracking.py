@@ -207,7 +207,7 @@ class _Thread:
                 logger,
                 f"tracker/{self._name}",
                 f"the tracker '{self._name}' is left out from here on: {reason:.300} "
-                "(the run goes on; metrics.jsonl has every number)",
+                "(the run continues; metrics.jsonl has every number)",
             )
             self._dropped.set()  # told by then: nobody waits for a tracker that is dropped
 

@@ -298,7 +298,7 @@ def without_gaps(
     """``compute(inputs)`` ``[B, R]``, as if tokens of an environment were not there.
 
     What it answered is not an action of the policy. So the return of a token, its discount and its
-    temporal difference go on at the policy's next token, as if nothing stood between.
+    temporal difference continue at the policy's next token, as if nothing stood between.
 
     Args:
         sampled: ``[B, R]`` bool, the policy's tokens. They are moved to the beginning of each row,

@@ -1,8 +1,8 @@
 """Selective sample replay (VL-Rethinker, arXiv 2504.08837): groups with a signal come again.
 
-As training goes on, more and more groups have rewards that are all equal, and no gradient. Earlier
-groups that had one take their places. Their completions are of an earlier policy, so the policy
-loss is corrected for the probabilities that they were sampled with (``rollout_correction``).
+As training continues, more and more groups have rewards that are all equal, and no gradient.
+Earlier groups that had one take their places. Their completions are of an earlier policy, so the
+policy loss is corrected for the probabilities that they were sampled with (``rollout_correction``).
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ def _path_of(key: str, function: RewardFunctionConfig) -> str:
             f"({', '.join(REDUCTIONS)})"
         )
     if not is_scalar_model(path):
-        raise ValueError(f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm")
+        raise ValueError(
+            f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); see mmr1 rm"
+        )
     return path
 
 
@@ -225,7 +227,7 @@ def refuse_others_than_of_steps(path: str) -> None:
     """Raises ValueError if there is no reward model of steps at the path of ``step_rewards``."""
     if not is_scalar_model(path) or supervision_of(path).kind != "process":
         raise ValueError(
-            f"{STEP_REWARDS} '{path}' is no reward model of steps; train one with mmr1 rm and "
+            f"{STEP_REWARDS} '{path}' is not a reward model of steps; train one with mmr1 rm and "
             "rm.type=process"
         )
 

@@ -23,7 +23,7 @@ def check_model_path(path: str, key: str = "model.path") -> None:
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{key} '{path}': its config.json is no JSON: {error}") from error
+            raise ValueError(f"{key} '{path}': its config.json is not JSON: {error}") from error
         family_name(settings if isinstance(settings, dict) else {}, path, key)
 
 

@@ -71,7 +71,7 @@ def _check_numbers(name: str, argument: torch.Tensor) -> None:
     if argument.dim() > 2:
         raise ValueError(
             f"the model takes '{name}' of shape {tuple(argument.shape)} for each token of the "
-            "prompt, and nothing says how that goes on; such a model needs a family of its own "
+            "prompt, and nothing says how that continues; such a model needs a family of its own "
             "(docs/models.md)"
         )
 

@@ -89,6 +89,7 @@ COUNTING = [
             for name in ("ape", "cat", "dog")
         ],
         media=["cover.png", "cat/1.png", "dog/1.png", "ape/1.png", "cat/more/1.png"],
-        dropped=["a folder in the folder of a class", "in no folder of a class", "is no picture's"],
+        dropped=["a folder in the folder of a class", "in no folder of a class",
+                 "is not a picture's"],
     ),
 ]  # fmt: skip

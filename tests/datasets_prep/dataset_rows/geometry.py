@@ -29,7 +29,7 @@ GEOMETRY = [
             )
         ],
         media=["12/img_diagram.png", "13/img_diagram.png"],
-        dropped=["the answer 'E' is no letter of the 4 choices"],
+        dropped=["the answer 'E' is not a letter of the 4 choices"],
     ),
     Dataset(
         "geometry3k_hub",

@@ -201,7 +201,7 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced(alone: dict[str, str])
 def test_a_late_answer_of_the_zygote_is_no_answer_to_the_next_request(
     alone: dict[str, str],
 ) -> None:
-    """It stood still, and goes on when the pool has given up on what it had asked."""
+    """It stood still, and continues when the pool has given up on what it had asked."""
     double = Job("operator:mul", (2, 21), cached=False)
     with Pool(2, warm=NOTHING, environment=alone) as own:
         own.start()
@@ -245,7 +245,7 @@ def test_where_no_process_can_be_started_the_answer_is_kept_and_the_next_jobs_fa
 
 
 def test_a_worker_that_cannot_be_replaced_costs_the_others_nothing() -> None:
-    """No descriptor is left for the next one; the other goes on with what it has at hand."""
+    """No descriptor is left for the next one; the other continues with what it has at hand."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     double = Job("operator:mul", (2, 21), cached=False)
     with Pool(2, warm=NOTHING) as pool:

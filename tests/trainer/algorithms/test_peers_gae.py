@@ -157,7 +157,7 @@ def test_verls_are_ours_but_for_the_samples_deviation(batch):
 
 
 def test_verls_are_ours_with_answers_of_tools_between_the_turns(batch):
-    """Both go on behind an answer as if it were not there."""
+    """Both continue behind an answer as if it were not there."""
     mask = lengths_mask()
     mask[0, 3:6] = mask[2, 1] = False
     advantages, returns = ours(batch, mask)

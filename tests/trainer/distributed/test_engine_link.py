@@ -171,7 +171,7 @@ def test_kept_weights_for_an_engine_that_never_answers_end_by_the_key_that_is_na
         resources={"collective_timeout_s": seconds["resources"]},
     )
     silent = actor(Silent if begun else NeverThere)
-    ask(silent, Receiving.process)  # starting is no part of the limit
+    ask(silent, Receiving.process)  # starting is not part of the limit
     rank = Rank(settings, 1, 0, lambda *args, **options: None)
     rank._link = EngineLink(settings, "127.0.0.1", 0)
     rank._kept[3] = weights("known")

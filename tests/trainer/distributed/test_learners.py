@@ -146,7 +146,7 @@ def test_two_ranks_learn_from_examples_what_one_process_learns(
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
     if "resumed" in ranks:
         torch.testing.assert_close(ranks["resumed"], ranks["numbers"], atol=1e-5, rtol=1e-5)
-    # One process goes on from what the ranks wrote.
+    # One process continues from what the ranks wrote.
     again = build(kind)(config, family, media_cache(family, config))
     again.load_snapshot(on_ranks / kind)
     torch.testing.assert_close(

@@ -570,7 +570,7 @@ def test_a_lost_engine_costs_the_run_nothing(sections, tiny_model, mixed, reward
 
 @pytest.mark.slow
 def test_a_rank_for_which_no_other_waits_is_found_stuck(tiny_model, mixed, reward, tmp_path):
-    """No collective call tells. The run is started again, and goes on."""
+    """No collective call tells. The run is started again, and continues."""
     resources = {
         "ranks": 1,
         "engines": 2,

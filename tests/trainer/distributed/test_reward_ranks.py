@@ -97,5 +97,5 @@ def test_ranks_for_no_reward_model_are_refused(tiny_model, judge):
 
 
 def test_a_path_without_a_reward_model_is_refused(tiny_model):
-    with pytest.raises(ValueError, match=r"judge\.options\.path .* is no reward model"):
+    with pytest.raises(ValueError, match=r"judge\.options\.path .* is not a reward model"):
         reward_model_paths(config_of(tiny_model, tiny_model))

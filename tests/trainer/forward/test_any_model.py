@@ -69,7 +69,7 @@ def of_type(name: str):
 
 def small(name: str):
     model = next(twins(*of_type(name), sees=False))
-    if name == "gemma2":  # its final soft cap is no matter of sharing, and a head is plain
+    if name == "gemma2":  # its final soft cap is not a matter of sharing, and a head is plain
         model.config.final_logit_softcapping = None
     return model
 
@@ -185,7 +185,7 @@ FAULTS = {
         lambda own: lambda *a, **k: own(*a, **{**k, "sinks": None})),
     "a soft cap is dropped": ("gemma2", attention, "_attend",
         lambda own: lambda *a, **k: own(*a, **{**k, "softcap": None})),
-    "positions go on too late": ("gpt_oss", SharedLayout, "of",
+    "positions continue too late": ("gpt_oss", SharedLayout, "of",
         lambda own: lambda *given: later(own(*given))),
     "a state runs on": ("nemotron_h", recurrent, "_scanned", lambda own: run_on),
     "a delta rule's state runs on": ("qwen3_next", recurrent, "_scanned_together",

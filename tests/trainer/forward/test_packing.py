@@ -37,7 +37,7 @@ def test_layout_worked_by_hand():
     packed = pack(hand_made(), PLACEHOLDERS, CPU)
     #                          prefix 1        | prefix 2  | suffixes, their last tokens left out
     assert packed.ids.tolist() == [30, pad, pad, 31, 32, 33, 70, 40, 41, 60]
-    # The image is one row of two: time 1 1, height 1 1, width 1 2; the text goes on at 3.
+    # The image is one row of two: time 1 1, height 1 1, width 1 2; the text continues at 3.
     assert packed.positions.tolist() == [
         [0, 1, 2, 3, 0, 1, 2, 4, 5, 4],
         [0, 1, 1, 3, 0, 1, 2, 4, 5, 4],

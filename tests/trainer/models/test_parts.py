@@ -112,7 +112,7 @@ def test_a_schedule_ends_at_the_lowest_rate(schedule):
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_can_end_after_steps_of_its_own(schedule):
-    """A run of 4 steps of a schedule over 8, which another run may go on with."""
+    """A run of 4 steps of a schedule over 8, which another run may continue with."""
     keys = {"type": schedule, "warmup_steps": 2}
     own = OptimizerConfig(scheduler={**keys, "steps": 8})
     whole = OptimizerConfig(scheduler=keys)
@@ -159,10 +159,10 @@ def test_what_makes_no_sense_is_refused(overrides, said):
 
 
 def test_what_the_model_lacks_is_refused(tiny_model):
-    with pytest.raises(ValueError, match=r"lr_of_parts: 'lmhead' is no part .* names such as"):
+    with pytest.raises(ValueError, match=r"lr_of_parts: 'lmhead' is not part .* names such as"):
         model_of(tiny_model, ("lmhead",))
     model = model_of(tiny_model)
-    with pytest.raises(ValueError, match=r"optimizer\.lr_of_parts: 'merge_r' is no part"):
+    with pytest.raises(ValueError, match=r"optimizer\.lr_of_parts: 'merge_r' is not part"):
         Optimizer(model, OptimizerConfig(lr_of_parts={"merge_r": 1e-3}), 1)
     with pytest.raises(ValueError, match="nothing is left to train"):
         model_of(tiny_model, ("language_model",), freeze_vision_tower=True)

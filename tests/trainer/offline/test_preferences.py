@@ -424,7 +424,7 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
     ("options", "message"),
     [
         ("{}", r"a reward model takes rewards.functions.rm.options.path"),
-        ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
+        ("{path: nowhere}", "'nowhere' is not a reward model .*see mmr1 rm"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):

@@ -241,7 +241,7 @@ def test_it_rewards_the_steps_of_a_run(step_model, reward_model, tiny_model, dig
         return config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run", *keys)
 
     with pytest.raises(
-        ValueError, match=r"algorithm.advantage.step_rewards '.*' is no reward model of steps"
+        ValueError, match=r"algorithm.advantage.step_rewards '.*' is not a reward model of steps"
     ):
         run_training(config(reward_model))
     run_training(config(step_model))

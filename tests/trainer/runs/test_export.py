@@ -49,7 +49,7 @@ def test_the_card_tells_model_data_and_metrics(checkpoint, tiny_model, tmp_path)
     for fact in (f"weights of `{tiny_model}`", "sft.jsonl", "step 2 of 2", "| loss |", "0.01"):
         assert fact in card
     assert ModelCard(card).data.pipeline_tag == "image-text-to-text"
-    assert "base_model" not in ModelCard(card).data.to_dict()  # a folder is no model of the Hub
+    assert "base_model" not in ModelCard(card).data.to_dict()  # a folder is not a model of the Hub
     assert (tmp_path / "out/mmr1_config.yaml").is_file()
 
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_pushed_is_still_written(checkpoint, tmp_path):
 
 
 def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="is no checkpoint of a run; name one like"):
+    with pytest.raises(ValueError, match="is not a checkpoint of a run; name one like"):
         export(tiny_model, tmp_path / "out")
     (tmp_path / "there").mkdir()
     with pytest.raises(ValueError, match="already exists"):

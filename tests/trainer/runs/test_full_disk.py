@@ -1,4 +1,4 @@
-"""A full disk: a save is done later, and the run that cannot go on names its last checkpoint."""
+"""A full disk: a save is done later, and the run that cannot continue names its last checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""summary.json: every fault that a run went on after is counted, across its processes."""
+"""summary.json: every fault that a run continued after is counted, across its processes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from tests.jsonl import read_jsonl
 
-MUTED = "the run goes on without it"
+MUTED = "the run continues without it"
 
 
 @pytest.fixture

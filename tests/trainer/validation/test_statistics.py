@@ -25,7 +25,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(right):
 
 def test_majority():
     assert majority(["a", "b", "b"], [1.0, 0.0, 0.0]) == 0.0
-    assert majority([None, "a", None], [0.0, 1.0, 0.0]) == 1.0  # no answer is no vote
+    assert majority([None, "a", None], [0.0, 1.0, 0.0]) == 1.0  # no answer is not a vote
     assert majority([None, None], [0.0, 0.0]) == 0.0
     assert majority(["a", "b", "c"], [1.0, 0.0, 0.0]) == pytest.approx(1 / 3)  # tied: shared
 

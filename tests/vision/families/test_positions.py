@@ -96,7 +96,7 @@ def test_ids_and_positions_are_those_of_processor_and_model(name, drawn):
     got = read(tiny, drawn)
     batch, prepared = got.batch, got.prepared
     assert batch["input_ids"][0].tolist() == got.ids
-    if name != "qwen3_vl":  # after longer videos transformers goes on elsewhere: see mrope.py
+    if name != "qwen3_vl":  # after longer videos transformers continues elsewhere: see mrope.py
         assume(not any(map(lasts_longer_than_wide, prepared)))
     grids = {k: batch[k] for k in ("image_grid_thw", "video_grid_thw") if k in batch}
     seconds = [m.seconds_per_grid for m in prepared if m.kind == "video"]

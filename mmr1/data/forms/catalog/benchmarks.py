@@ -178,12 +178,13 @@ def answer_and_task(value: Any) -> tuple[Any, str]:
         return value, "numeric"
     if isinstance(value, list) and len(value) > 1:
         raise ValueError(
-            f"the answer {value!r:.60} is no single text or number: it may be references, of which "
-            "one is enough, or parts that belong together. Say which function reads them in a "
-            "column 'task' (exact, anls, vqa_soft, relaxed, rouge: one is enough), or --map task=…"
+            f"the answer {value!r:.60} is not a single text or number: it may be references, of "
+            "which one is enough, or parts that belong together. Say which function reads them in "
+            "a column 'task' (exact, anls, vqa_soft, relaxed, rouge: one is enough), or --map "
+            "task=…"
         )
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"the answer {value!r:.60} is no single text or number")
+        raise ValueError(f"the answer {value!r:.60} is not a single text or number")
     return value, "math"
 
 
@@ -241,11 +242,11 @@ def references_of(value: Any) -> list[str]:
         value = value.get("text")
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
-        raise ValueError(f"the answers are no list of texts: {entries!r:.60}")
+        raise ValueError(f"the answers are not a list of texts: {entries!r:.60}")
     values = [entry.get("answer") if isinstance(entry, Mapping) else entry for entry in entries]
     texts = [value.strip() for value in values if isinstance(value, str)]
     if not values or len(texts) < len(values):
-        raise ValueError(f"the answers are no list of texts: {entries!r:.60}")
+        raise ValueError(f"the answers are not a list of texts: {entries!r:.60}")
     if not any(texts):
         raise ValueError("the answers are empty (a test split withholds them)")
     return [text for text in texts if text]

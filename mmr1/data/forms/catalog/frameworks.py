@@ -39,7 +39,7 @@ def _read_verl(row: Row, place: Place) -> Sample:
     if isinstance(model, str):  # as a cell of a table holds it
         model = parse_json(model)
     if not isinstance(model, Mapping) or "ground_truth" not in model:
-        raise ValueError(f"reward_model {model!r:.60} is no mapping with a 'ground_truth'")
+        raise ValueError(f"reward_model {model!r:.60} is not a mapping with a 'ground_truth'")
     return assemble(
         row, place, chat.turns, images=chat.images(row.get("images")),
         videos=chat.videos(row.get("videos")), answer=model["ground_truth"],

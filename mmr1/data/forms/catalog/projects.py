@@ -226,7 +226,8 @@ def _read_rec(row: Row, place: Place) -> Sample:
     """``bbox_list`` and ``normalized_solution`` repeat the box in other spaces."""
     boxes = read_gold(row["solution"])
     if boxes is None:
-        raise ValueError(f"the solution {str(row['solution'])[:60]!r} is no box [x1, y1, x2, y2]")
+        shown = str(row["solution"])[:60]
+        raise ValueError(f"the solution {shown!r} is not a box [x1, y1, x2, y2]")
     sample = assemble(
         row, place, [("user", row["problem"])], images=row["image"], untagged=True,
         used=("problem", "solution", "width", "height", "bbox_list", "normalized_solution"),

@@ -1,7 +1,7 @@
 """The packed forward by a model's own code: ``base_model`` once, on all groups as one sequence.
 
 The model runs its tower, fills its placeholders and finds its positions itself. It must be told how
-positions go on after a prompt (a hook before its decoder), who sees whom (``masks.py`` and
+positions continue after a prompt (a hook before its decoder), who sees whom (``masks.py`` and
 ``attention.py``), and where a state begins (``recurrent.py``).
 """
 
@@ -211,7 +211,7 @@ def _arguments(
     first, then = [], []
     for group, length in zip(groups, prefixes, strict=True):
         prompt = len(group.prompt_ids)
-        if len(group.completions) == 1:  # it goes on in its prefix
+        if len(group.completions) == 1:  # it continues in its prefix
             first += group.pieces(0, length - prompt)
             continue
         first.append((prompt, group.arguments))

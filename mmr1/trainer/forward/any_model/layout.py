@@ -26,7 +26,7 @@ class GroupRows:
         prompt: Rows of the prompt.
         suffixes: Rows of all suffixes.
         index: ``[n, C]`` int64, rows by suffix and step; beyond its end a suffix repeats its last.
-        real: ``[S]`` int64, which of the ``n * C`` are no repetition.
+        real: ``[S]`` int64, which of the ``n * C`` are not a repetition.
     """
 
     prompt: slice
@@ -80,7 +80,7 @@ class SharedLayout:
     def continued(self, positions: torch.Tensor) -> torch.Tensor:
         """A model's own positions ``[..., T]`` of the sequence, as if each group were alone.
 
-        A suffix goes on where its prompt ends. Inside it they are the model's own.
+        A suffix continues where its prompt ends. Inside it they are the model's own.
         """
         prompts, suffixes = [], []
         for group in self.groups:
