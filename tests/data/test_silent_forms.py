@@ -252,7 +252,7 @@ def test_swift_boxes_that_cannot_be_learnt(root: Path) -> None:
         ("Describe.", "<ref-object><bbox> runs.", boxes, "within a text"),
         ("Find <ref-object>.", "<bbox><bbox>", boxes, r"2 <bbox> placeholder\(s\) but 1 box"),
         ("Find <ref-object>.", "<bbox>", {"bbox": boxes["bbox"]}, r"1 <ref-object> .* 0 name"),
-        ("Click <ref-object>.", "<bbox>", {"ref": ["x"], "bbox": [[2, 3]]}, "no box of four"),
+        ("Click <ref-object>.", "<bbox>", {"ref": ["x"], "bbox": [[2, 3]]}, "not a box of four"),
         ("Find <ref-object>.", "<bbox>", {**boxes, "bbox_type": "norm7"}, "bbox_type norm7"),
         ("Find <ref-object>.", "<bbox>", {"ref": ["x"], "bbox": [[2, 3, 90, 9]]}, "leaves the im"),
     ):

@@ -302,7 +302,7 @@ def test_what_a_process_may_have_forged_is_limited_in_all():
     assert 1000 <= sum(len(part.text) for part in texts) <= 1100
     (image,) = to_parts(Image.new("RGB", (28, 28)), 10_000, 100)
     assert len(read_parts([image] * 100, config)) == 3  # one too many ends the conversation
-    with pytest.raises(ValueError, match="no answer"):
+    with pytest.raises(ValueError, match="not an answer"):
         read_parts([{"text": ""}] * (MAX_PARTS + 1), config)
 
 
@@ -412,10 +412,10 @@ def nested(levels):
         ('<tool_call>{"name": "a"}</tool_call>', [None]),
         ('<tool_call>{"name": "a", "arguments": "{\\"b\\": 1}"}</tool_call>', [None]),
         ('<tool_call>{"name": "a"', ["without </tool_call>"]),
-        ("<tool_call>zoom(1)</tool_call>", ["no valid JSON"]),
+        ("<tool_call>zoom(1)</tool_call>", ["not valid JSON"]),
         ("<tool_call>[1]</tool_call>", ['a call is {"name"']),
-        ('<tool_call>{"name": "a", "arguments": [1]}</tool_call>', ["no JSON object"]),
-        ("<tool_call>" + "[" * 100_000 + "</tool_call>", ["no valid JSON"]),
+        ('<tool_call>{"name": "a", "arguments": [1]}</tool_call>', ["not a JSON object"]),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", ["not valid JSON"]),
         ('<tool_call>{"name": "a", "arguments": {"b": NaN}}</tool_call>', ["NaN is not a number"]),
         ('<tool_call>{"name": "a", "arguments": {"b": 1e999}}</tool_call>', ["1e999 is too large"]),
         (nested(32), [None]),
