@@ -124,3 +124,13 @@ set_exact() {
 # The records of a dataset, and the last checkpoint of a stage.
 records() { if read_raw "$1"; then find "$out/rows/$1" -name '*.jsonl' 2> /dev/null || true; else echo "$out/data/$1/records.jsonl"; fi }
 checkpoint() { find "$out/$exact$1/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1; }
+
+# evaluate STAGE BENCHMARK ...: evaluates the last checkpoint of a stage on benchmarks (mmr1/evaluation/presets.yaml), whose
+# records `convert` has made under their names.
+evaluate() {
+    local stage="$1" data=() name
+    shift
+    for name in "$@"; do data+=("eval.data.$name=$(records "$name")"); done
+    mmr1 eval "$out/$exact$stage/config.yaml" "model.path=$(checkpoint "$stage")" "${data[@]}" "eval.output_dir=$out/eval" \
+        "${overrides[@]}"
+}

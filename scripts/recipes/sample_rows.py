@@ -82,6 +82,24 @@ def rec(folder: Path, number: int) -> Row:
     return {"id": number, "image": image, "conversations": [asked, said]}
 
 
+def rec_eval(folder: Path, number: int) -> Row:
+    image, box = rectangle(folder, number)
+    return {
+        "image": image, "problem": "Give the bounding box of: the green rectangle",
+        "solution": [float(side) for side in box], "width": SIDE, "height": SIDE,
+        "normalized_solution": [side * 1000 // SIDE for side in box],
+    }  # fmt: skip
+
+
+def mathvista(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {
+        "pid": str(number), "question": "How many dots are there?", "image": image, "unit": None,
+        "choices": None, "precision": None, "answer": str(count), "answer_type": "integer",
+        "question_type": "free_form",
+    }  # fmt: skip
+
+
 def lmm_r1(folder: Path, number: int) -> Row:
     image, count = dots(folder, number)
     content = [
@@ -187,6 +205,8 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "geoqa_eval": r1_v_eval,
     "geometry3k_hub": geometry3k,
     "vlm_r1_rec_train": rec,
+    "vlm_r1_rec": rec_eval,
+    "mathvista": mathvista,
     "lmm_r1": lmm_r1,
     "text": lmm_r1_text,
     "r1_onevision": r1_onevision,
