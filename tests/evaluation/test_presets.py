@@ -90,6 +90,7 @@ BOX = {
     "width": 200,
     "height": 100,
 }
+BOXES = ("[10, 10, 50, 40]", "[60, 10, 90, 40]")
 ROWS = {
     "mmmu": (
         {
@@ -106,13 +107,9 @@ ROWS = {
         {"image": "a.png", "problem": "How many?", "solution": "<answer> 3 </answer>"},
         ("3", "4"),
     ),
-    **dict.fromkeys(
-        ("video_mme", "mvbench", "mmvu", "tempcompass", "video_mmmu"), (CHOICE, ("B", "A"))
-    ),
-    **dict.fromkeys(
-        ("refcoco", "refcoco_plus", "refcocog", "lisa"),
-        (BOX, ("[10, 10, 50, 40]", "[60, 10, 90, 40]")),
-    ),
+    **dict.fromkeys(("video_mme", "mvbench", "mmvu"), (CHOICE, ("B", "A"))),
+    **dict.fromkeys(("tempcompass", "video_mmmu"), (CHOICE, ("B", "A"))),
+    **dict.fromkeys(("refcoco", "refcoco_plus", "refcocog", "lisa"), (BOX, BOXES)),
 }
 """Rows in the documented form of benchmarks that could not be fetched; a right answer, a wrong."""
 

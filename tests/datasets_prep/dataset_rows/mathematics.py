@@ -24,13 +24,11 @@ MATHEMATICS = [
                             },
                         ]
                     ),
-                    "question": "How many corners?",
-                    "answer": "$\\boxed{6}$",
+                    "question": "How many corners?", "answer": "$\\boxed{6}$",
                 },
                 {
                     "message": json.dumps([{"role": "user", "content": "What is 6 times 7?"}]),
-                    "question": "What is 6 times 7?",
-                    "answer": "$\\boxed{42}$",
+                    "question": "What is 6 times 7?", "answer": "$\\boxed{42}$",
                 },
             ]
         },
@@ -40,8 +38,7 @@ MATHEMATICS = [
                     "system: Think, then answer in \\boxed{}.",
                     "user: How many corners?\n[images/9.jpg]",
                 ],
-                "$\\boxed{6}$",
-                "math",
+                "$\\boxed{6}$", "math",
             ),
             Record(["user: What is 6 times 7?"], "$\\boxed{42}$", "math"),
         ],
@@ -52,48 +49,31 @@ MATHEMATICS = [
         {
             "test.jsonl": [
                 {
-                    "id": "1",
-                    "question": "How many tiles?\n<image1>",
-                    "options": [],
-                    "answer": "12",
-                    "solution": None,
-                    "level": 2,
-                    "subject": "counting",
+                    "id": "1", "question": "How many tiles?\n<image1>", "options": [],
+                    "answer": "12", "solution": None, "level": 2, "subject": "counting",
                     "image": "images/1.jpg",
                 },
                 {
-                    "id": "2",
-                    "question": "Row <image1> hides which digit <image2>?",
-                    "options": [],
-                    "answer": "8",
-                    "image": "images/2.jpg",
+                    "id": "2", "question": "Row <image1> hides which digit <image2>?",
+                    "options": [], "answer": "8", "image": "images/2.jpg",
                 },
                 {
-                    "id": "3",
-                    "question": "Which comes next?",
-                    "options": ["<image1>", "none"],
-                    "answer": "B",
-                    "image": "images/3.jpg",
+                    "id": "3", "question": "Which comes next?", "options": ["<image1>", "none"],
+                    "answer": "B", "image": "images/3.jpg",
                 },
             ]
         },
         [
             Record(
-                ["user: How many tiles?\n[images/1.jpg]"],
-                "12",
-                "math",
+                ["user: How many tiles?\n[images/1.jpg]"], "12", "math",
                 {"source_id": "1", "level": 2, "subject": "counting"},
             ),
             Record(
-                ["user: Row [images/2.jpg] hides which digit (picture 2)?"],
-                "8",
-                "math",
+                ["user: Row [images/2.jpg] hides which digit (picture 2)?"], "8", "math",
                 {"source_id": "2"},
             ),
             Record(
-                ["user: [images/3.jpg]Which comes next?\nA. picture 1\nB. none"],
-                "B",
-                "choice",
+                ["user: [images/3.jpg]Which comes next?\nA. picture 1\nB. none"], "B", "choice",
                 {"source_id": "3", "options": ["picture 1", "none"]},
             ),
         ],
@@ -108,51 +88,33 @@ MATHEMATICS = [
         {
             "testmini.json": [
                 {
-                    "sample_index": "1",
-                    "problem_version": "Text Dominant",
-                    "image": "v1/1.png",
-                    "question": "Angle A is ()\nChoices:\nA:20°\nB:70°",
-                    "answer": "B",
-                    "question_type": "multi-choice",
-                    "query_wo": "Say: Angle A?",
-                    "query_cot": "",
+                    "sample_index": "1", "problem_version": "Text Dominant", "image": "v1/1.png",
+                    "question": "Angle A is ()\nChoices:\nA:20°\nB:70°", "answer": "B",
+                    "question_type": "multi-choice", "query_wo": "Say: Angle A?", "query_cot": "",
                 },
                 {
-                    "sample_index": "2",
-                    "problem_version": "Text Only",
-                    "image": "",
-                    "question": "A cube of side 3 has which volume?",
-                    "answer": "27",
-                    "question_type": "free-form",
-                    "metadata": {"subject": "Solid Geometry"},
+                    "sample_index": "2", "problem_version": "Text Only", "image": "",
+                    "question": "A cube of side 3 has which volume?", "answer": "27",
+                    "question_type": "free-form", "metadata": {"subject": "Solid Geometry"},
                 },
                 {
-                    "sample_index": "3",
-                    "image": "v1/1.png",
-                    "question": "Angle B is ()",
-                    "answer": "A",
-                    "question_type": "multi-choice",
+                    "sample_index": "3", "image": "v1/1.png", "question": "Angle B is ()",
+                    "answer": "A", "question_type": "multi-choice",
                 },
             ]
         },
         [
             Record(
-                ["user: [v1/1.png]Angle A is ()\nA. 20°\nB. 70°"],
-                "B",
-                "choice",
+                ["user: [v1/1.png]Angle A is ()\nA. 20°\nB. 70°"], "B", "choice",
                 {
-                    "sample_index": "1",
-                    "problem_version": "Text Dominant",
+                    "sample_index": "1", "problem_version": "Text Dominant",
                     "options": ["20°", "70°"],
                 },
             ),
             Record(
-                ["user: A cube of side 3 has which volume?"],
-                "27",
-                "math",
+                ["user: A cube of side 3 has which volume?"], "27", "math",
                 {
-                    "sample_index": "2",
-                    "problem_version": "Text Only",
+                    "sample_index": "2", "problem_version": "Text Only",
                     "metadata": {"subject": "Solid Geometry"},
                 },
             ),
@@ -165,44 +127,28 @@ MATHEMATICS = [
         {
             "testmini.json": {
                 "1": {
-                    "question": "Which bar is higher?",
-                    "image": "images/1.jpg",
-                    "choices": ["red", "blue"],
-                    "answer": "blue",
-                    "answer_type": "text",
-                    "unit": None,
-                    "precision": None,
-                    "query": "Hint: say the letter.",
+                    "question": "Which bar is higher?", "image": "images/1.jpg",
+                    "choices": ["red", "blue"], "answer": "blue", "answer_type": "text",
+                    "unit": None, "precision": None, "query": "Hint: say the letter.",
                 },
                 "2": {
-                    "question": "How far is it?",
-                    "image": "images/2.jpg",
-                    "choices": None,
-                    "answer": "2.5",
-                    "answer_type": "float",
-                    "unit": "km",
-                    "precision": 1.0,
+                    "question": "How far is it?", "image": "images/2.jpg", "choices": None,
+                    "answer": "2.5", "answer_type": "float", "unit": "km", "precision": 1.0,
                 },
                 "3": {
-                    "question": "How many?",
-                    "image": "images/2.jpg",
-                    "choices": None,
-                    "answer": "",
-                    "answer_type": "integer",
+                    "question": "How many?", "image": "images/2.jpg", "choices": None,
+                    "answer": "", "answer_type": "integer",
                 },
             }
         },
         [
             Record(
-                ["user: [images/1.jpg]Which bar is higher?\nA. red\nB. blue"],
-                "B",
-                "choice",
+                ["user: [images/1.jpg]Which bar is higher?\nA. red\nB. blue"], "B", "choice",
                 {"source_id": "1", "answer_type": "text", "options": ["red", "blue"]},
             ),
             Record(
                 ["user: [images/2.jpg]How far is it? (in km) Round to 1 decimal place(s)."],
-                "2.5",
-                "numeric",
+                "2.5", "numeric",
                 {"source_id": "2", "answer_type": "float", "unit": "km", "precision": 1.0},
             ),
         ],
@@ -214,24 +160,16 @@ MATHEMATICS = [
         {
             "data/testmini-00000-of-00001.parquet": [
                 {
-                    "pid": "1",
-                    "question": "Which bar is higher?",
-                    "image": "images/1.jpg",
-                    "decoded_image": embedded("bars.png"),
-                    "choices": ["red", "blue"],
-                    "unit": None,
-                    "precision": None,
-                    "answer": "blue",
-                    "answer_type": "text",
+                    "pid": "1", "question": "Which bar is higher?", "image": "images/1.jpg",
+                    "decoded_image": embedded("bars.png"), "choices": ["red", "blue"],
+                    "unit": None, "precision": None, "answer": "blue", "answer_type": "text",
                     "query": "Hint: say the letter.",
                 }
             ]
         },
         [
             Record(
-                ["user: [bars.png]Which bar is higher?\nA. red\nB. blue"],
-                "B",
-                "choice",
+                ["user: [bars.png]Which bar is higher?\nA. red\nB. blue"], "B", "choice",
                 {"pid": "1", "answer_type": "text", "options": ["red", "blue"]},
             )
         ],
@@ -241,23 +179,15 @@ MATHEMATICS = [
         {
             "data/test-00000-of-00001.parquet": [
                 {
-                    "id": "1",
-                    "question": "How many tiles?\n<image1>",
-                    "options": [],
-                    "image": "images/1.jpg",
-                    "decoded_image": embedded("tiles.png"),
-                    "answer": "12",
-                    "solution": None,
-                    "level": 2,
-                    "subject": "counting",
+                    "id": "1", "question": "How many tiles?\n<image1>", "options": [],
+                    "image": "images/1.jpg", "decoded_image": embedded("tiles.png"),
+                    "answer": "12", "solution": None, "level": 2, "subject": "counting",
                 }
             ]
         },
         [
             Record(
-                ["user: How many tiles?\n[tiles.png]"],
-                "12",
-                "math",
+                ["user: How many tiles?\n[tiles.png]"], "12", "math",
                 {"source_id": "1", "level": 2, "subject": "counting"},
             )
         ],
@@ -282,9 +212,7 @@ MATHEMATICS = [
                     "answer": "3",
                 },
                 {
-                    "id": "b",
-                    "answer": "D",
-                    "image_urls": ["inspire/hdd/x/imgs/b.png"],
+                    "id": "b", "answer": "D", "image_urls": ["inspire/hdd/x/imgs/b.png"],
                     "conversations": [{"role": "user", "content": "<image>Which of A to D?"}],
                 },
             ]
@@ -318,19 +246,15 @@ MATHEMATICS = [
         {
             "train.parquet": [
                 {
-                    "image": embedded("chart.png"),
-                    "problem": "What is the largest share?",
+                    "image": embedded("chart.png"), "problem": "What is the largest share?",
                     "solution": "<think>The blue one.</think>\n\n<answer>45</answer>",
-                    "original_question": "Largest?",
-                    "original_answer": "45",
+                    "original_question": "Largest?", "original_answer": "45",
                 }
             ]
         },
         [
             Record(
-                ["user: [chart.png]What is the largest share?"],
-                "45",
-                "math",
+                ["user: [chart.png]What is the largest share?"], "45", "math",
                 {"original_question": "Largest?", "original_answer": "45"},
             )
         ],
@@ -341,8 +265,7 @@ MATHEMATICS = [
             "test.parquet": [
                 {
                     "images": [embedded("left.png"), embedded("right.png")],
-                    "problem": "<image><image>How many cups in both?",
-                    "answer": "5",
+                    "problem": "<image><image>How many cups in both?", "answer": "5",
                 }
             ]
         },
@@ -353,33 +276,18 @@ MATHEMATICS = [
         {
             "validation-00000.parquet": [
                 {
-                    "id": "validation_Biology_1",
-                    "question": "<image 1> Which is it?",
-                    "options": "['a cat', 'an ant']",
-                    "image_1": embedded("bio.png"),
-                    "question_type": "multiple-choice",
-                    "subfield": "Zoology",
-                    "answer": "B",
-                },
-                {
-                    "id": "test_Biology_1",
-                    "question": "Which is <image 1>?",
-                    "options": "['a cat', 'an ant']",
-                    "image_1": embedded("bio.png"),
-                    "question_type": "multiple-choice",
-                    "subfield": "Zoology",
-                    "answer": "?",
-                },
+                    "id": "validation_Biology_1", "question": "<image 1> Which is it?",
+                    "options": "['a cat', 'an ant']", "image_1": embedded("bio.png"),
+                    "question_type": "multiple-choice", "subfield": "Zoology", "answer": answer,
+                }
+                for answer in ("B", "?")
             ]
         },
         [
-            Record(
-                ["user: [bio.png] Which is it?\nA. a cat\nB. an ant"],
-                "B",
-                "choice",
-                {"question_type": "multiple-choice", "subfield": "Zoology"},
-            )
+            Record(["user: [bio.png] Which is it?\nA. a cat\nB. an ant"], "B", "choice",
+                   {"question_type": "multiple-choice", "subfield": "Zoology",
+                    "options": ["a cat", "an ant"], "source_id": "validation_Biology_1"})
         ],
         dropped=["the answer is withheld"],
     ),
-]
+]  # fmt: skip
