@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packing import Packed, pack
-from mmr1.trainer.forward.rotary import check_lengths
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import architecture_of, model_parts, packed_architecture_of
@@ -99,13 +98,43 @@ def completion_states(
         context: Ranks that are given the same groups, and share the work; the states are those of
             this rank's tokens, which :func:`to_rows` puts together.
     """
-    check_lengths(unwrapped(model).config, groups)
+    _check_lengths(unwrapped(model).config, groups)
     if architecture_of(model).shares_prompts:
         return packed_states(model, groups, read, features, run_tower, context)
     assert context is None, "the model's own forward sees each sequence whole"
     if verdict_of(model) is not None:
         return shared_states(model, groups, read, run_tower)
     return unshared_states(model, groups, read, run_tower)
+
+
+def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
+    """Refuse sequences that would turn the angles of others, or be turned by how long they are.
+
+    Dynamic NTK scaling makes the angles of every token anew for each length beyond the original
+    one; LongRoPE has two sets of them, on either side of it. A forward takes the longest sequence's
+    for all.
+
+    Raises:
+        ValueError: Sequences are on both sides of that length, or, of dynamic scaling, beyond it.
+    """
+    language = config.get_text_config()
+    parameters = getattr(language, "rope_parameters", None) or {}
+    # Those of all layers, or of each type of layers.
+    for rope in (parameters, *parameters.values()):
+        kind = str(rope.get("rope_type")) if isinstance(rope, Mapping) else ""
+        if kind not in ("dynamic", "longrope"):
+            continue
+        named = "original_max_position_embeddings"
+        limit = rope.get(named) or getattr(language, named, None)
+        limit = int(limit or language.max_position_embeddings)
+        lengths = [len(g.prompt_ids) + len(row) for g in groups for row in g.completions]
+        if max(lengths) > limit and (kind == "dynamic" or min(lengths) <= limit):
+            raise ValueError(
+                f"the model's rotary embedding is of the type '{kind}', and a sequence of "
+                f"{max(lengths)} tokens beyond its original {limit} would change what others "
+                "compute; lower rollout.max_prompt_length and rollout.max_response_length to "
+                f"{limit} together"
+            )
 
 
 def completion_scores(

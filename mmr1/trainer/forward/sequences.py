@@ -11,8 +11,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.context import Context
-from mmr1.types import Completion, MediaRef, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
+from mmr1.vision.families.family import ModelFamily, ReadPrompt, is_packed
 from mmr1.vision.families.rows import of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
@@ -145,35 +145,46 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
     """The model inputs of a rollout group."""
     shown_first = tuple(_medium(family, media, m) for m in group.prompt.media)
     read = family.read_prompt(group.prompt, shown_first)
-    length = len(read.ids)
-
-    def observed(completion: Completion) -> Observed | None:
-        if not completion.spans:
-            return None
-        shown = tuple(_medium(family, media, m) for m in completion.media)
-        if is_packed(family):
-            whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
-            rows = family.prompt_positions(whole, (*shown_first, *shown))[:, length:]
-        elif shown:
-            raise ValueError(
-                f"sample '{group.prompt.sample.id}': an environment showed {completion.media[0]}, "
-                "and this model's processor reads pictures in prompts only; take a family of "
-                "docs/models.md that shares prompts"
-            )
-        else:
-            rows = length + torch.arange(len(completion.token_ids))[None]
-        return Observed(sampled_mask(completion), rows, shown)
-
-    of_environment = tuple(map(observed, group.completions))
+    observed: list[Observed | None] = []
+    if any(completion.spans for completion in group.completions):
+        observed = [
+            _observed(family, media, group.prompt, shown_first, read, c) for c in group.completions
+        ]
     return GroupInput(
         prompt_ids=read.ids,
         prompt_positions=read.positions,
         completion_start=read.completion_start,
         media=shown_first,
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
-        observed=of_environment if any(of_environment) else (),
+        observed=tuple(observed),
         arguments=read.arguments,
     )
+
+
+def _observed(
+    family: ModelFamily,
+    media: MediaCache,
+    prompt: Prompt,
+    of_prompt: tuple[Medium, ...],
+    read: ReadPrompt,
+    completion: Completion,
+) -> Observed | None:
+    """What a completion has of an environment; None of one without."""
+    if not completion.spans:
+        return None
+    length, shown = len(read.ids), tuple(_medium(family, media, m) for m in completion.media)
+    if is_packed(family):
+        whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
+        rows = family.prompt_positions(whole, (*of_prompt, *shown))[:, length:]
+    elif shown:
+        raise ValueError(
+            f"sample '{prompt.sample.id}': an environment showed {completion.media[0]}, "
+            "and this model's processor reads pictures in prompts only; take a family of "
+            "docs/models.md that shares prompts"
+        )
+    else:
+        rows = length + torch.arange(len(completion.token_ids))[None]
+    return Observed(sampled_mask(completion), rows, shown)
 
 
 def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:
