@@ -46,7 +46,7 @@ from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_ea
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_reward_manager
+from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_rewards
 from mmr1.trainer.validation.evaluate import Scored, Validation, evaluate
 
 
@@ -92,7 +92,7 @@ def training_steps(
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, values)
+        steps = build_step_rewards(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)

@@ -120,11 +120,6 @@ def has_adapters(model: Any) -> bool:
     return isinstance(model, peft.PeftModel)
 
 
-def plain_weights(model: Any) -> Mapping[str, torch.Tensor]:
-    """The weights by the names of the plain transformers model, adapters merged into them."""
-    return MergedWeights.of(model) if has_adapters(model) else model.state_dict()
-
-
 def adapter_state(model: Any) -> dict[str, torch.Tensor]:
     """The adapters' own tensors, as peft saves them; empty for a plain model."""
     return peft.get_peft_model_state_dict(model) if has_adapters(model) else {}

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -26,7 +27,7 @@ from mmr1.trainer.sampling.dynamic_sampling import (
     rewards_differ,
 )
 from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.step_rewards import StepRewardManager
+from mmr1.trainer.sampling.step_rewards import StepRewards, steps_by_function
 from mmr1.types import (
     Completion,
     Prompt,
@@ -530,7 +531,8 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
     bare = ScoredGroup(group, (Reward(1.0),))
 
     def steps(*actual):
-        return StepRewardManager(lambda text, sample: actual, decode).score([bare])[0].steps
+        of_groups = partial(steps_by_function, lambda text, sample: actual, decode)
+        return StepRewards(of_groups).score([bare])[0].steps
 
     assert steps((2, 0.1), (3, 0.2), (6, 1)) == (((0, 0.1), (1, 0.2), (3, 1.0)),)
     assert steps() == ((),)

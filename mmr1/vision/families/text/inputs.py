@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +24,7 @@ class TextFamily:
 
     path: str
     processor: Any
+    tokenizer: Any
     chat: Chat
     pad_id: int
     stop_ids: tuple[int, ...]
@@ -30,10 +32,6 @@ class TextFamily:
 
     shares_prompts = True
     recurrent = False
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.processor
 
     @property
     def placeholder_kinds(self) -> Mapping[int, Kind]:
@@ -108,15 +106,12 @@ def load_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> TextFa
     return TextFamily(
         path=path,
         processor=tokenizer,
-        chat=load_chat(path, tokenizer, tokenizer, _content, chat),
+        tokenizer=tokenizer,
+        chat=load_chat(path, tokenizer, tokenizer, attrgetter("text"), chat),
         pad_id=pad,
         stop_ids=stops,
         forbidden_ids=tuple({pad} - {*stops}),
     )
-
-
-def _content(message: Message) -> str:
-    return message.text
 
 
 def _check_tokenizer(path: str, tokenizer: Any) -> None:
