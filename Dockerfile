@@ -1,5 +1,5 @@
 # An image with everything that mmr1 needs to run, without the tools of development. The CPU stack has
-# the versions of scripts/env/cpu.lock. Neither stack has been built yet.
+# the versions of scripts/env/cpu.lock, and was built with buildah on Debian 12. That for GPUs was never built.
 #
 #   docker build -t mmr1 .                                             for NVIDIA GPUs
 #   docker build -t mmr1-cpu --build-arg STACK=cpu --build-arg BASE=ubuntu:24.04 .
@@ -24,7 +24,7 @@ COPY scripts/setup_env.sh scripts/
 COPY scripts/env scripts/env
 RUN mkdir -p mmr1 mmr1_migrate datasets_prep scripts/recipes \
     && touch mmr1/__init__.py mmr1_migrate/__init__.py datasets_prep/__init__.py \
-    && MMR1_STACK=${STACK} MMR1_EXTRA=ray PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 scripts/setup_env.sh
+    && MMR1_STACK=${STACK} MMR1_EXTRA=data,ray,serve PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 scripts/setup_env.sh
 COPY . .
 RUN .venv/bin/python -m compileall -q mmr1 mmr1_migrate datasets_prep \
     && (id -u 1000 >/dev/null 2>&1 || useradd --uid 1000 --create-home mmr1) \

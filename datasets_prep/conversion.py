@@ -33,6 +33,7 @@ from datasets_prep.parquet import write_parquet
 from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms.form import Place
 from mmr1.data.readers import media_folder
+from mmr1.data.readers.hub import is_saved
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
@@ -93,10 +94,12 @@ class Plan:
 
 
 def _files_behind(path: Path) -> list[Path]:
-    """The file itself; of a folder that ``datasets`` saved, or a split of one, its files."""
+    """The file itself; of a folder its files, of one that ``datasets`` saved those with rows."""
     if path.is_file():
         return [path]
-    return sorted(p for p in media_folder(path).rglob("data-*.arrow") if p.is_file())
+    folder = path if path.is_dir() else media_folder(path)
+    names = "data-*.arrow" if is_saved(folder) else "*"
+    return sorted(p for p in folder.rglob(names) if p.is_file())
 
 
 @one_pool()
@@ -213,7 +216,7 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
     number = 0
     splits: set[Any] = set()
     for path in plan.files:
-        root = str(plan.media_root or media_folder(path))
+        root = str(plan.media_root or (media_folder(path) if converter.files else path))
         for where, row in converter.rows(path):
             own = row.get("split") if isinstance(row, dict) else None
             splits.add(own)

@@ -43,7 +43,7 @@ def _facts(dataset: Converter | Generator) -> Iterator[str]:
     yield f"  source:  {dataset.source}"
     yield f"  licence: {dataset.licence}"
     if isinstance(dataset, Converter):
-        yield f"  files:   {', '.join(dataset.files)}"
+        yield f"  files:   {', '.join(dataset.files) or 'those of the folder'}"
         yield f"  mmr1-data convert {dataset.name} --input FOLDER --output FOLDER"
     else:
         yield f"  mmr1-data make {dataset.name} --output FOLDER"

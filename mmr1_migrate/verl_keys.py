@@ -485,7 +485,7 @@ UNNEEDED = {
     "reward_model": "see reward.reward_model.model_path",
     "reward_manager": "reward functions come from rewards.functions",
     "sandbox_fusion": "plugins run in a sandbox of this machine",
-    "distillation": "docs/algorithms.md has on_policy_distillation, with one teacher in the run",
+    "distillation": "docs/distillation.md has on_policy_distillation, with one teacher in the run",
     "trainer.balance_batch": "micro-batches are always cut by cost",
     "trainer.log_val_generations": "all completions of a validation are kept",
     "trainer.rollout_data_dir": "rollouts/ holds the completions",

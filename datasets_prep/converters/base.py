@@ -38,7 +38,8 @@ class Converter:
         description: One line for ``mmr1-data list``.
         source: Where the dataset comes from.
         licence: As its source states it, with restrictions.
-        files: Glob patterns of the annotation files under the input folder.
+        files: Glob patterns of the annotation files under the input folder; none where the rows are
+            those of the folder itself.
         convert: ``(row, place) -> samples``; raises ValueError for a row that cannot be used.
         rows: Reads the rows of an annotation file.
     """
@@ -63,6 +64,8 @@ class Converter:
         """
         if source.is_file():
             return [source], split
+        if not self.files:
+            return [source / (split or "")], None
         if is_saved(source):
             return [source.with_name(f"{source.name}@{split}") if split else source], None
         files = sorted({p for pattern in self.files for p in source.glob(f"**/{pattern}")})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -55,14 +56,56 @@ def parse_metric(metric: str) -> tuple[str, str]:
     return name, way
 
 
-def value_of(run: Path, metric: str) -> float:
-    """A metric of a finished run, or ``A - B`` of two.
+BEFORE = "@before"
+"""Ends a metric that is measured after the run before the last one of an arm."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_OPERATOR = re.compile(r"(?:^|(?<=\s))([-+*/()])(?=\s|$)")
+
+
+def check_metric(metric: str) -> None:
+    """Raises ValueError for a calculation or a way that there is not."""
+    _calculated(metric, lambda name: float(len(parse_metric(name)) > 0))
+
+
+def values_of(runs: Sequence[Path], metrics: Mapping[str, str]) -> dict[str, float]:
+    """Each metric of the finished runs of an arm, by its name.
+
+    A metric is a number of a run, or a calculation with such numbers and with the metrics named
+    before it, in which ``+ - * / ( )`` stand between spaces.
 
     Raises:
-        ValueError: The run has no such metric. The message names the most similar one.
+        ValueError: A run has no such metric. The message names the most similar one.
     """
-    first, *others = (_single_value(run, part) for part in metric.split(" - "))
-    return first - math.fsum(others)
+    found: dict[str, float] = {}
+
+    def operand(name: str) -> float:
+        if name in found:
+            return found[name]
+        run = runs[-2] if name.endswith(BEFORE) else runs[-1]
+        return _single_value(run, name.removesuffix(BEFORE))
+
+    for name, metric in metrics.items():
+        found[name] = _calculated(metric, operand)
+    return found
+
+
+def _calculated(metric: str, operand: Callable[[str], float]) -> float:
+    """A calculation whose operands are numbers and names."""
+    parts = [part.strip() for part in _OPERATOR.split(metric) if part.strip()]
+    values: dict[str, float] = {}
+    terms = []
+    for part in parts:
+        if part not in set("+-*/()"):
+            name = f"v{len(values)}"
+            values[name] = float(part) if _NUMBER.fullmatch(part) else operand(part)
+            part = name
+        terms.append(part)
+    try:  # of these names and operators alone
+        return float(eval(" ".join(terms), {"__builtins__": {}}, values))
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(f"metric '{metric}' is not a calculation: {error}") from error
+    except ZeroDivisionError:
+        return math.nan
 
 
 def _single_value(run: Path, metric: str) -> float:
@@ -80,8 +123,8 @@ def _single_value(run: Path, metric: str) -> float:
 
 
 def curve_of(run: Path, metric: str) -> tuple[float, ...]:
-    """Its means over tenths of the run; empty if steps do not have it, or it is of two."""
-    if " - " in metric:
+    """Its means over tenths of the run; empty if steps do not have it, or it is calculated."""
+    if _OPERATOR.search(metric) or metric.endswith(BEFORE):
         return ()
     columns = read_metrics(run / "metrics.jsonl")
     curve = tenths(columns.get(parse_metric(metric)[0], ()))
@@ -92,7 +135,8 @@ def evaluation_of(run: Path) -> dict[str, float]:
     """The numbers of ``eval/result.json``.
 
     ``eval/greedy`` is the accuracy, as in ``metrics.jsonl``, ``eval/greedy/format`` the mean of a
-    reward's component, and ``eval/greedy_length_mean`` any other number; also for ``sampled``.
+    reward's component, ``eval/greedy[plain]`` the accuracy of a task or of a value of
+    ``eval.group_by``, and ``eval/greedy_length_mean`` any other number; also for ``sampled``.
     """
     path = run / "eval/result.json"
     if not path.is_file():
@@ -105,6 +149,8 @@ def evaluation_of(run: Path) -> dict[str, float]:
         numbers |= {f"eval/{mode}_{name}": value for name, value in _plain(result).items()}
         numbers |= {f"eval/{mode}/{name}": v for name, v in _plain(result["components"]).items()}
         numbers |= {f"eval/{mode}_pass@{k}": v for k, v in result.get("pass_at", {}).items()}
+        shares = result.get("by", {}).items()
+        numbers |= {f"eval/{mode}[{kind}]": share["accuracy"] for kind, share in shares}
     return numbers
 
 

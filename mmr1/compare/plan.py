@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError
 
-from mmr1.compare.metrics import parse_metric
+from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
+from mmr1.config.commands import SECTIONS, sections_of
 from mmr1.config.file import load_config, published
 from mmr1.config.section import Section
-from mmr1.trainer.preflight import check_training
+from mmr1.trainer.preflight import check_evaluation, check_training
+
+TrainedBy = Literal["train", "sft", "dpo"]
 
 SEED = "{seed}"
 """In an override, it stands for the seed of the run."""
 _OWN = ("seed", "trainer.output_dir")
 """Keys that a comparison sets itself."""
+_BEFORE = "before all"
+"""The folder of the runs that all arms continue from."""
 
 
 class Hypothesis(Section):
@@ -45,15 +50,26 @@ class Plot(Section):
     axis: list[str] = Field([], description="Names of the points")
 
 
+class RunOfFile(Section):
+    """One run of an arm."""
+
+    command: TrainedBy = Field("train", description="What trains")
+    base: str | None = Field(None, description="Its configuration; null: that of the comparison")
+    overrides: list[str] = Field([], description="Of this run")
+
+
 class ComparisonFile(Section):
-    """A comparison whose arms are one configuration with overrides."""
+    """A comparison: arms that change one configuration, or run several."""
 
     title: str = Field("", description="Of the claim that is tested")
     sentence: str = Field("", description="The claim")
     source: str = Field("", description="Who makes it, as Markdown")
     base: str | None = Field(None, description="The configuration, relative to this file")
-    overrides: list[str] = Field([], description="Of all arms, before their own")
-    arms: dict[str, list[str]] = Field(description="Overrides by the name of the arm")
+    overrides: list[str] = Field([], description="Of each run of base, before its own")
+    before: list[RunOfFile] = Field([], description="Runs that all arms continue from")
+    arms: dict[str, list[str] | list[RunOfFile]] = Field(
+        description="Overrides of the arm, or its runs: each trains the model of the one before"
+    )
     metrics: dict[str, str] = Field({}, description="Metrics by the name in tables")
     shown: dict[str, str] = Field({}, description="Headings of the metrics that tables show")
     hypotheses: list[Hypothesis] = Field([], description="What is expected")
@@ -61,25 +77,59 @@ class ComparisonFile(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """A configuration file with overrides."""
+class Run:
+    """A configuration file with overrides, trained once for each seed.
+
+    Attributes:
+        name: Of its folder.
+        evaluation: File and overrides of the evaluation after a command that has none.
+    """
 
     name: str
     file: Path
     overrides: tuple[str, ...] = ()
+    command: TrainedBy = "train"
+    evaluation: tuple[Path, tuple[str, ...]] | None = None
 
-    def arguments(self, seed: int, output: Path) -> list[str]:
-        """The overrides of the run with this seed."""
-        given = [override.replace(SEED, str(seed)) for override in self.overrides]
-        return [*given, f"seed={seed}", f"trainer.output_dir={self.folder(seed, output)}"]
+    def arguments(self, seed: int, output: Path, model: Path | None = None) -> list[str]:
+        """The overrides of the run with this seed.
+
+        Args:
+            model: The checkpoint that it starts from; None: that of its configuration.
+        """
+        own = [f"seed={seed}", f"trainer.output_dir={self.folder(seed, output)}"]
+        return [*_with_seed(self.overrides, seed), *_starting(model), *own]
 
     def folder(self, seed: int, output: Path) -> Path:
         """The folder of that run."""
         return output / self.name.replace("/", "-") / f"seed{seed}"
 
-    def config(self, seed: int, output: Path) -> Config:
+    def config(self, seed: int, output: Path, model: Path | None = None) -> Config:
         """The configuration of that run."""
-        return load_config(self.file, self.arguments(seed, output))
+        return load_config(self.file, self.arguments(seed, output, model), self.command)
+
+    def evaluation_arguments(self, seed: int, output: Path, model: Path) -> list[str]:
+        """File and overrides of the evaluation of that run's last checkpoint."""
+        assert self.evaluation is not None
+        file, overrides = self.evaluation
+        own = [f"seed={seed}", f"eval.output_dir={self.folder(seed, output) / 'eval'}"]
+        return [str(file), *_with_seed(overrides, seed), *_starting(model), *own]
+
+
+def _with_seed(overrides: Sequence[str], seed: int) -> list[str]:
+    return [override.replace(SEED, str(seed)) for override in overrides]
+
+
+def _starting(model: Path | None) -> list[str]:
+    return [] if model is None else [f"model.path={model}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Runs of which each trains the model of the one before; the last is compared."""
+
+    name: str
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +179,8 @@ def read_plan(
             "a comparison needs two configurations or more, or one file with arms "
             "(docs/evaluation.md)"
         )
-    arms = tuple(Arm(n, f, overrides) for n, f in zip(_names(files), files, strict=True))
+    named_files = zip(_names(files), files, strict=True)
+    arms = tuple(Arm(name, (Run(name, file, overrides),)) for name, file in named_files)
     return _checked(Plan(arms, named, margin=margin))
 
 
@@ -162,10 +213,7 @@ def _of_file(
     given = read_comparison(path)
     if given.base is None:
         raise ValueError(f"{path}: 'base' is missing, the configuration that its arms change")
-    base = path.parent / given.base
-    arms = tuple(
-        Arm(name, base, (*given.overrides, *own, *overrides)) for name, own in given.arms.items()
-    )
+    arms = tuple(arm_of(path, given, name, overrides) for name in given.arms)
     named = {**given.metrics, **metrics}
     for hypothesis in given.hypotheses:
         for arm in (hypothesis.more, hypothesis.less):
@@ -180,31 +228,101 @@ def _of_file(
     return _checked(Plan(arms, named, hypotheses, margin, headings, given.plot))
 
 
+def arm_of(path: Path, given: ComparisonFile, name: str, overrides: tuple[str, ...] = ()) -> Arm:
+    """The runs of an arm, those of all arms first."""
+    own = [run for run in given.arms[name] if isinstance(run, RunOfFile)]
+    changes = [override for override in given.arms[name] if isinstance(override, str)]
+    own = own or [RunOfFile(overrides=changes)]
+    names = [*_numbered(_BEFORE, len(given.before)), *_numbered(f"{name} before", len(own) - 1)]
+    runs = [
+        _run(path, given, run_name, run, ())
+        for run_name, run in zip(names, [*given.before, *own[:-1]], strict=True)
+    ]
+    return Arm(name, (*runs, _run(path, given, name, own[-1], overrides)))
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name if number == 1 else f"{name} {number}" for number in range(1, count + 1)]
+
+
+def _run(
+    path: Path, given: ComparisonFile, name: str, own: RunOfFile, overrides: tuple[str, ...]
+) -> Run:
+    """A run of a file, with the overrides of the command line that its command reads."""
+    base = path.parent / str(given.base)
+    shared = tuple(given.overrides)
+    read = tuple(change for change in overrides if _reads(own.command, change))
+    if own.base is None:
+        return Run(name, base, (*shared, *own.overrides, *read), own.command)
+    evaluation = None if own.command == "train" else (base, (*shared, *overrides))
+    changes = (*own.overrides, *read)
+    return Run(name, path.parent / own.base, changes, own.command, evaluation)
+
+
+def _reads(command: TrainedBy, override: str) -> bool:
+    section = override.partition("=")[0].partition(".")[0]
+    return section not in SECTIONS or section in sections_of(command, in_rounds=False)
+
+
 def _checked(plan: Plan) -> Plan:
     """Raise before the first run what would be found in a later one."""
     if not plan.metrics:
         raise ValueError("name what is compared: --metric eval/greedy, or --metric reward/mean")
     for metric in plan.metrics.values():
-        for part in metric.split(" - "):
-            parse_metric(part)
-    configs = {arm.name: arm.config(0, Path("compare")) for arm in plan.arms}
-    for name, config in configs.items():
-        check_training(config, resume=True, samples=True)
-        evaluates = any("eval/" in metric for metric in plan.metrics.values())
-        if evaluates and config.eval_records is None:
-            raise ValueError(f"{name}: a metric of eval/ needs records in trainer.validation.data")
-    trees = {name: flat_keys(config) for name, config in configs.items()}
+        check_metric(metric)
+    for arm in plan.arms:
+        _check_runs(arm, plan.metrics.values())
+    trees = {arm.name: _keys_of(arm) for arm in plan.arms}
     for first, second in combinations(trees, 2):
         if trees[first] == trees[second]:
             raise ValueError(f"{first} and {second} are the same configuration")
     return plan
 
 
+def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
+    """Raise ValueError for what a run of the arm cannot use, or for what is not measured of it."""
+    model = None  # of the first run: those of the later ones are not written yet
+    records: str | None = None
+    for run in arm.runs:
+        config = run.config(0, Path("compare"), model)
+        model = Path(config.model.path)
+        check_training(config, resume=True, samples=run.command == "train")
+        records = config.eval_records if run.command == "train" else None
+        if run.evaluation is not None:
+            file, *overrides = run.evaluation_arguments(0, Path("compare"), model)
+            evaluated = load_config(Path(file), overrides, "eval")
+            check_evaluation(evaluated)
+            records = evaluated.eval_records
+    if records is None and any("eval/" in metric for metric in metrics):
+        raise ValueError(f"{arm.name}: a metric of eval/ needs records in trainer.validation.data")
+    if len(arm.runs) == 1 and any(BEFORE in metric for metric in metrics):
+        raise ValueError(f"{arm.name}: a metric{BEFORE} needs a run before the one compared")
+
+
+def _keys_of(arm: Arm) -> dict[str, Any]:
+    """Its command and keys; those of runs before the last after their place and a colon."""
+    found: dict[str, Any] = {}
+    for place, run in enumerate(arm.runs, 1):
+        prefix = "" if run is arm.runs[-1] else f"{place}: "
+        keys = {"command": run.command, **flat_keys(run.config(0, Path("compare")))}
+        found |= {f"{prefix}{key}": value for key, value in keys.items()}
+    return found
+
+
 def differing(arms: Sequence[Arm]) -> dict[str, dict[str, Any]]:
-    """The keys in which configurations differ, with the value in each arm."""
-    trees = {arm.name: flat_keys(arm.config(0, Path("compare"))) for arm in arms}
+    """The keys in which configurations differ, with the value in each arm.
+
+    Of arms of several commands, without the sections that one of these does not read.
+    """
+    trees = {arm.name: _keys_of(arm) for arm in arms}
+    commands = {arm.runs[-1].command for arm in arms}
+    unread = {s for s in SECTIONS for c in commands if s not in sections_of(c, in_rounds=False)}
     keys = list(dict.fromkeys(key for tree in trees.values() for key in tree))
-    values = {key: {name: tree.get(key) for name, tree in trees.items()} for key in keys}
+    values = {
+        key: {name: tree.get(key) for name, tree in trees.items()}
+        for key in keys
+        if key.partition(".")[0] not in unread
+    }
     return {k: v for k, v in values.items() if len({repr(value) for value in v.values()}) > 1}
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmr1.compare.metrics import curve_of, value_of
-from mmr1.compare.plan import Arm, Plan
+from mmr1.compare.metrics import BEFORE, curve_of, values_of
+from mmr1.compare.plan import Plan, Run
 from mmr1.config import Config
 from mmr1.trainer.runs.checkpoint import step_of
 from mmr1.trainer.runs.existing import check_directory
@@ -41,41 +41,72 @@ def run_trials(
         RuntimeError: A run failed; names its log.
     """
     trials = []
+    evaluates = any("eval/" in metric for metric in plan.metrics.values())
+    before = any("eval/" in m and BEFORE in m for m in plan.metrics.values())
     for seed in range(seeds):
         for arm in plan.arms:
-            folder = _ran(arm, seed, output, say)
-            values = {name: value_of(folder, metric) for name, metric in plan.metrics.items()}
-            curves = {name: curve_of(folder, metric) for name, metric in plan.drawn.items()}
+            folders: list[Path] = []
+            model = None
+            for run in arm.runs:
+                last = run is arm.runs[-1]
+                model = _trained(run, seed, output, model, say)
+                if run.evaluation is not None and (evaluates if last else before):
+                    _evaluate(run, seed, output, model)
+                folders.append(run.folder(seed, output))
+            values = values_of(folders, plan.metrics)
+            curves = {name: curve_of(folders[-1], m) for name, m in plan.drawn.items()}
             trials.append(Trial(arm.name, seed, values, curves))
     return trials
 
 
-def _ran(arm: Arm, seed: int, output: Path, say: Callable[[str], None]) -> Path:
-    """The folder of a finished run."""
-    config, folder = arm.config(seed, output), arm.folder(seed, output)
+def _trained(
+    run: Run, seed: int, output: Path, model: Path | None, say: Callable[[str], None]
+) -> Path:
+    """The last checkpoint of a finished run.
+
+    Args:
+        model: The checkpoint that it starts from; None: that of its configuration.
+    """
+    config = run.config(seed, output, model)
     check_directory(config, resume=True)
-    if not _is_finished(config):
-        say(f"{arm.name}, seed {seed}")
-        log = folder.parent / f"{folder.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "mmr1", "train", str(arm.file)]
-        code = _waited_for([*command, *arm.arguments(seed, output), "--resume"], log)
-        if code:
-            last = (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
-            raise RuntimeError(f"{arm.name}, seed {seed} ended with code {code}: {last} ({log})")
-    return folder
+    last = _last_checkpoint(config)
+    if last is None:
+        say(f"{run.name}, seed {seed}")
+        arguments = [str(run.file), *run.arguments(seed, output, model), "--resume"]
+        _called(run, seed, output, [run.command, *arguments])
+        last = _last_checkpoint(config)
+        assert last is not None
+    return last
 
 
-def _is_finished(config: Config) -> bool:
+def _evaluate(run: Run, seed: int, output: Path, model: Path) -> None:
+    """The held-out numbers of a command that has none, once."""
+    if not (run.folder(seed, output) / "eval/result.json").is_file():
+        _called(run, seed, output, ["eval", *run.evaluation_arguments(seed, output, model)])
+
+
+def _called(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
+    """``mmr1`` in a process of its own, with a log beside the run's folder."""
+    folder = run.folder(seed, output)
+    log = folder.parent / f"{folder.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    code = _waited_for([sys.executable, "-m", "mmr1", *arguments], log)
+    if code:
+        last = (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
+        raise RuntimeError(f"{run.name}, seed {seed} ended with code {code}: {last} ({log})")
+
+
+def _last_checkpoint(config: Config) -> Path | None:
+    """Of a finished run."""
     last = finished(config)
     if last is None:
-        return False
+        return None
     if config.trainer.total_epochs is None and step_of(last) > config.trainer.steps:
         raise ValueError(
             f"{last} is of a longer run than trainer.max_steps={config.trainer.steps}; name "
             "another --output"
         )
-    return True
+    return last
 
 
 def _waited_for(command: list[str], log: Path) -> int:

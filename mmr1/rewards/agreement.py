@@ -14,11 +14,11 @@ from statistics import StatisticsError, correlation
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from PIL import Image
 
 from mmr1.files import atomic
 from mmr1.rewards.item import RewardItem
 from mmr1.types import MediaRef, Reward
+from mmr1.vision.images import load_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,8 @@ def _thumbnail(medium: MediaRef) -> str | None:
     if medium.kind != "image":
         return None
     try:
-        with Image.open(io.BytesIO(medium.read())) as image:
-            small = image.convert("RGB")
-    except OSError:
+        small = load_image(medium)
+    except ValueError:
         return None
     small.thumbnail((_SIDE, _SIDE))
     buffer = io.BytesIO()

@@ -283,7 +283,7 @@ def _check_end(path: str) -> None:
     Raises:
         ValueError: It ends much earlier.
     """
-    with av.open(path) as container:
+    with open_video(path) as container:
         if not container.duration:
             return
         stated = container.duration / av.time_base

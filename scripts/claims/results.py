@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmr1.compare.plan import Hypothesis
 from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict
+from mmr1.files import atomic
 from scripts.claims.claim import CLAIMS
+
+REPOSITORY = CLAIMS.parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,28 @@ def read_results(name: str) -> list[Result]:
     """None before the first run."""
     path = result_file(name)
     return [Result(**row) for row in json.loads(path.read_text())] if path.is_file() else []
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(path) as file:
+        file.write(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def current_commit() -> str:
+    """Of the code that runs; ``+`` behind it where that code was changed since."""
+    of_code = ("mmr1", "datasets_prep", "scripts/claims", ":!scripts/claims/*/result.json")
+    head, changed = (
+        subprocess.run(
+            ["git", "-C", REPOSITORY, *command], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for command in (("rev-parse", "HEAD"), ("status", "--porcelain", "--", *of_code))
+    )
+    return head[:12] + ("+" if changed else "")
 
 
 def by_seed(results: Sequence[Result], arm: str, measure: str) -> list[float]:

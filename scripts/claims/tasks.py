@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from PIL import Image
 
@@ -14,9 +15,10 @@ from datasets_prep.generators.common import ask, demonstrate, sample
 from mmr1.data.record import write_records
 from mmr1.files import atomic_folder
 from mmr1.types import MediaRef, Sample
-from scripts.claims.start.start import read
+from scripts.claims.start.start import Row, read, write
 
-Splits = Mapping[str, Sequence[Sample]]
+Splits = Mapping[str, Sequence[Sample] | Sequence[Row]]
+"""Records by the name of their file, as samples or as rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,12 @@ def made(folder: Path, build: Callable[[Path], Splits]) -> Path:
     """``folder`` with the media and records that ``build`` makes, unless it is there."""
     if not folder.exists():
         with atomic_folder(folder) as staging:
-            for split, samples in build(staging).items():
-                write_records(staging / f"{split}.jsonl", samples)
+            for split, records in build(staging).items():
+                rows = [record for record in records if isinstance(record, dict)]
+                if rows:
+                    write(staging / f"{split}.jsonl", rows)
+                else:
+                    write_records(staging / f"{split}.jsonl", cast(Sequence[Sample], records))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/datasets.md: row formats (``mmr1/data/forms``), and kinds of files.
+"""Write the tables of docs/formats.md: row formats (``mmr1/data/forms``), and kinds of files.
 
 python scripts/dev/forms_table.py            write it
 python scripts/dev/forms_table.py --check    exit with 1 if the page is out of date
@@ -15,7 +15,7 @@ import file_examples
 from mmr1.data.forms import built_in_forms
 from mmr1.data.forms.form import Form, Row
 
-PAGE = Path(__file__).parents[2] / "docs/datasets.md"
+PAGE = Path(__file__).parents[2] / "docs/formats.md"
 
 
 def forms() -> str:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from mmr1.compare.metrics import evaluation_of, tenths, value_of
-from mmr1.compare.plan import Arm, Plan, differing, read_plan
+from mmr1.compare.metrics import check_metric, evaluation_of, tenths, values_of
+from mmr1.compare.plan import Arm, Plan, Run, differing, read_plan
 from mmr1.compare.results import differences, page, write_plot
 from mmr1.compare.statistics import Estimate, estimate, paired, verdict
 from mmr1.compare.trials import Trial, run_trials
@@ -88,6 +88,7 @@ def run(tmp_path) -> Path:
         "components": {"format": 0.5, "math": None},
         "pass_at": {"4": 0.9},
         "majority": None,
+        "by": {"plain": {"accuracy": 0.5, "prompts": 4}, "no ink": {"accuracy": 0.25}},
     }
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval/result.json").write_text(json.dumps({"prompts": 8, "greedy": greedy}))
@@ -101,7 +102,13 @@ def test_the_metrics_of_a_run(run):
         "eval/greedy_length_mean": 12.5,
         "eval/greedy/format": 0.5,
         "eval/greedy_pass@4": 0.9,
+        "eval/greedy[plain]": 0.5,
+        "eval/greedy[no ink]": 0.25,
     }
+
+    def value_of(run: Path, metric: str) -> float:
+        return values_of([run], {"it": metric})["it"]
+
     assert value_of(run, "reward/mean") == pytest.approx((19 + 20) / 2 / 20)
     assert value_of(run, "reward/mean:mean") == pytest.approx(10.5 / 20)
     assert value_of(run, "reward/mean:last") == 1.0
@@ -111,6 +118,30 @@ def test_the_metrics_of_a_run(run):
         value_of(run, "eval/gredy")
     with pytest.raises(ValueError, match="after the colon stands one of end, mean, sum, last"):
         value_of(run, "entropy:median")
+
+
+def test_metrics_are_calculated_from_those_named_before(run, tmp_path):
+    metrics = {
+        "plain": "eval/greedy[plain]",
+        "other": "eval/greedy[no ink]",
+        "lost": "1 - other / plain",
+        "mean": "( plain + other ) / 2",
+        "gain": "eval/greedy - eval/greedy@before",
+        "undefined": "plain / ( plain - plain )",
+    }
+    before = tmp_path / "before"
+    (before / "eval").mkdir(parents=True)
+    result = json.loads((run / "eval/result.json").read_text())
+    result["greedy"]["accuracy"] = 0.25
+    (before / "eval/result.json").write_text(json.dumps(result))
+    found = values_of([before, run], metrics)
+    assert found["lost"] == 0.5
+    assert found["mean"] == 0.375
+    assert found["gain"] == 0.5
+    assert math.isnan(found["undefined"])
+    for metric in ("plain +", "plain ( other )", "( plain", "/ plain"):
+        with pytest.raises(ValueError, match="is not a calculation"):
+            check_metric(metric)
 
 
 @pytest.fixture
@@ -148,8 +179,8 @@ def test_arms_are_named_by_their_files_and_know_how_they_differ(arms, tmp_path):
     copy.write_text(arms[0].read_text().replace("n: 3", "n: 4"))
     plan = read_plan([*map(str, arms), "trainer.max_steps=3"], ["reward/mean"])
     assert [arm.name for arm in plan.arms] == ["grpo", "rloo"]
-    assert plan.arms[0].config(7, tmp_path).seed == 7
-    assert plan.arms[0].config(7, tmp_path).trainer.max_steps == 3
+    assert plan.arms[0].runs[-1].config(7, tmp_path).seed == 7
+    assert plan.arms[0].runs[-1].config(7, tmp_path).trainer.max_steps == 3
     assert differing(plan.arms)["algorithm.name"] == {"grpo": "grpo", "rloo": "rloo"}
     plan = read_plan([str(arms[0]), str(copy)], ["reward/mean"])
     assert [arm.name for arm in plan.arms] == [f"{tmp_path.name}/grpo", "other/grpo"]
@@ -200,7 +231,7 @@ def test_a_file_has_arms_with_overrides_and_hypotheses(arms, tmp_path):
     two = {"wide": ["rollout.n=4"], "narrow": []}
     path = comparison(tmp_path, arms=two, hypotheses=[{**expected, "smallest": 0.1}])
     plan = read_plan([path], [])
-    assert plan.arms[0].config(0, tmp_path).rollout.n == 4
+    assert plan.arms[0].runs[-1].config(0, tmp_path).rollout.n == 4
     trials = [
         Trial(arm, seed, {"reward": value + seed}, {"reward": (0.1, 0.2)})
         for arm, value in (("narrow", 0.0), ("wide", 0.5))
@@ -223,7 +254,7 @@ def test_a_file_has_arms_with_overrides_and_hypotheses(arms, tmp_path):
 
 @pytest.mark.parametrize("curve", [(0.1, 0.2), ()])
 def test_a_plot_has_curves_or_the_seeds(curve, tmp_path):
-    plan = Plan(tuple(Arm(name, Path("x")) for name in "ab"), {"m": "m", "n": "n"})
+    plan = Plan(tuple(Arm(name, (Run(name, Path("x")),)) for name in "ab"), {"m": "m", "n": "n"})
     trials = [
         Trial(arm, seed, {"m": 0.1 * seed, "n": 0.0}, {"m": curve, "n": curve})
         for arm in "ab"
@@ -268,6 +299,63 @@ def test_a_comparison_trains_every_arm_with_every_seed_once(arms, tmp_path, mmr1
         code, _, message = mmr1("compare", *arms, override, *options, "--seeds", 2)
         assert code == 2
         assert refusal in message
+
+
+@pytest.fixture
+def sft_file(tiny_model, digits, tmp_path) -> Path:
+    tree = {
+        "model": {"path": str(tiny_model), "dtype": "float32"},
+        "data": {"train": str(digits / "sft.jsonl"), "train_batch_size": 2},
+        "trainer": {"max_steps": 1, "threads": 1, "logging_steps": 100},
+    }
+    path = tmp_path / "sft.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_arms_run_one_after_another_from_the_model_before(arms, sft_file, tmp_path, mmr1):
+    """SFT before both arms; one trains by GRPO, the other by SFT and is evaluated then."""
+    sft = {"command": "sft", "base": sft_file.name}
+    two = {"GRPO": ["rollout.n=4"], "SFT": [sft, {**sft, "overrides": ["trainer.max_steps=2"]}]}
+    metrics = {"greedy": "eval/greedy", "gain": "eval/greedy - eval/greedy@before"}
+    file = comparison(tmp_path, before=[sft], arms=two, metrics=metrics)
+    out = tmp_path / "out"
+    options = ["--output", out, "--seeds", 1]
+    code, printed, message = mmr1("compare", file, "eval.limit=3", *options)
+    assert code == 0, message
+    names = ["before all", "GRPO", "SFT before", "SFT"]
+    assert [line for line in printed.splitlines() if "seed 0" in line] == [
+        f"{name}, seed 0" for name in names
+    ]
+    models = [
+        yaml.safe_load((out / name / "seed0/config.yaml").read_text())["model"]["path"]
+        for name in names
+    ]
+    first = str(out / "before all/seed0/checkpoints/step_000001")
+    second = str(out / "SFT before/seed0/checkpoints/step_000001")
+    assert models[1:] == [first, first, second]
+    assert [(out / name / "seed0/eval/result.json").is_file() for name in names] == [True] * 4
+    evaluated = yaml.safe_load((out / "SFT/seed0/eval/config.yaml").read_text())
+    assert evaluated["model"]["path"] == str(out / "SFT/seed0/checkpoints/step_000002")
+    assert json.loads((out / "SFT/seed0/eval/result.json").read_text())["prompts"] == 3
+    page = (out / "compare.md").read_text()
+    assert '| `command` | "train" | "sft" |' in page
+    assert "| `rollout.n` |" not in page  # SFT has no rollouts
+    code, printed, _ = mmr1("compare", file, "eval.limit=3", *options)
+    assert (code, "seed 0" in printed) == (0, False)
+
+
+def test_runs_of_arms_are_checked_before_the_first(arms, sft_file, tmp_path):
+    sft = {"command": "sft", "base": sft_file.name}
+    for keys, message in (
+        ({"metrics": {"gain": "eval/greedy@before"}}, "GRPO: a metric@before needs a run before"),
+        ({"arms": {"SFT": [{"command": "sft"}], "GRPO": []}}, "mmr1 sft does not read"),
+        ({"arms": {"SFT": [{**sft, "overrides": ["model.path=/no"]}], "GRPO": []}}, "/no"),
+        ({"arms": {"SFT": [{**sft, "command": "rm"}], "GRPO": []}}, "command"),
+    ):
+        two = {"arms": {"GRPO": [], "SFT": [sft]}, **keys}
+        with pytest.raises(ValueError, match=message):
+            read_plan([comparison(tmp_path, **two)], [])
 
 
 def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):

@@ -272,3 +272,19 @@ def test_the_splits_of_a_folder_are_not_merged(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match=r"no split 'val'"):
         convert("easyr1", tmp_path / "hub", tmp_path / "other", workers=1, split="val")
+
+
+def test_a_folder_per_class_names_its_split_and_is_not_read_past_its_table(tmp_path: Path) -> None:
+    for index, name in enumerate(("train/cat/1.png", "train/dog/1.JPG", "val/cat/1.png")):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(encoded(Image.fromarray(noise(40, 40, index))))
+    with pytest.raises(ValueError, match="name one split with --split"):
+        convert("imagefolder", tmp_path / "in", tmp_path / "out", workers=1)
+    convert("imagefolder", tmp_path / "in", tmp_path / "out", workers=1, split="train")
+    assert [sample.answer for sample in load_samples(tmp_path / "out")] == ["cat", "dog"]
+    (tmp_path / "in/train/cat/2.png").write_bytes(encoded(Image.fromarray(noise(40, 40, 9))))
+    with pytest.raises(ValueError, match="another inputs"):
+        convert("imagefolder", tmp_path / "in", tmp_path / "out", workers=1, split="train")
+    (tmp_path / "in/train/metadata.csv").write_text("file_name,question\ncat/1.png,Is it grey?\n")
+    with pytest.raises(ValueError, match=r"metadata\.csv describes the pictures"):
+        convert("imagefolder", tmp_path / "in", tmp_path / "other", workers=1, split="train")

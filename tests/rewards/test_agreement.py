@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from mmr1.rewards.agreement import compare
 from mmr1.rewards.plugins.item_rows import batches_of_groups, read_items
@@ -79,6 +80,48 @@ def test_rollouts_are_read(run: Path):
     assert [len(batch) for batch in batches_of_groups(items, 3)] == [4]
     with pytest.raises(ValueError, match="there are no rollouts"):
         list(read_items(run / "media"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("completions", [{}]), ("completions", 1), ("media", [{}]), ("media", 1), ("task", ["math"])],
+)
+def test_a_damaged_rollout_is_one_line(run: Path, name: str, value: Any, mmr1):
+    file = run / "rollouts/step_000001.jsonl"
+    row = json.loads(file.read_text().splitlines()[0])
+    file.write_text(json.dumps({**row, name: value}) + "\n")
+    code, _, message = mmr1("reward", "agree", "math", "math", "--input", run)
+    assert code == 2
+    assert f"{file}:1: " in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"completion": "\xff"}', b"{"])
+def test_a_line_that_is_no_json_is_named(line: bytes, tmp_path: Path, mmr1):
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(line)
+    code, _, message = mmr1("reward", "agree", "math", "math", "--input", file)
+    assert code == 2
+    assert "rows.jsonl:1: no valid JSON" in message
+
+
+BOMB = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0\0\x9c\x40" * 2 + b"\x08\2\0\0\0" + b"\0" * 4
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+
+
+@pytest.mark.parametrize("picture", [BOMB, EPS], ids=["bomb", "EPS"])
+def test_the_page_shows_no_picture_that_a_run_would_not_read(
+    run: Path, picture: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mmr1
+):
+    """Pillow hands EPS to a program, Ghostscript."""
+    (run / "media/a.png").write_bytes(picture)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("it was run"))
+    own = tmp_path / "own.py"
+    own.write_text("def reward(completion: str, answer) -> float:\n    return 1.0\n")
+    page = tmp_path / "page.html"
+    code, _, _ = mmr1("reward", "agree", "math", f"{own}:reward", "--input", run, "--output", page)
+    assert code == 0
+    assert "data:image" not in page.read_text()
 
 
 def test_the_command_prints_figures_and_writes_a_page(run: Path, tmp_path: Path, mmr1):

@@ -18,17 +18,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.compare.plan import ComparisonFile, Hypothesis, Plot
+from mmr1.compare.metrics import check_metric
+from mmr1.compare.plan import ComparisonFile, Hypothesis, Plot, arm_of
 from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import CLAIMS, Trial, load, names
+from scripts.claims.claim import CLAIMS, claim_file, load, names
 from scripts.claims.page import PAGE, anchor, facts, page, table, write_plot
 from scripts.claims.results import Result, by_seed, difference_of, read_results
 from scripts.claims.start.start import read, write_splits
 from scripts.claims.tasks import made, scans
-from scripts.claims.training import settings
+from scripts.claims.training import QUICK
 from tests.paths import REPOSITORY
 
 YAMLS = sorted(path for path in CLAIMS.rglob("*.yaml") if path.name != "claim.yaml")
@@ -94,16 +95,22 @@ def test_every_yaml_is_a_configuration(path):
 @pytest.mark.parametrize("name", names())
 def test_every_arm_is_a_configuration(name):
     """Quick trials change its length last, and not what it is about."""
-    trial = Trial("", 0, Path("own"), Path("start"), quick=True)
     claim = load(name)
-    for overrides in claim.arms.values():
-        own = [*overrides, *settings(trial, Path("run"), Path("model"))]
-        assert load_config(CLAIMS / name / "rl.yaml", own).trainer.max_steps == 40
-    assert (claim.base is None) == (CLAIMS / name / "trial.py").is_file()
-    if claim.base is not None:
-        needed = {h.metric for h in claim.hypotheses} | set(claim.shown)
-        assert needed <= set(claim.metrics)
-        assert claim.plot is None or claim.plot.of is not None
+    if claim.base is None:
+        assert (CLAIMS / name / "measure.py").is_file()
+        return
+    for arm in claim.arms:
+        runs = arm_of(claim_file(name), claim, arm, QUICK).runs
+        assert runs[-1].config(0, Path("own")).trainer.max_steps == 40
+        assert all(run.config(0, Path("own")).trainer.max_steps != 40 for run in runs[:-1])
+        for run in runs:
+            changed = {override.partition("=")[0] for override in run.overrides}
+            assert {"data.train", "data.media_root"} <= changed
+    needed = {h.metric for h in claim.hypotheses} | set(claim.shown)
+    assert needed <= set(claim.metrics)
+    assert claim.plot is None or claim.plot.of is not None
+    for metric in claim.metrics.values():
+        check_metric(metric)
 
 
 @pytest.mark.parametrize("name", names())
@@ -149,7 +156,7 @@ def test_no_scan_is_in_two_splits(digits, tmp_path):
 
 
 def test_shares_of_questions_by_difficulty():
-    from scripts.claims.deviation_in_advantage.trial import Question, shares
+    from scripts.claims.deviation_in_advantage.measure import Question, shares
 
     questions = [
         Question(0.0, 1.0, 4.0),  # at an end, and so is the next
@@ -157,17 +164,17 @@ def test_shares_of_questions_by_difficulty():
         Question(0.5, 3.0, 2.0),
         Question(0.25, 2.0, 3.0),
     ]
-    measured = shares(questions)
-    assert measured.numbers["questions"] == 0.5
-    assert measured.numbers["weight"] == 3 / 8
-    assert measured.numbers["norm"] == 5 / 10
-    assert measured.numbers["rate"] == (0.0 + 0.9 + 0.5 + 0.25) / 4
-    assert measured.curve == (1 / 8, 2 / 8, 3 / 8, 0.0, 2 / 8, 0.0)
+    numbers, curve = shares(questions)
+    assert numbers["questions"] == 0.5
+    assert numbers["weight"] == 3 / 8
+    assert numbers["norm"] == 5 / 10
+    assert numbers["rate"] == (0.0 + 0.9 + 0.5 + 0.25) / 4
+    assert curve == (1 / 8, 2 / 8, 3 / 8, 0.0, 2 / 8, 0.0)
 
 
 def test_demonstrations_of_free_length(digits, tmp_path):
     """They say one to four times what they said, and answer the same."""
-    from scripts.claims.length_bias.trial import lengthened, said
+    from scripts.claims.length_bias.data import lengthened, said
 
     rows = read(digits / "sft.jsonl")
     longer = list(lengthened(rows, random.Random(0)))
@@ -179,18 +186,6 @@ def test_demonstrations_of_free_length(digits, tmp_path):
         assert re.sub("(The digit is [a-z]+[.] ?)+", sentence[0], often) == once
 
 
-def test_lengths_of_right_and_of_wrong_answers():
-    from scripts.claims.length_bias.trial import lengths
-
-    rows = [
-        {"mode": "sampled", "right": True, "tokens": 10},
-        {"mode": "sampled", "right": False, "tokens": 20},
-        {"mode": "sampled", "right": False, "tokens": 30},
-        {"mode": "greedy", "right": False, "tokens": 99},
-    ]
-    assert lengths(rows) == {"right_length": 10, "wrong_length": 25}
-
-
 @pytest.fixture
 def start(digits, tmp_path):
     (tmp_path / "data").symlink_to(digits)
@@ -200,12 +195,12 @@ def start(digits, tmp_path):
 
 def test_clips_are_asked_about_in_order_and_shuffled(start, tmp_path, monkeypatch):
     """The first two frames hold the answer to the question about order."""
-    from scripts.claims.frame_order import trial as claim
+    from scripts.claims.frame_order import data as claim
 
     monkeypatch.setattr(claim, "SIZES", {"sft": (1, 1), "rl": (1, 1), "eval": (2, 1)})
     folder = made(tmp_path / "clips", partial(claim.build, start, 0))
     held_out = read_records(folder / "eval.jsonl")
-    kinds = [claim.kind(sample.id) for sample in held_out]
+    kinds = [sample.meta["asked"] for sample in held_out]
     assert kinds == ["first", "first_shuffled"] * 2 + ["larger", "larger_shuffled"]
     pictures = {i: np.asarray(s.picture) for i, s in enumerate(scans(start, "eval"))}
     digits_of = {i: s.digit for i, s in enumerate(scans(start, "eval"))}
@@ -221,24 +216,6 @@ def test_clips_are_asked_about_in_order_and_shuffled(start, tmp_path, monkeypatc
         order = sample.id.startswith("first")
         assert sample.answer == str(first if order else max(first, second))
         assert sample.answer == shuffled.answer
-
-
-def test_the_share_that_shuffling_takes(tmp_path):
-    from scripts.claims.frame_order.trial import lost
-
-    right = {("first", ""): "1110", ("first", "-shuffled"): "1001"}
-    right |= {("larger", ""): "11", ("larger", "-shuffled"): "10"}
-    rows = [
-        {"mode": mode, "id": f"{asked}-eval-{n}{shuffled}", "right": answer == "1"}
-        for mode in ("greedy", "sampled")
-        for (asked, shuffled), answers in right.items()
-        for n, answer in enumerate(answers)
-    ]
-    (tmp_path / "completions.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    numbers = lost(tmp_path)
-    assert numbers["greedy_first"] == 3 / 4
-    assert numbers["greedy_first_lost"] == pytest.approx(1 / 3)
-    assert numbers["sampled_larger_lost"] == pytest.approx(1 / 2)
 
 
 def test_sums_in_pictures_and_in_text(start, tmp_path, monkeypatch):
@@ -275,7 +252,7 @@ def test_steps_of_a_sum_are_judged_one_by_one():
 
 def test_scans_that_look_otherwise(start, tmp_path):
     """Each held-out scan in every look; SFT and RL have the same others."""
-    from scripts.claims.generalisation import trial as claim
+    from scripts.claims.generalisation import data as claim
 
     folder = made(tmp_path / "looks", partial(claim.build, start, 0))
     shown, asked, held_out = (read_records(folder / f"{s}.jsonl") for s in ("sft", "rl", "eval"))
@@ -292,8 +269,8 @@ def test_scenes_that_look_otherwise(name, tmp_path, monkeypatch):
     from scripts.claims.scenes import scenes
 
     monkeypatch.setattr(scenes, "SIZES", {"start": 3, "rl": 4, "eval": 8})
-    task = import_module(f"scripts.claims.{name}.trial").TASK
-    folder = made(tmp_path / "scenes", partial(scenes.build, task, 0))
+    task = import_module(f"scripts.claims.{name}.data").TASK
+    folder = made(tmp_path / "scenes", partial(scenes.build_scenes, task, tmp_path, 0))
     start, shown, asked, held_out = (
         read_records(folder / f"{split}.jsonl", folder) for split in ("start", "sft", "rl", "eval")
     )
@@ -310,35 +287,17 @@ def test_scenes_that_look_otherwise(name, tmp_path, monkeypatch):
         assert abs(pictures[0] - pictures[1]).mean() > 5
 
 
-def test_scores_by_look(tmp_path):
-    from scripts.claims.scenes.scenes import generalised
+def test_fewer_demonstrations_are_among_the_more(start, tmp_path):
+    from scripts.claims.sft_size import data as claim
 
-    scores = {"plain": [0.9, 0.7], "dark": [0.5, 0.1], "outlined": [0.6, 0.6]}
-    rows = [
-        {"mode": mode, "id": f"{look}-eval-{n}", "score": score, "right": False}
-        for mode in ("greedy", "sampled")
-        for look, values in scores.items()
-        for n, score in enumerate(values)
-    ]
-    (tmp_path / "completions.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    numbers = generalised(tmp_path, ["dark", "outlined"])
-    assert numbers["greedy_other"] == pytest.approx(0.45)
-    assert numbers["sampled_drop"] == pytest.approx(0.8 - 0.45)
-
-
-def test_demonstrations_of_many_scans_leave_the_others_to_rl(start, tmp_path):
-    from scripts.claims.sft_size.trial import first_of_each, split
-
-    folder = split(start, tmp_path / "split")
-    shown, others = (read(folder / f"{name}.jsonl") for name in ("sft", "rl"))
-    assert {d: sum(row["answer"] == d for row in shown) for d in "01234"} == dict.fromkeys(
-        "01234", 24
-    )
-    assert not {row["id"] for row in shown} & {row["id"] for row in others}
-    assert len(others) == 371 - (120 - 30)
-    assert [row["messages"][-1]["role"] for row in shown] == ["assistant"] * 120
-    assert len(list(first_of_each(shown, 2))) == 10
-    read_records(folder / "sft.jsonl", start / "data")
+    folder = made(tmp_path / "split", partial(claim.build, start, 0))
+    few, more, most = (read(folder / f"sft_{count}.jsonl") for count in (10, 30, 120))
+    for rows, each in ((few, 2), (more, 6), (most, 24)):
+        assert [[row["answer"] for row in rows].count(d) for d in "01234"] == [each] * 5
+    ids = [{row["id"] for row in rows} for rows in (few, more, most)]
+    assert ids[0] < ids[1] < ids[2]
+    assert [row["messages"][-1]["role"] for row in most] == ["assistant"] * 120
+    read_records(folder / "sft_120.jsonl", start / "data")
 
 
 def media_of(sample: Sample) -> list[MediaRef]:
@@ -358,8 +317,8 @@ def run_quick(name: str, folder: Path) -> dict[str, Result]:
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
     command = [CLAIMS / "run.sh", name, "--quick", "--output", folder]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    files = folder.glob(f"quick/seed0/{name}/*/result.json")
-    results = [Result(**json.loads(file.read_text())) for file in files]
+    file = folder / "quick/compared" / name / "result.json"
+    results = [Result(**row) for row in json.loads(file.read_text())]
     return {result.arm: result for result in results}
 
 

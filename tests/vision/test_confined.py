@@ -21,6 +21,7 @@ from mmr1.vision import videos
 from mmr1.vision.build import Preparers
 from mmr1.vision.containers import open_video
 from mmr1.vision.videos import check_video, load_video, probe_video
+from tests.paths import REPOSITORY
 from tests.vision.media import write_video
 
 MANIFESTS = {
@@ -59,6 +60,13 @@ def test_the_playlist_would_show_what_is_outside(secret: Path, tmp_path: Path) -
     path.write_text(MANIFESTS["hls"].format(secret="outside/secret.ts"))
     with av.open(str(path)) as container:
         assert next(container.decode(video=0)).width == 64
+
+
+def test_videos_are_opened_in_one_place() -> None:
+    """Any other would open playlists."""
+    package = REPOSITORY / "mmr1"
+    opening = [f for f in package.rglob("*.py") if "av.open(" in f.read_text()]
+    assert opening == [package / "vision/containers.py"]
 
 
 def test_a_pattern_of_names_is_no_video(tmp_path: Path) -> None:

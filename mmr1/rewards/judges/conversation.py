@@ -13,6 +13,7 @@ from PIL import Image
 
 from mmr1.templates import load_template
 from mmr1.types import MediaRef, Sample
+from mmr1.vision.images import image_size
 
 
 def load_judge_template(name: str) -> Template:
@@ -64,6 +65,7 @@ def messages(
 
 def _picture(medium: MediaRef) -> dict[str, Any]:
     """The image's own bytes as a data URL."""
+    image_size(medium)  # refuses what is not one of the formats that a run reads
     try:
         data = medium.read()
         with Image.open(io.BytesIO(data)) as image:

@@ -43,8 +43,8 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
             id=str(row.get("id", where)),
             messages=(Message("user", (*_media(row), TextPart(str(row.get("question", ""))))),),
             answer=row.get("answer"),
-            task=row.get("task"),
-            source=row.get("source"),
+            task=_text(row, "task"),
+            source=_text(row, "source"),
             meta={k: v for k, v in row.items() if k not in _ITEM_COLUMNS},
         )
         return RewardItem(
@@ -80,6 +80,8 @@ def with_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 def _media(row: Mapping[str, Any]) -> list[MediaRef]:
     images, sizes = row.get("images") or [], _tuples(row.get("original_sizes"))
     images = [images] if isinstance(images, str) else images
+    if not isinstance(images, list | tuple):
+        raise ValueError("'images' is not a list of paths")
     count = max(len(images), len(sizes))
     return [
         MediaRef(
@@ -92,10 +94,19 @@ def _media(row: Mapping[str, Any]) -> list[MediaRef]:
     ]
 
 
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"{name!r} is not a string")
+
+
 def _tuples(value: Any) -> tuple[Any, ...]:
     """A list of lists of numbers as tuples; a flat list counts as one of them."""
     if not value:
         return ()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{str(value)[:80]!r} is not a list of sizes")
     if not isinstance(value[0], list | tuple):
         value = [value]
     return tuple(tuple(int(number) for number in numbers) for numbers in value)
@@ -109,13 +120,13 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}:{number}: no valid JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{number}: a row is a JSON object")
@@ -151,30 +162,33 @@ def read_items(path: Path) -> Iterator[RewardItem]:
     group = 0
     for file in files:
         for row, where in read_rows(file):
-            rows = _completions(row, file.parents[1]) if "completions" in row else [row]
+            rows = _completions(row, file.parents[1], where) if "completions" in row else [row]
             for completion in rows:
                 yield to_item({"group": group, **completion}, where)
             group += 1
 
 
-def _completions(row: Mapping[str, Any], run: Path) -> list[dict[str, Any]]:
+def _completions(row: Mapping[str, Any], run: Path, where: str) -> list[dict[str, Any]]:
     """One row for each completion of a rollout."""
-    shared = {
-        "id": row["id"],
-        "prompt": row["prompt"],
-        "question": row.get("question", row["prompt"]),
-        "answer": row["answer"],
-        "task": row["task"],
-        "images": [
-            str(file if (file := Path(medium["path"])).is_file() else run / file)
-            for medium in row.get("media", [])
-            if medium["kind"] == "image"
-        ],
-    }
-    return [
-        {**shared, "completion": c["text"], "truncated": c["truncated"], **_conversation(c)}
-        for c in row["completions"]
-    ]
+    try:
+        shared = {
+            "id": row["id"],
+            "prompt": row["prompt"],
+            "question": row.get("question", row["prompt"]),
+            "answer": row["answer"],
+            "task": row["task"],
+            "images": [
+                str(file if (file := Path(medium["path"])).is_file() else run / file)
+                for medium in row.get("media", [])
+                if medium["kind"] == "image"
+            ],
+        }
+        return [
+            {**shared, "completion": c["text"], "truncated": c["truncated"], **_conversation(c)}
+            for c in row["completions"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{where}: it is not a rollout: {error!r}") from error
 
 
 def _conversation(completion: Mapping[str, Any]) -> dict[str, Any]:

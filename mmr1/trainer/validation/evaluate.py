@@ -55,6 +55,8 @@ class Mode:
         best_of: Score of the completion that ``eval.sampled.best_of`` values most, or None without
             it.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
+        length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
+            if there are none.
     """
 
     accuracy: float
@@ -69,6 +71,8 @@ class Mode:
     majority: float | None = None
     best_of: float | None = None
     by: dict[str, Share] = field(default_factory=dict)
+    length_right: float | None = None
+    length_wrong: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +216,15 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         pass_at=_pass_at(groups) if several and config.accuracy_thresholds else {},
         majority=_majority(groups) if several else None,
         best_of=_best_of(groups, config.best_of) if several and config.best_of else None,
+        length_right=_mean_length(rows, right=True),
+        length_wrong=_mean_length(rows, right=False),
         by=_by_kind(rows, scores),
     )
+
+
+def _mean_length(rows: Iterable[Row], right: bool) -> float | None:
+    lengths = [row["tokens"] for row in rows if row["right"] is right]
+    return fmean(lengths) if lengths else None
 
 
 def _share(scores: Sequence[float]) -> Share:

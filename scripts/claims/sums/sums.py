@@ -14,7 +14,6 @@ from PIL import Image
 from mmr1.config.file import load_config
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import Trial
 from scripts.claims.start.start import DIGITS
 from scripts.claims.tasks import WORDS, Scan, Splits, made, question, scans
 from scripts.claims.training import newest, taught
@@ -28,19 +27,18 @@ TEXTS_SHOWN = 10
 """Of the 25 pairs of digits, those whose sum in text has a demonstration."""
 
 
-def prepared(trial: Trial) -> tuple[Path, Path]:
+def prepared(start: Path, seed: int) -> tuple[Path, Path]:
     """Data and the cold start of a seed, shared by the claims about sums."""
-    folder = trial.start.parent / "sums"
-    data = made(folder / "data", partial(build, trial.start, trial.seed))
-    reader = newest(trial.start / "sft")
-    return data, taught(SFT, folder / "sft", reader, data / "sft.jsonl", data, trial)
+    folder = start.parent / "sums"
+    data = made(folder / "data", partial(build, start, seed))
+    return data, taught(SFT, folder / "sft", newest(start / "sft"), data, seed)
 
 
-def read_in_text(trial: Trial) -> None:
+def read_in_text(start: Path, seed: int) -> None:
     """From the cold start of a seed, GRPO on the sums in text: ``sums/text``."""
-    data, model = prepared(trial)
+    data, model = prepared(start, seed)
     own = [
-        *(f"model.path={model}", f"seed={trial.seed}", f"data.train={data / 'text.jsonl'}"),
+        *(f"model.path={model}", f"seed={seed}", f"data.train={data / 'text.jsonl'}"),
         *(f"data.media_root={data}", f"trainer.output_dir={data.parent / 'text'}"),
         *(f"trainer.max_steps={ON_TEXT}", "trainer.validation=null"),
     ]

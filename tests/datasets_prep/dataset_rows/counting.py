@@ -1,4 +1,4 @@
-"""Counting: CLEVR, Super-CLEVR."""
+"""Counting and classes: CLEVR, Super-CLEVR, a folder per class."""
 
 from __future__ import annotations
 
@@ -79,5 +79,16 @@ COUNTING = [
         },
         [Record(["user: [images/s.png]How many?"], 4, "count")],
         media=["images/s.png"],
+    ),
+    Dataset(
+        "imagefolder",
+        {"dog/notes.txt": "no picture"},
+        [
+            Record([f"user: [{name}/1.png]Which class does the picture show: ape, cat or dog?"],
+                   name, "exact")
+            for name in ("ape", "cat", "dog")
+        ],
+        media=["cover.png", "cat/1.png", "dog/1.png", "ape/1.png", "cat/more/1.png"],
+        dropped=["a folder in the folder of a class", "in no folder of a class", "is no picture's"],
     ),
 ]  # fmt: skip

@@ -128,6 +128,15 @@ def test_it_is_shown_the_questions_images(tmp_path: Path) -> None:
     assert [part["type"] for part in unseen] == ["text"]
 
 
+def test_it_is_shown_no_file_of_another_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    with chat_server(lambda body: said('{"score": 1}')) as url:
+        (reward,) = judge(url, [item("a", MediaRef("image", path))])
+    assert reward.value is None
+    assert "a.png: not an image (PNG, " in (reward.error or "")
+
+
 def test_equal_requests_are_asked_once_and_kept_on_disk(tmp_path: Path) -> None:
     calls: list[str] = []
 

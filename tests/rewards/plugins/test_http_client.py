@@ -480,6 +480,29 @@ def test_the_server_says_what_it_cannot_read() -> None:
         assert httpx.post(url, json={"rows": [{"answer": 1}]}).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("original_sizes", {"0": [1, 2]}),
+        ("media_sizes", {"0": 1}),
+        ("image_grid_thw", "122"),
+        ("images", {"0": "a.png"}),
+        ("task", {"name": "math"}),
+        ("task", ["math"]),
+        ("source", 3),
+        ("group", "one"),
+        ("token_ids", 3),
+        ("messages", 3),
+    ],
+)
+def test_the_server_names_a_column_of_another_type(name: str, value: Any, tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    with serving({"auto": reward_function()}, media_root=tmp_path) as url:
+        row = {"completion": "a", "answer": 1, "task": "math", name: value}
+        refused = httpx.post(url, json={"rows": [row]})
+        assert (refused.status_code, "row 0" in refused.text) == (422, True)
+
+
 def test_the_server_bounds_a_request() -> None:
     httpx = pytest.importorskip("httpx")
     headers = {"Content-Type": "application/json"}

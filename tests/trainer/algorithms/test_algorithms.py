@@ -41,7 +41,8 @@ from mmr1.types import (
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import config_of
 
-DOCS = REPOSITORY / "docs/algorithms.md"
+PAGES = ("algorithms", "ppo", "reward_models", "own_algorithm")
+DOCS = "\n".join((REPOSITORY / f"docs/{name}.md").read_text() for name in PAGES)
 NAMES = sorted(PRESETS)
 
 
@@ -426,15 +427,15 @@ def test_the_documentation_has_every_preset_type_and_key():
     words = set(PRESETS) | {section.model_fields["type"].default for section in sections}
     for section in (AlgorithmConfig, CriticConfig, *sections):
         words |= set(section.model_fields) - {"name", "type", "options", "use"}
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS.read_text()))))
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS))))
     assert sorted(words - named) == []
 
 
 def test_the_documented_files_are_the_real_ones():
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.S)
     for name in ("remax", "sapo"):
         path = f"mmr1/trainer/algorithms/catalog/{name}.py"
-        assert f"`{path}`" in DOCS.read_text()
+        assert f"`{path}`" in DOCS
         assert (REPOSITORY / path).read_text() in blocks
 
 
@@ -543,7 +544,7 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
 
 def own_algorithm() -> str:
     """The documentation's file; the whole loop runs it in ``test_loop.py``."""
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.S)
     return next(b for b in blocks if "median" in b)
 
 
@@ -564,7 +565,7 @@ def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
 
 
 def test_the_documented_step_rewards_run():
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.S)
     names: dict = {}
     exec(next(b for b in blocks if "def judge" in b), names)
     text = "<think>three</think><answer>3</answer>"

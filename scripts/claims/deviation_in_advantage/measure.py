@@ -29,8 +29,10 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.types import Prompt, ScoredGroup
 from mmr1.vision.build import family_of, media_cache
-from scripts.claims.claim import Measured, Trial, load
-from scripts.claims.training import settings
+from scripts.claims.claim import load
+from scripts.claims.results import Result, current_commit, rounded
+from scripts.claims.start.start import prepared
+from scripts.claims.training import newest
 
 RL = Path(__file__).with_name("rl.yaml")
 QUESTIONS, QUICK_QUESTIONS = 160, 32
@@ -54,24 +56,45 @@ class Question:
     norm: float
 
 
-def run(trial: Trial) -> Measured:
-    """Both arms are computed from the same completions, by whichever comes first."""
-    kept = trial.folder.parent / "questions.json"
-    if not kept.is_file():
-        own, arms = settings(trial, trial.folder / "run"), load("deviation_in_advantage").arms
-        configs = {arm: load_config(RL, [*own, *overrides]) for arm, overrides in arms.items()}
-        of_arms = asked(configs, QUICK_QUESTIONS if trial.quick else QUESTIONS)
-        rows = {arm: [astuple(q) for q in questions] for arm, questions in of_arms.items()}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(kept) as file:
-            file.write(json.dumps(rows))
-    return shares([Question(*row) for row in json.loads(kept.read_text())[trial.arm]])
+def results(arms: Sequence[str], seeds: int, output: Path, quick: bool) -> list[Result]:
+    """Both arms are computed from the same completions."""
+    commit = current_commit()
+    found = []
+    for seed in range(seeds):
+        kept = output / f"seed{seed}/deviation_in_advantage/questions.json"
+        if not kept.is_file():
+            ask(seed, prepared(output / f"seed{seed}/start", seed), kept, quick)
+        of_arms = json.loads(kept.read_text())
+        for arm in arms:
+            numbers, curve = shares([Question(*row) for row in of_arms[arm]])
+            own = {name: rounded(value) for name, value in numbers.items()}
+            found.append(Result(arm, seed, own, [*map(rounded, curve)], None, commit))
+    return found
 
 
-def shares(questions: Sequence[Question]) -> Measured:
-    """Of the questions at either end: at most 1 in 8 answers are right, or at least 7 in 8."""
+def ask(seed: int, start: Path, kept: Path, quick: bool) -> None:
+    """Write the questions of each arm."""
+    own = [
+        *(f"model.path={newest(start / 'sft')}", f"data.train={start / 'rl.jsonl'}"),
+        *(f"data.media_root={start / 'data'}", f"trainer.output_dir={kept.parent}"),
+        f"seed={seed}",
+    ]
+    arms = load("deviation_in_advantage").arms.items()
+    configs = {arm: load_config(RL, [*own, *map(str, overrides)]) for arm, overrides in arms}
+    of_arms = asked(configs, QUICK_QUESTIONS if quick else QUESTIONS)
+    rows = {arm: [astuple(q) for q in questions] for arm, questions in of_arms.items()}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(kept) as file:
+        file.write(json.dumps(rows))
+
+
+def shares(questions: Sequence[Question]) -> tuple[dict[str, float], tuple[float, ...]]:
+    """The numbers, and the share of weights by difficulty.
+
+    Of the questions at either end: at most 1 in 8 answers are right, or at least 7 in 8.
+    """
     ends = [q for q in questions if q.rate <= 1 / 8 or q.rate >= 7 / 8]
-    return Measured(
+    return (
         {
             "questions": len(ends) / len(questions),
             "weight": share(ends, questions, "weight"),

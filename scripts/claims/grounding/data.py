@@ -1,16 +1,15 @@
-"""RL against SFT on the same canvases: where is the box, also in other looks."""
+"""Canvases with a box to find, in the usual look and in others."""
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from datasets_prep.generators.canvases import OTHER_LOOKS, plain
 from datasets_prep.generators.grounding import QUESTION, SHOWN, random_box
-from scripts.claims.scenes.scenes import PLAIN, Scene, Task, run_task
+from scripts.claims.scenes.scenes import PLAIN, Scene, Task, build_scenes
 
 LOOKS = {PLAIN: plain, **OTHER_LOOKS}
 ENLARGED = {"min_pixels": SHOWN**2, "max_pixels": SHOWN**2}
@@ -27,5 +26,5 @@ def scene(rng: np.random.Generator) -> Scene:
     return Scene(QUESTION, [list(box)], f"From {x1} {y1} to {x2} {y2}.", said, draw)
 
 
-TASK = Task(Path(__file__).parent, "iou", scene, [*OTHER_LOOKS], ENLARGED)
-run = partial(run_task, TASK)
+TASK = Task("iou", scene, [*OTHER_LOOKS], ENLARGED)
+build = partial(build_scenes, TASK)

@@ -1,9 +1,8 @@
-"""RL against SFT on the same rendered scenes: counting, also in other looks."""
+"""Rendered solids to count, in the usual look and in others."""
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -12,7 +11,7 @@ from datasets_prep.generators.common import WORDS
 from datasets_prep.generators.counting import arrange
 from datasets_prep.generators.solids import OTHER_LOOKS, render
 from datasets_prep.generators.solids import PLAIN as PLAIN_LOOK
-from scripts.claims.scenes.scenes import PLAIN, Scene, Task, run_task
+from scripts.claims.scenes.scenes import PLAIN, Scene, Task, build_scenes
 
 LOOKS = {PLAIN: PLAIN_LOOK, **OTHER_LOOKS}
 
@@ -27,5 +26,5 @@ def scene(rng: np.random.Generator) -> Scene:
     return Scene(question, str(count), thought, str(count), draw)
 
 
-TASK = Task(Path(__file__).parent, "count", scene, [*OTHER_LOOKS], {})
-run = partial(run_task, TASK)
+TASK = Task("count", scene, [*OTHER_LOOKS], {})
+build = partial(build_scenes, TASK)

@@ -1,10 +1,9 @@
-"""T-GRPO against GRPO on clips: a question about the order of the frames, and one that is not."""
+"""Clips with a question about the order of the frames, and with one that is not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -12,11 +11,8 @@ import numpy as np
 
 from datasets_prep.generators.video import write_mp4
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import Measured, Trial
-from scripts.claims.tasks import WORDS, Scan, Splits, made, question, scans, two
-from scripts.claims.training import by_kind, measured, newest, taught, train
+from scripts.claims.tasks import WORDS, Scan, Splits, question, scans, two
 
-RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
 FIRST, LARGER = "first", "larger"
 QUESTIONS = {FIRST: "Which digit comes first?", LARGER: "Which digit is larger?"}
 SIZES = {"sft": (60, 60), "rl": (192, 192), "eval": (500, 250)}
@@ -24,33 +20,6 @@ SIZES = {"sft": (60, 60), "rl": (192, 192), "eval": (500, 250)}
 FRAMES_EACH, FPS = 2, 2
 Clip = tuple[str, Scan, Scan]
 """What is asked, and the digits in their order."""
-
-
-def run(trial: Trial) -> Measured:
-    shared = trial.folder.parent
-    data = made(shared / "data", partial(build, trial.start, trial.seed))
-    reader = newest(trial.start / "sft")
-    model = taught(SFT, shared / "sft", reader, data / "sft.jsonl", data, trial)
-    train(trial, RL, trial.overrides, model, data)
-    found = measured(trial.folder / "run")
-    return replace(found, numbers={**found.numbers, **lost(trial.folder / "run/eval")})
-
-
-def lost(folder: Path) -> dict[str, float]:
-    """Accuracies by question, in order and shuffled, and the share that shuffling takes."""
-    numbers = by_kind(folder, kind)
-    for asked in (f"{mode}_{name}" for mode in ("greedy", "sampled") for name in QUESTIONS):
-        numbers[f"{asked}_lost"] = 1 - numbers[f"{asked}_shuffled"] / numbers[asked]
-    return numbers
-
-
-def kind(name: str) -> str:
-    """Of an id.
-
-    >>> kind("first-eval-0001"), kind("first-eval-0001-shuffled")
-    ('first', 'first_shuffled')
-    """
-    return name.partition("-")[0] + ("_shuffled" if name.endswith("-shuffled") else "")
 
 
 def build(start: Path, seed: int, folder: Path) -> Splits:
@@ -76,7 +45,8 @@ def samples(folder: Path, split: str, number: int, clip: Clip) -> Iterator[Sampl
     options = {"fps": float(FPS), "min_pixels": pixels, "max_pixels": pixels}
     shown = MediaRef("video", path, size=first.picture.size, options=options)
     name = f"{asked}-{split}-{number:04d}"
-    yield question(name, [shown], QUESTIONS[asked], answer, thought)
+    yield question(name, [shown], QUESTIONS[asked], answer, thought, asked=asked)
     if split == "eval":
         mixed = replace(shown, options={**shown.options, "shuffle": number})
-        yield question(f"{name}-shuffled", [mixed], QUESTIONS[asked], answer)
+        meta = {"asked": f"{asked}_shuffled"}
+        yield question(f"{name}-shuffled", [mixed], QUESTIONS[asked], answer, **meta)

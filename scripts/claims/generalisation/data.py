@@ -1,23 +1,16 @@
-"""RL against SFT on the same scans, tested on scans that look like them and that do not."""
+"""Scans of digits, and the held-out ones in other looks too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import fmean
 
 from PIL import Image, ImageChops, ImageOps
 
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import Measured, Trial
-from scripts.claims.tasks import WORDS, Splits, made, question, scans
-from scripts.claims.training import by_kind, evaluated, measured, newest, taught, train
+from scripts.claims.tasks import WORDS, Splits, question, scans
 
-RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
-BY_RL, BY_SFT = "RL", "SFT"
 QUESTION = "Which digit is this?"
 Look = Callable[[Image.Image, Random], Image.Image]
 
@@ -49,29 +42,6 @@ def noisy(picture: Image.Image, rng: Random) -> Image.Image:
 
 
 LOOKS: dict[str, Look] = {"plain": plain, "small": small, "coloured": coloured, "noisy": noisy}
-OTHER = ("small", "coloured", "noisy")
-
-
-def run(trial: Trial) -> Measured:
-    data = made(trial.folder.parent / "data", partial(build, trial.start, trial.seed))
-    start = newest(trial.start / "sft")
-    if trial.arm == BY_SFT:
-        model = taught(SFT, trial.folder / "run", start, data / "sft.jsonl", data, trial)
-        folder = trial.folder / "eval"
-        found = Measured(evaluated(trial, RL, model, folder, data))
-    else:
-        train(trial, RL, (), start, data)
-        found, folder = measured(trial.folder / "run"), trial.folder / "run/eval"
-    return replace(found, numbers={**found.numbers, **generalised(folder)})
-
-
-def generalised(folder: Path) -> dict[str, float]:
-    """Accuracies by look, over the other looks, and how far these are below the plain one."""
-    numbers = by_kind(folder, lambda name: name.partition("-")[0])
-    for mode in ("greedy", "sampled"):
-        numbers[f"{mode}_other"] = fmean(numbers[f"{mode}_{look}"] for look in OTHER)
-        numbers[f"{mode}_drop"] = numbers[f"{mode}_plain"] - numbers[f"{mode}_other"]
-    return numbers
 
 
 def build(start: Path, seed: int, folder: Path) -> Splits:
@@ -87,7 +57,7 @@ def build(start: Path, seed: int, folder: Path) -> Splits:
     for number, scan in enumerate(scans(start, "eval")):
         for look, drawn in LOOKS.items():
             seen = saved(folder, f"{look}-eval-{number:04d}", drawn(scan.picture, rng))
-            splits["eval"].append(question(*seen, QUESTION, scan.digit))
+            splits["eval"].append(question(*seen, QUESTION, scan.digit, look=look))
     return splits
 
 
