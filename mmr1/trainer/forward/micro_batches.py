@@ -149,7 +149,9 @@ def _slice(
     vision_token_cost: float,
 ) -> _GroupSlice:
     """Some rows of a group whose first is ``start``."""
-    part = group.select([row - start for row in rows])
+    part = group
+    if len(rows) < len(group.completions):
+        part = group.select([row - start for row in rows])
     prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
     if shares_prompt:
         tokens = prompt + sum(lengths)

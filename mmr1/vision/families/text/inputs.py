@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
-from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
+from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.prepare import Medium
@@ -67,7 +67,8 @@ class TextFamily:
         return len(prompt.token_ids)
 
     def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
-        return read_expanded(self, prompt, media)
+        ids = torch.tensor(prompt.token_ids)
+        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids))
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         return list(token_ids)
