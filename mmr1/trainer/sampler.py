@@ -58,7 +58,7 @@ class Sampler:
 
     def __init__(self, config: Config, components: TrainerComponents) -> None:
         self._config, self._components = config, components
-        self._sampling = config.rollout.sampling
+        self._sampling, self._resamples = config.rollout.sampling, config.algorithm.resamples
         self._shuffles_frames = config.rewards.uses("temporal_contrast")
 
     def sample(self, number: int) -> Batch:
@@ -67,7 +67,7 @@ class Sampler:
         Raises:
             NoSignalError: Dynamic sampling found no group to learn from.
         """
-        components, resamples = self._components, self._config.algorithm.resamples
+        components, resamples = self._components, self._resamples
         timer, stats = PhaseTimer(f"step {number}"), dict[str, float]()
         if resamples is None:
             groups = self._sample_and_score(number, self._config.data.train_batch_size, 0, timer)

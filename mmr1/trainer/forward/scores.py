@@ -21,7 +21,7 @@ from mmr1.vision.families.loading import architecture_of, model_parts, packed_ar
 from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 
-def packed_states(
+def completion_states(
     model: Any,
     groups: Sequence[GroupInput],
     read: Read = "before",
@@ -29,11 +29,29 @@ def packed_states(
     run_tower: bool = False,
     context: Context | None = None,
 ) -> CompletionStates:
-    """See :func:`completion_states`. All groups are one sequence, and nothing is computed twice.
+    """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
-    Equal to ``padded.py`` in what it computes. Each image, video and prompt goes through the
-    network once however many completions it has.
+    By the packed forward of a family: all groups are one sequence, in which each image, video and
+    prompt goes through the network once however many completions it has, and which equals
+    ``padded.py`` in what it computes. For other models by the packed forward of any model, or by
+    transformers' own where the layers cannot share a prompt.
+
+    Args:
+        model: A transformers model of a known family, as it is or inside a peft model.
+        groups: B sequences in all.
+        read: ``"before"``: the state each token is predicted from (critics). ``"at"``: the state
+            at the token, the last one included (reward models).
+        features: Vision features of a frozen tower, kept from call to call.
+        run_tower: Run the vision tower even where there is nothing to see, because it is sharded
+            and other ranks run it.
+        context: Ranks that are given the same groups, and share the work; the states are those of
+            this rank's tokens, which :func:`to_rows` puts together.
     """
+    _check_lengths(unwrapped(model).config, groups)
+    if not architecture_of(model).shares_prompts:
+        assert context is None, "the model's own forward sees each sequence whole"
+        forward = unshared_states if verdict_of(model) is None else shared_states
+        return forward(model, groups, read, run_tower)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
     packed = pack(*inputs) if context is None else pack_own(*inputs, context)
@@ -72,39 +90,6 @@ def _placed_features(
         encoded = encode_nothing(model)[:0]
     rows = encoded.to(dtype).index_select(0, packed.feature_rows)
     return rows if packed.exchange is None else packed.exchange(rows)
-
-
-def completion_states(
-    model: Any,
-    groups: Sequence[GroupInput],
-    read: Read = "before",
-    features: FeatureCache | None = None,
-    run_tower: bool = False,
-    context: Context | None = None,
-) -> CompletionStates:
-    """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
-
-    By the packed forward of a family, by that of any model, or by transformers' own where a model's
-    layers cannot share a prompt.
-
-    Args:
-        model: A transformers model of a known family, as it is or inside a peft model.
-        groups: B sequences in all.
-        read: ``"before"``: the state each token is predicted from (critics). ``"at"``: the state
-            at the token, the last one included (reward models).
-        features: Vision features of a frozen tower, kept from call to call.
-        run_tower: Run the vision tower even where there is nothing to see, because it is sharded
-            and other ranks run it.
-        context: Ranks that are given the same groups, and share the work; the states are those of
-            this rank's tokens, which :func:`to_rows` puts together.
-    """
-    _check_lengths(unwrapped(model).config, groups)
-    if architecture_of(model).shares_prompts:
-        return packed_states(model, groups, read, features, run_tower, context)
-    assert context is None, "the model's own forward sees each sequence whole"
-    if verdict_of(model) is not None:
-        return shared_states(model, groups, read, run_tower)
-    return unshared_states(model, groups, read, run_tower)
 
 
 def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
