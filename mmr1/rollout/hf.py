@@ -323,9 +323,10 @@ class SharedPromptSampler:
 
         tokens = stacked([prompt.ids for prompt in read])
         real = stacked([torch.ones_like(prompt.ids) for prompt in read])
-        kinds = list(self.family.placeholder_kinds)
-        of_media = torch.tensor(kinds, dtype=torch.int64, device=tokens.device)
-        slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
+        slots = torch.zeros(0, dtype=torch.int64, device=tokens.device)
+        if media:
+            of_media = torch.tensor(list(self.family.placeholder_kinds), device=tokens.device)
+            slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
         starts = [prompt.completion_start for prompt in read]
         return _Padded(
             tokens,

@@ -130,7 +130,7 @@ class ModelInputs:
 
     def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
         """Their inputs, in order."""
-        if not is_packed(self.family):
+        if not self.family.shares_prompts:
             new = [group for group in groups if id(group) not in self._last]
             self._media.prefetch(m for group in new for m in group.prompt.media)
         # A group is kept beside its inputs, so that no other object can take over its id.
