@@ -87,8 +87,7 @@ def training_steps(
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
-        samples = sum(map(len, inputs.sources.values()))
-        config = with_epochs(config, samples, config.data.train_batch_size)
+        config = with_epochs(config, inputs.count, config.data.train_batch_size)
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
