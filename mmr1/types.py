@@ -188,17 +188,19 @@ class Prompt:
     Attributes:
         observed: What tools have shown since, where the prompt of a later turn holds the turns
             before it.
+        shown: The media before those, where a program wrote the messages; None: the sample's.
     """
 
     sample: Sample
     text: str
     token_ids: tuple[int, ...]
     observed: tuple[MediaRef, ...] = ()
+    shown: tuple[MediaRef, ...] | None = None
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
         """In the order of their placeholders."""
-        return self.sample.shown + self.observed
+        return (self.sample.shown if self.shown is None else self.shown) + self.observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,8 @@ class Span:
         calls: The tools that the policy called in its turn.
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
+        fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
+            completion is not read. An agent program may hold several conversations.
     """
 
     role: Literal["assistant", "tool"]
@@ -236,6 +240,7 @@ class Span:
     media: tuple[MediaRef, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[Message, ...] = ()
+    fork: bool = False
 
 
 @quickly_pickled
@@ -271,6 +276,13 @@ class Completion:
     def media(self) -> tuple[MediaRef, ...]:
         """What the environment showed, in the order of the placeholders."""
         return tuple(medium for span in self.spans for medium in span.media)
+
+    @property
+    def sequences(self) -> tuple[tuple[Span, ...], ...]:
+        """The spans of each sequence that the model reads; one, unless the completion forks."""
+        starts = [n for n, span in enumerate(self.spans) if span.fork or n == 0]
+        ends = [*starts[1:], len(self.spans)]
+        return tuple(self.spans[start:end] for start, end in zip(starts, ends, strict=True))
 
     @property
     def sampled_tokens(self) -> int:

@@ -45,6 +45,10 @@ find_python() {
 }
 python=$(find_python) || fail "Python 3.11 or newer is needed; python3 is $(python3 --version 2>&1 || echo missing). Install one and run again with PYTHON=/path/to/python3.11."
 
+if [ "$stack" = cpu ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
+    fail "vLLM's CPU kernels need libnuma.so.1. Install it (on Debian: apt install libnuma1; on Fedora: dnf install numactl-libs) and run again."
+fi
+
 free_gib=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
 [ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed for the $stack stack. Free some space, or clone onto a larger disk."
 

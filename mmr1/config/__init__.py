@@ -54,7 +54,12 @@ from mmr1.config.dpo import (
     SigmoidNormLoss,
     SimpoLoss,
 )
-from mmr1.config.environment import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
+from mmr1.config.environment import (
+    AgentConfig,
+    CustomEnvironmentConfig,
+    EnvironmentConfig,
+    ToolsConfig,
+)
 from mmr1.config.evaluation import EvalConfig, SampledConfig
 from mmr1.config.kl import (
     InitialReference,
@@ -123,6 +128,7 @@ from mmr1.config.tree import Config
 
 __all__ = [
     "AdvantageConfig",
+    "AgentConfig",
     "AlgorithmConfig",
     "BuiltinRewardConfig",
     "CheckpointsConfig",

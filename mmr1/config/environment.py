@@ -93,4 +93,35 @@ class CustomEnvironmentConfig(EnvironmentConfig):
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
 
-Environment = Annotated[ToolsConfig | CustomEnvironmentConfig, Field(discriminator="type")]
+class AgentConfig(Section):
+    """A program of your own that asks the policy by OpenAI's chat API."""
+
+    type: Literal["agent"] = "agent"
+    use: str = Field(
+        description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
+        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+    max_turns: Positive = Field(
+        16, description="Requests of one episode; those after them are refused"
+    )
+    max_tokens_per_turn: Positive = Field(1024, description="Sampled tokens of one request")
+    max_images: Positive = Field(8, description="Pictures in one conversation of a program")
+    timeout_s: Coefficient = Field(
+        60.0,
+        description="Seconds that a program may take between its requests, waiting for the policy "
+        "not counted; then its process is killed",
+    )
+    workers: Positive = Field(
+        16, description="Programs that run side by side, each in a process of its own"
+    )
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The program, as it is named."""
+        return (self.use,)
+
+
+Environment = Annotated[
+    ToolsConfig | CustomEnvironmentConfig | AgentConfig, Field(discriminator="type")
+]

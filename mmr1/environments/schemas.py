@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
+from mmr1.config import AgentConfig, CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
@@ -58,9 +58,11 @@ def imported() -> None:
     worker.imported()
 
 
-def tool_schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
+def tool_schemas(config: EnvironmentConfig | AgentConfig | None) -> list[dict[str, Any]]:
     """The schemas of an environment's tools; none without one, or without tools."""
-    return [] if config is None else [tool.schema for tool in described(config)]
+    if config is None or isinstance(config, AgentConfig):  # a program sends those of its own
+        return []
+    return [tool.schema for tool in described(config)]
 
 
 def described(config: EnvironmentConfig) -> list[Tool]:

@@ -216,7 +216,7 @@ def call_kept_tool(
     except BrokenToolError as error:
         return {"broken": str(error)}
     try:
-        paid = _number(reward, name)
+        paid = as_number(reward, name)
     except ValueError as error:
         return {"broken": str(error)}
     return {"parts": to_parts(value, max_pixels, max_characters), "reward": paid}
@@ -230,7 +230,7 @@ def end_tools(number: int) -> dict[str, Any]:
     """
     if number not in _tools:
         return {}
-    rewards = [_number(e.end(), "the environment") for e in _tools.pop(number).values()]
+    rewards = [as_number(e.end(), "the environment") for e in _tools.pop(number).values()]
     given = [reward for reward in rewards if reward is not None]
     return {"reward": sum(given) if given else None}
 
@@ -263,7 +263,7 @@ def step(number: int, action: str, max_pixels: int, max_characters: int) -> dict
             f"is {max_characters:,}: raise it, as a text with tokens of the template is not cut"
         )
     parts = to_parts(heard.observation, max_pixels, max_characters)
-    reward = _number(heard.reward, "step")
+    reward = as_number(heard.reward, "step")
     return {"parts": parts, "done": heard.done, "reward": reward, "verbatim": heard.verbatim}
 
 
@@ -273,7 +273,7 @@ def forget(number: int) -> bool:
     return True
 
 
-def _number(reward: Any, name: str) -> float | None:
+def as_number(reward: Any, name: str) -> float | None:
     if reward is None:
         return None
     if hasattr(reward, "item"):  # a number of numpy or torch

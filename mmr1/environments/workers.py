@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.config import EnvironmentConfig
+from mmr1.config import AgentConfig, EnvironmentConfig
 from mmr1.environments.forms.verl import is_tool_config
-from mmr1.lifetime import Deadline
+from mmr1.lifetime import Deadline, Watch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Answer, Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths
@@ -73,7 +73,7 @@ class Budget:
 class ToolWorkers:
     """``environment.workers`` sandboxed processes; threads ask them, as many at a time."""
 
-    def __init__(self, config: EnvironmentConfig, **of_pool: Any) -> None:
+    def __init__(self, config: EnvironmentConfig | AgentConfig, **of_pool: Any) -> None:
         self._timeout_s = config.timeout_s
         self._pools = [
             Pool(
@@ -97,25 +97,32 @@ class ToolWorkers:
         return greetings[0]
 
     def call(
-        self, target: str, *args: Any, worker: int | None = None, budget: Budget | None = None
+        self,
+        target: str,
+        *args: Any,
+        worker: int | None = None,
+        budget: Budget | None = None,
+        module: str = "mmr1.environments.worker",
+        watch: Watch | None = None,
     ) -> Answer:
         """Run one job in an idle process; in that of number ``worker``, modulo theirs, if given.
 
         A process that takes too long is killed, and another one is put in its place. The time that
-        the job takes is taken from ``budget``; waiting for an idle process is not.
+        the job takes is taken from ``budget``; waiting for an idle process is not. A ``watch``
+        holds it in place of ``environment.timeout_s``.
         """
-        job = Job(f"mmr1.environments.worker:{target}", args, cached=False)
+        job = Job(f"{module}:{target}", args, cached=False)
         if worker is not None:
-            return self._ask(self._pools[worker % len(self._pools)], job, budget)
+            return self._ask(self._pools[worker % len(self._pools)], job, budget, watch)
         pool = self._idle.get()
         try:
-            return self._ask(pool, job, budget)
+            return self._ask(pool, job, budget, watch)
         finally:
             self._idle.put(pool)
 
-    def _ask(self, pool: Pool, job: Job, budget: Budget | None) -> Answer:
+    def _ask(self, pool: Pool, job: Job, budget: Budget | None, watch: Watch | None) -> Answer:
         begin = time.monotonic()
-        answer = self._readable(pool.values([job])[0])
+        answer = self._readable(pool.values([job], watch)[0])
         if budget is not None:
             budget.spend(time.monotonic() - begin)
         return answer

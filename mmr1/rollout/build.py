@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, SamplingConfig
+from mmr1.config import AgentConfig, Config, SamplingConfig
 from mmr1.environments.build import build_environment
+from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import (
     PreparedRequest,
@@ -29,7 +30,7 @@ from mmr1.rollout.engine import (
 from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once
 from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -111,6 +112,11 @@ def with_conversations(
     if config.environment is None:
         return engine
     try:
+        if isinstance(config.environment, AgentConfig):
+            assert is_packed(family), "others cannot hold conversations"
+            limit = config.rollout.max_prompt_length + config.rollout.sampling.max_tokens
+            at_once = samples_at_once(config)
+            return AgentEngine(engine, turns, config.environment, family, media, at_once, limit)
         environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()

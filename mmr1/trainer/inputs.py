@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import Config, CurriculumConfig, TrainerConfig
+from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
@@ -188,6 +188,11 @@ def _refuse_unseen_pictures(config: Config) -> None:
     """A reference behind a server is sent the pictures of the prompt only."""
     if config.environment is None or not config.algorithm.reference_is_served:
         return
+    if isinstance(config.environment, AgentConfig):
+        raise ValueError(
+            "environment.type=agent: a reference behind a server (algorithm.kl.reference.path) "
+            "does not see what a program sends; name a model directory there"
+        )
     shows = [tool.name for tool in described(config.environment) if tool.shows]
     if shows:
         raise ValueError(

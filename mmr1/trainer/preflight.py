@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mmr1.config import (
     Config,
+    EnvironmentConfig,
     NearModelReference,
     RewardFunctionConfig,
     TeacherModel,
@@ -130,7 +131,9 @@ def _check_environment(config: Config) -> None:
     environment = config.environment
     if environment is None:
         return
-    own = [environment.parser] if environment.parser else []
+    own = []
+    if isinstance(environment, EnvironmentConfig) and environment.parser:
+        own = [environment.parser]
     for name in environment.tools if isinstance(environment, ToolsConfig) else ():
         if is_tool_config(name):
             check_is_file(Path(name).expanduser())

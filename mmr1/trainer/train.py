@@ -12,6 +12,7 @@ from types import MappingProxyType
 from mmr1.config import Config
 from mmr1.progress import WAIT_S
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
+from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
@@ -289,7 +290,7 @@ def parity_summary(
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
-    if isinstance(engine, ConversationEngine):
+    if isinstance(engine, ConversationEngine | AgentEngine):
         engine = RehearsalEngine(engine, config.rollout.sampling.max_tokens)
     parity = check_parity(
         engine,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, DataConfig, ModelConfig
+from mmr1.config import Config, DataConfig, EnvironmentConfig, ModelConfig
 from mmr1.lifetime import start_lasting
 from mmr1.logs import tell_fault
 from mmr1.machine import cores
@@ -50,7 +50,9 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
         ValueError: It cannot be loaded, or its models do not train so.
     """
     environment = config.environment
-    instructions = None if environment is None else environment.instructions
+    instructions = None
+    if isinstance(environment, EnvironmentConfig):
+        instructions = environment.instructions
     family = _family(config.model, config.data, tuple(tools), instructions)
     if environment is not None and not family.shares_prompts:
         raise ValueError(

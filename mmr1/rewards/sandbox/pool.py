@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mmr1.lifetime import Deadline, Stopwatch, rule_deadline
+from mmr1.lifetime import Deadline, Stopwatch, Watch, rule_deadline
 from mmr1.logs import tell_fault
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.processes import Processes, Worker, ZygoteGoneError
@@ -173,10 +173,14 @@ class Pool:
             by_index = {i: r for (i, _), r in zip(uncached, done[len(distinct) :], strict=True)}
             return [by_index[i] if i in by_index else results[job] for i, job in enumerate(jobs)]
 
-    def values(self, jobs: Sequence[Job]) -> list[Answer]:
-        """What each job returns, in order; nothing is cached. Never raises for a job."""
+    def values(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Answer]:
+        """What each job returns, in order; nothing is cached. Never raises for a job.
+
+        Args:
+            watch: Holds their time, in place of the deadline.
+        """
         with self._lock:
-            return self._run(jobs, _VALUES)
+            return self._run(jobs, _VALUES, watch)
 
     def close(self) -> None:
         """End the workers; safe to call twice."""
@@ -250,7 +254,7 @@ class Pool:
         self._start_zygote()
         return self._fork()
 
-    def _run(self, jobs: Sequence[Job], kind: _Kind[T]) -> list[T]:
+    def _run(self, jobs: Sequence[Job], kind: _Kind[T], watch: Watch | None = None) -> list[T]:
         results: dict[int, T] = {}
         waiting = deque(range(len(jobs)))
         if jobs:
@@ -258,7 +262,7 @@ class Pool:
         while waiting or any(worker.index is not None for worker in self._state.workers):
             for lack in self._replace_the_dead(len(waiting)):
                 results[waiting.popleft()] = kind.failed(Status.KILLED, lack)
-            self._hand_out(jobs, waiting, kind)
+            self._hand_out(jobs, waiting, kind, watch)
             for worker in self._wait():
                 if worker.prepared:
                     assert worker.index is not None
@@ -277,11 +281,13 @@ class Pool:
         idle = [w for w in self._state.workers if w.number is None and w.disturbed][:jobs]
         return [problem for worker in idle if (problem := self._replace(worker, reason))]
 
-    def _hand_out(self, jobs: Sequence[Job], waiting: deque[int], kind: _Kind[T]) -> None:
+    def _hand_out(
+        self, jobs: Sequence[Job], waiting: deque[int], kind: _Kind[T], watch: Watch | None
+    ) -> None:
         for worker in self._state.workers:
             if waiting and worker.number is None and not worker.killed:
                 worker.index = waiting.popleft()
-                worker.watch = Stopwatch(self._deadline, worker.pid)
+                worker.watch = watch or Stopwatch(self._deadline, worker.pid)
                 worker.send(kind.name, jobs[worker.index], self._max_result)
 
     def _wait(self) -> list[Worker]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mmr1.lifetime import Stopwatch
+from mmr1.lifetime import Watch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.walls import Missing, refusal
 from mmr1.rewards.sandbox.wire import (
@@ -53,7 +53,7 @@ class Worker:
     prepared: bool = True
     index: int | None = None
     number: int | None = None
-    watch: Stopwatch | None = None
+    watch: Watch | None = None
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
 
     def send(self, kind: str, job: Job, max_result: int = MAX_RESULT) -> None:

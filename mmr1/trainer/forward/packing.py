@@ -78,7 +78,7 @@ def pack(
     """
     assert groups, "nothing to pack"
     assert all(group.completions for group in groups), "a group has no completions"
-    segments = [_segments(group, read) for group in groups]
+    segments = [_segments(group.unforked(), read) for group in groups]
     ids = torch.cat([p.prefix for p in segments] + [row for p in segments for row in p.suffixes])
     media, feature_rows, feature_slots = _place_media(segments, ids, placeholder_ids)
     completion_ids, mask = completion_batch(groups)

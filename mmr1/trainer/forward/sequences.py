@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -23,13 +23,24 @@ class Observed:
 
     Attributes:
         sampled: ``[R]`` bool, True at the policy's own tokens.
-        positions: ``[rows, R]`` int64; after a picture they go on where its own ended.
+        positions: ``[rows, R]`` int64; after a picture they go on where its own ended, and a fork
+            begins where the prompt ended.
         media: What the environment showed, in placeholder order.
+        sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
     """
 
     sampled: torch.Tensor
     positions: torch.Tensor
     media: tuple[Medium, ...]
+    sequences: tuple[tuple[int, int], ...]
+
+    def parts(self) -> Iterator[Observed]:
+        """Each sequence as a completion of its own."""
+        token = medium = 0
+        for tokens, media in self.sequences:
+            own = slice(token, token := token + tokens)
+            shown = self.media[medium : (medium := medium + media)]
+            yield Observed(self.sampled[own], self.positions[:, own], shown, ((tokens, media),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,18 @@ class GroupInput:
             (name, None if of_tokens(tensor, prompt) else tensor.shape[1:])
             for name, tensor in sorted(self.arguments.items())
         )
+
+    def unforked(self) -> GroupInput:
+        """The group with each sequence of its completions as a completion, tokens in order."""
+        if not any(o is not None and len(o.sequences) > 1 for o in self.observed):
+            return self
+        rows: list[torch.Tensor] = []
+        observed: list[Observed | None] = []
+        for row, of_environment in zip(self.completions, self.observed, strict=True):
+            parts = [of_environment] if of_environment is None else [*of_environment.parts()]
+            observed += parts
+            rows += row.split([len(row) if part is None else len(part.sampled) for part in parts])
+        return replace(self, completions=tuple(rows), observed=tuple(observed))
 
     def select(self, indices: Sequence[int]) -> GroupInput:
         """The group with those of its completions."""
@@ -173,9 +196,18 @@ def _observed(
     if not completion.spans:
         return None
     length, shown = len(read.ids), tuple(_medium(family, media, m) for m in completion.media)
+    sequences = tuple(
+        (sum(span.tokens for span in spans), sum(len(span.media) for span in spans))
+        for spans in completion.sequences
+    )
     if is_packed(family):
-        whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
-        rows = family.prompt_positions(whole, (*of_prompt, *shown))[:, length:]
+        prompt_ids, ids, parts = read.ids.tolist(), completion.token_ids.tolist(), []
+        token = medium = 0
+        for tokens, count in sequences:
+            whole = [*prompt_ids, *ids[token : (token := token + tokens)]]
+            seen = (*of_prompt, *shown[medium : (medium := medium + count)])
+            parts.append(family.prompt_positions(whole, seen)[:, length:])
+        rows = torch.cat(parts, dim=1)
     elif shown:
         raise ValueError(
             f"sample '{prompt.sample.id}': an environment showed {completion.media[0]}, "
@@ -184,7 +216,7 @@ def _observed(
         )
     else:
         rows = length + torch.arange(len(completion.token_ids))[None]
-    return Observed(sampled_mask(completion), rows, shown)
+    return Observed(sampled_mask(completion), rows, shown, sequences)
 
 
 def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:

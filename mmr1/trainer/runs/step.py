@@ -235,6 +235,7 @@ def environment_stats(completions: Sequence[Completion]) -> StepStats:
     count = len(completions)
     return {
         "environment/turns": fmean(c.turns for c in completions),
+        "environment/sequences": fmean(len(c.sequences) for c in completions),
         "environment/with_call": fmean(bool(c.calls) for c in completions),
         "environment/pictures": fmean(len(c.media) for c in completions),
         "environment/failed_calls": sum(c.error is not None for c in calls) / max(1, len(calls)),

@@ -54,6 +54,8 @@ class Chat:
         variables: Further variables of the template.
         tool_instructions: What is added to the system prompt.
         knows_tools: The template writes messages of the role ``tool`` itself.
+        lists_tools: It writes the schemas in its variable ``tools`` into the prompt.
+        special: Tokens that no text of others may hold.
     """
 
     processor: Any
@@ -62,6 +64,14 @@ class Chat:
     variables: dict[str, Any]
     tool_instructions: str = ""
     knows_tools: bool = False
+    lists_tools: bool = False
+    special: tuple[str, ...] = ()
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
+        """See ``PackedFamily.with_tools``."""
+        if self.lists_tools:
+            return replace(self, variables={**self.variables, "tools": [dict(t) for t in tools]})
+        return replace(self, tool_instructions=tool_instructions(tools))
 
     def render(self, sample: Sample, system_prompt: str | None) -> Prompt:
         """See ``ModelFamily.render_prompt``."""
@@ -122,10 +132,9 @@ class Chat:
 
     def _plain(self, message: Message) -> Message:
         """Special tokens in a tool's text would end its turn, or stand for a picture."""
-        special = [t for t in self.tokenizer.get_added_vocab() if len(t) > 1]
 
         def without(text: str) -> str:
-            for token in special:
+            for token in self.special:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             return text
 
@@ -210,7 +219,17 @@ def load_chat(
     if instructions is None:
         instructions = "" if speaks_of_tools else tool_instructions(options.tools)
     knows_tools = any(f"{quote}tool{quote}" in str(template) for quote in "'\"")
-    return Chat(processor, tokenizer, content, variables, instructions, knows_tools)
+    special = tuple(token for token in tokenizer.get_added_vocab() if len(token) > 1)
+    return Chat(
+        processor,
+        tokenizer,
+        content,
+        variables,
+        instructions,
+        knows_tools,
+        speaks_of_tools,
+        special,
+    )
 
 
 def message_parts(message: Message) -> list[dict[str, str]]:

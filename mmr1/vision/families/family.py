@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, Protocol, Self, TypeGuard
 
 import torch
 
@@ -170,6 +170,10 @@ class PackedFamily(ModelFamily, Protocol):
     @property
     def placeholder_kinds(self) -> Mapping[int, Kind]:
         """Of each token id that stands for vision tokens, which kind of medium it is for."""
+        ...
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
+        """The family whose prompts speak of these JSON schemas."""
         ...
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:

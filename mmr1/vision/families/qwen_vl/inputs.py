@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -79,6 +79,9 @@ class QwenVLFamily:
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         return self.chat.render(sample, system_prompt)
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> QwenVLFamily:
+        return replace(self, chat=self.chat.with_tools(tools))
 
     def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
         return self.chat.observation_ids(messages, ended)

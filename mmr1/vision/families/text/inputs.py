@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NoReturn
 
@@ -44,6 +44,9 @@ class TextFamily:
                 "text model; take a vision-language model, or records without media"
             )
         return self.chat.render(sample, system_prompt)
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> TextFamily:
+        return replace(self, chat=self.chat.with_tools(tools))
 
     def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
         return self.chat.observation_ids(messages, ended)

@@ -1,0 +1,88 @@
+"""Agent programs: functions of the user that talk to the policy by OpenAI's API.
+
+Each episode runs in a process of its own, which has what this one has: a program brings its own
+clients, and can still be killed. ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lead it to the policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmr1.config import AgentConfig
+from mmr1.environments.worker import as_number
+from mmr1.environments.workers import ToolWorkers
+from mmr1.registry import Registry
+from mmr1.rewards.item import Job
+from mmr1.types import Sample
+
+PROGRAMS = Registry("agent program", {}, group="mmr1.agents")
+_MODULE = "mmr1.environments.programs"
+
+
+def program_workers(config: AgentConfig) -> ToolWorkers:
+    """Processes for programs, started.
+
+    Raises:
+        ValueError: The program cannot be loaded, or the package openai is not installed.
+    """
+    warm = Job(f"{_MODULE}:imported", ())
+    prepare = Job(f"{_MODULE}:check", (config.use,))
+    workers = ToolWorkers(config, warm=warm, prepare=prepare, walls=False)
+    workers.start()
+    return workers
+
+
+def imported() -> None:
+    """What the zygote runs.
+
+    Raises:
+        ValueError: The package openai is not installed.
+    """
+    try:
+        importlib.import_module("openai")
+    except ImportError as error:
+        raise ValueError(
+            "environment.type=agent gives its program a client of the package openai, which is "
+            "not installed; install 'mmr1[agents]'"
+        ) from error
+
+
+def check(spec: str) -> None:
+    """Raises ValueError unless it is a function of a client and a sample."""
+    program = PROGRAMS.load(spec)
+    if not callable(program):
+        raise ValueError(f"environment.use={spec} is a {type(program).__name__}, not a function")
+    try:
+        inspect.signature(program).bind("client", "sample")
+    except TypeError as error:
+        raise ValueError(f"environment.use={spec} is not run(client, sample): {error}") from error
+
+
+def run(
+    spec: str, options: Mapping[str, Any], sample: Sample, base_url: str, key: str
+) -> float | None:
+    """Run a program; its reward, or None.
+
+    Raises:
+        Exception: Whatever it raises.
+    """
+    os.environ.update(OPENAI_BASE_URL=base_url, OPENAI_API_KEY=key)
+    program = PROGRAMS.load(spec)
+    if inspect.iscoroutinefunction(program):
+        return as_number(asyncio.run(_run(program, options, sample)), "the program")
+    from openai import OpenAI
+
+    with OpenAI(timeout=None) as client:
+        return as_number(program(client, sample, **options), "the program")
+
+
+async def _run(program: Callable[..., Any], options: Mapping[str, Any], sample: Sample) -> Any:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(timeout=None) as client:
+        return await program(client, sample, **options)
