@@ -228,18 +228,16 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     >>> [schedule_factor(s, 6, config) for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    scheduler, warmup = config.scheduler, config.scheduler.warmup_steps
-    end = steps if scheduler.type == "constant" else scheduler.steps or steps
-    if isinstance(warmup, float):
-        warmup = int(warmup * end)
+    warmup = config.warmup_steps(steps)
     if step < warmup:
         return (step + 1) / warmup
-    if scheduler.type == "constant":
+    if config.scheduler.type == "constant":
         return 1.0
+    end = config.scheduler.steps or steps
     progress = min(1.0, (step - warmup) / max(1, end - warmup))
-    is_cosine = scheduler.type == "cosine"
+    is_cosine = config.scheduler.type == "cosine"
     left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
-    lowest = scheduler.min_lr / config.lr
+    lowest = config.min_lr / config.lr
     return lowest + (1 - lowest) * left
 
 
