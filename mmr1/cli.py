@@ -22,6 +22,7 @@ from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
+from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -38,7 +39,9 @@ app = typer.Typer(
     add_completion=False,
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
+rollout_app = typer.Typer(help="The policy as agent programs see it.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
 
@@ -79,6 +82,26 @@ def options(
     ] = False,
 ) -> None:
     """R1-style reinforcement learning for vision-language models."""
+
+
+@reward_app.command("what-if")
+def what_if(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of mmr1 train")],
+    reward: Annotated[str, typer.Option(help=SPEC_HELP)],
+    output: Annotated[
+        Path | None, typer.Option(help="JSONL row of each completion, with both advantages")
+    ] = None,
+) -> None:
+    """Score a run's completions again: which advantages another reward would change."""
+    with one_line_errors():
+        from mmr1.evaluation.what_if import print_result, write_rows
+        from mmr1.evaluation.what_if import what_if as score_again
+        from mmr1.rewards.specs import read_spec
+
+        result = score_again(run, read_spec(reward))
+        print_result(result, reward)
+        if output is not None:
+            write_rows(output, result)
 
 
 @app.command()
@@ -162,13 +185,13 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with telling_waits():
+        with failing_output_muted(), telling_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
 
             results, comparisons = run_evaluations(resolved)
-        print_results(results, comparisons, resolved.eval.output_dir)
+            print_results(results, comparisons, resolved.eval.output_dir)
 
 
 @app.command()
@@ -243,6 +266,24 @@ def export(
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
 
 
+@rollout_app.command("serve")
+def rollout_serve(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0: a free one")] = 8001,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Serve the policy of a run by OpenAI's chat API, for agent programs (environment.type=agent).
+
+    The configuration is that of the run. Says which requests continue which, when it ends.
+    """
+    from mmr1.evaluation.serve import serve_policy
+
+    resolved = _resolve(config, overrides, command_in(config), False)
+    assert resolved is not None
+    serve_policy(resolved, port, typer.echo)
+
+
 @recipe_app.command("check")
 def recipe_check(
     recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
@@ -251,11 +292,14 @@ def recipe_check(
         str | None, typer.Option(help="Model whose processor is used; default: a small new one")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+    ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
     from mmr1.originals.command import check_recipe
 
-    for line in check_recipe(folder_of(recipe), original, model, output):
+    for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
 
 

@@ -235,10 +235,10 @@ def arm_of(path: Path, given: ComparisonFile, name: str, overrides: tuple[str, .
     own = own or [RunOfFile(overrides=changes)]
     names = [*_numbered(_BEFORE, len(given.before)), *_numbered(f"{name} before", len(own) - 1)]
     runs = [
-        _run(path, given, run_name, run, ())
+        _run(path, given, run_name, run, (), overrides)
         for run_name, run in zip(names, [*given.before, *own[:-1]], strict=True)
     ]
-    return Arm(name, (*runs, _run(path, given, name, own[-1], overrides)))
+    return Arm(name, (*runs, _run(path, given, name, own[-1], overrides, overrides)))
 
 
 def _numbered(name: str, count: int) -> list[str]:
@@ -246,7 +246,12 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _run(
-    path: Path, given: ComparisonFile, name: str, own: RunOfFile, overrides: tuple[str, ...]
+    path: Path,
+    given: ComparisonFile,
+    name: str,
+    own: RunOfFile,
+    overrides: tuple[str, ...],
+    in_evaluation: tuple[str, ...],
 ) -> Run:
     """A run of a file, with the overrides of the command line that its command reads."""
     base = path.parent / str(given.base)
@@ -254,7 +259,7 @@ def _run(
     read = tuple(change for change in overrides if _reads(own.command, change))
     if own.base is None:
         return Run(name, base, (*shared, *own.overrides, *read), own.command)
-    evaluation = None if own.command == "train" else (base, (*shared, *overrides))
+    evaluation = None if own.command == "train" else (base, (*shared, *in_evaluation))
     changes = (*own.overrides, *read)
     return Run(name, path.parent / own.base, changes, own.command, evaluation)
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmr1.config.advantages import DistillationAdvantage, GrpoAdvantage, ProcessAdvantage
+from mmr1.config.advantages import (
+    DistillationAdvantage,
+    GrpoAdvantage,
+    ProcessAdvantage,
+    ReinforcePpBaselineAdvantage,
+)
 from mmr1.config.dpo import KtoLoss
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
@@ -101,7 +106,8 @@ def _names(c: Config) -> Iterator[str | None]:
     if c.command in POLICY:
         yield None if c.data.curriculum is None else c.data.curriculum.function
         within = c.algorithm.resamples and c.algorithm.resamples.range
-        yield within.metric if within and within.metric != "overall" else None
+        named = within.metric.partition("/")[0] if within else "overall"
+        yield None if named == "overall" else named
     if c.command == "iterate":
         yield c.iterate.ranked_by
     if c.command != "dpo" or c.dpo.rounds is not None:
@@ -503,6 +509,15 @@ WARNED: tuple[Row, ...] = (
             and "epsilon" in c.algorithm.advantage.model_fields_set
         ),
         "nothing is divided by a deviation; set algorithm.advantage.scale_rewards, or leave it out",
+    ),
+    Row(
+        ("algorithm.advantage.kl_to_go", "algorithm.kl.type"),
+        lambda c: (
+            isinstance(c.algorithm.advantage, ReinforcePpBaselineAdvantage)
+            and c.algorithm.advantage.kl_to_go
+            and not isinstance(c.algorithm.kl, KlReward)
+        ),
+        "there is no KL penalty in the reward; set algorithm.kl.type=reward, or leave it out",
     ),
     Row(
         ("algorithm.loss.agg_scope",),

@@ -95,7 +95,7 @@ class DataConfig(Section):
     system_prompt: str | None = Field(
         None,
         description="System message of the conversations that have none of their own in their "
-        "record",
+        "record; or FILE.py:CONSTANT, a text of another project's file",
     )
     chat_template: str | None = Field(
         None,

@@ -48,7 +48,7 @@ _MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Print a user's mistake as one line, and exit with 2 as all commands do."""
     try:
         yield
@@ -74,7 +74,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A built-in, or file.py:function")],
 ) -> None:
     """Semantics, options and examples of a reward function."""
-    with _one_line_errors():
+    with one_line_errors():
         function = REWARDS.load(name)
     about = function
     if inspect.isclass(function) and name not in REWARDS.builtin:
@@ -100,7 +100,7 @@ def score(
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
     """Score a file of completions, in order."""
-    with _one_line_errors():
+    with one_line_errors():
         read = list(read_rows(input))
         rows = [row for row, _ in read]
         pairs = zip(with_groups(rows), read, strict=True)
@@ -166,7 +166,7 @@ def agree(
     limit: Annotated[int | None, typer.Option(min=1, help="Completions, the first")] = None,
 ) -> None:
     """Compare two rewards on the same completions, as a judge with a rule."""
-    with _one_line_errors():
+    with one_line_errors():
         items = list(islice(read_items(input), limit))
         rewards = (_score_items(first, items), _score_items(second, items))
         agreement = compare(*rewards, threshold)
@@ -216,7 +216,7 @@ def bench(
     """Verdicts per second on this machine."""
     from mmr1.rewards.bench import run_bench
 
-    with _one_line_errors():
+    with one_line_errors():
         measurements = run_bench(verdicts, [int(size) for size in workers.split(",")])
     table = Table(box=None, pad_edge=False)
     for column in ("path", "verdicts", "seconds", "verdicts/s"):
@@ -247,7 +247,7 @@ def serve(
     Requests must show the token in the environment variable MMR1_REWARD_TOKEN. Where it is not set
     and other machines reach the server, one is made and printed.
     """
-    with _one_line_errors():
+    with one_line_errors():
         try:
             from mmr1.rewards.http_server import create_app
         except ImportError as error:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from mmr1.compare.plan import Arm, Plan, Run, differing, read_plan
 from mmr1.compare.results import differences, page, write_plot
 from mmr1.compare.statistics import Estimate, estimate, paired, verdict
 from mmr1.compare.trials import Trial, run_trials
+from mmr1.config.file import load_config
 from tests.jsonl import read_jsonl
 
 T_2, T_4 = 4.302653, 2.776445
@@ -313,6 +313,7 @@ def sft_file(tiny_model, digits, tmp_path) -> Path:
     return path
 
 
+@pytest.mark.slow  # seven processes
 def test_arms_run_one_after_another_from_the_model_before(arms, sft_file, tmp_path, mmr1):
     """SFT before both arms; one trains by GRPO, the other by SFT and is evaluated then."""
     sft = {"command": "sft", "base": sft_file.name}
@@ -337,12 +338,34 @@ def test_arms_run_one_after_another_from_the_model_before(arms, sft_file, tmp_pa
     assert [(out / name / "seed0/eval/result.json").is_file() for name in names] == [True] * 4
     evaluated = yaml.safe_load((out / "SFT/seed0/eval/config.yaml").read_text())
     assert evaluated["model"]["path"] == str(out / "SFT/seed0/checkpoints/step_000002")
-    assert json.loads((out / "SFT/seed0/eval/result.json").read_text())["prompts"] == 3
+    for name in ("before all", "SFT"):
+        result = json.loads((out / name / "seed0/eval/result.json").read_text())
+        assert result["prompts"] == 3
     page = (out / "compare.md").read_text()
     assert '| `command` | "train" | "sft" |' in page
     assert "| `rollout.n` |" not in page  # SFT has no rollouts
     code, printed, _ = mmr1("compare", file, "eval.limit=3", *options)
     assert (code, "seed 0" in printed) == (0, False)
+
+
+def test_runs_of_an_arm_start_from_the_model_before(arms, sft_file, tmp_path):
+    sft = {"command": "sft", "base": sft_file.name}
+    file = comparison(tmp_path, before=[sft], arms={"RL": [], "SFT": [sft]})
+    plan = read_plan([file, "eval.limit=3", "trainer.max_steps=5"], [])
+    first, last = plan.arms[1].runs
+    assert first is not last
+    assert plan.arms[0].runs[0] == first
+    model = tmp_path / "model"
+    assert first.config(1, tmp_path).trainer.max_steps == 1  # what is compared is changed
+    assert last.config(1, tmp_path, model).trainer.max_steps == 5
+    assert last.config(1, tmp_path, model).model.path == str(model)
+    for run in (first, last):
+        path, *overrides = run.evaluation_arguments(1, tmp_path, model)
+        evaluated = load_config(Path(path), overrides, "eval")
+        assert (evaluated.eval.limit, evaluated.seed) == (3, 1)
+        assert evaluated.eval.output_dir == str(run.folder(1, tmp_path) / "eval")
+    assert differing(plan.arms)["command"] == {"RL": "train", "SFT": "sft"}
+    assert "rollout.n" not in differing(plan.arms)
 
 
 def test_runs_of_arms_are_checked_before_the_first(arms, sft_file, tmp_path):
@@ -367,18 +390,29 @@ def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_stopped_lets_the_run_save_and_goes_on_from_there(arms, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_comparison_that_is_stopped_lets_the_run_save_and_goes_on_from_there(
+    number, arms, tmp_path
+):
+    """Nor does output that fails end it."""
     out = tmp_path / "out"
     options = ["--metric", "reward/mean", "--seeds", "1", "--output", str(out)]
     command = [sys.executable, "-m", "mmr1", "compare", *map(str, arms), *options]
     command += ["trainer.max_steps=60"]
-    process = subprocess.Popen(command, env=dict(os.environ))
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            command,
+            stdout=full,
+            stderr=full,
+            # The tests may run under nohup.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
     metrics = out / "grpo/seed0/metrics.jsonl"
     while not metrics.exists():
         assert process.poll() is None
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait() == 128 + number
     done = len(read_jsonl(metrics))
     assert 0 < done < 60
     assert (out / f"grpo/seed0/checkpoints/step_{done:06d}").is_dir()

@@ -130,7 +130,7 @@ def test_a_generated_page_is_what_the_code_says(script):
     assert "`save_total_limit`" in (DOCS / "configuration.md").read_text()
 
 
-GENERATED = {"commands", "configuration", "claims", "migration"}
+GENERATED = {"commands", "configuration", "claims", "exact", "migration"}
 # These still have to be cut to the length of the others.
 TO_SHORTEN = {"faults": 200, "models": 330, "tools": 270}
 

@@ -154,18 +154,39 @@ def read_items(path: Path) -> Iterator[RewardItem]:
     Raises:
         ValueError: There is no such file, or a row cannot be read. Names file and line.
     """
-    files = [path]
-    if path.is_dir():
-        files = sorted(path.glob("rollouts/step_*.jsonl")) or sorted(path.glob("step_*.jsonl"))
-        if not files:
-            raise ValueError(f"{path}: there are no rollouts (rollouts/step_*.jsonl) in it")
     group = 0
-    for file in files:
+    for file in rollout_files(path) if path.is_dir() else [path]:
         for row, where in read_rows(file):
             rows = _completions(row, file.parents[1], where) if "completions" in row else [row]
             for completion in rows:
                 yield to_item({"group": group, **completion}, where)
             group += 1
+
+
+def read_rollouts(run: Path) -> Iterator[tuple[dict[str, Any], list[RewardItem]]]:
+    """The prompts of a run's steps as its rollouts have them, each with the items of its group.
+
+    Raises:
+        ValueError: There are no rollouts, or a row is not one. Names file and line.
+    """
+    group = 0
+    for file in rollout_files(run):
+        for row, where in read_rows(file):
+            completions = _completions(row, run, where)
+            yield row, [to_item({"group": group, **c}, where) for c in completions]
+            group += 1
+
+
+def rollout_files(run: Path) -> list[Path]:
+    """The rollouts of a run, or of a folder of them, by step.
+
+    Raises:
+        ValueError: There are none.
+    """
+    files = sorted(run.glob("rollouts/step_*.jsonl")) or sorted(run.glob("step_*.jsonl"))
+    if not files:
+        raise ValueError(f"{run}: there are no rollouts (rollouts/step_*.jsonl) in it")
+    return files
 
 
 def _completions(row: Mapping[str, Any], run: Path, where: str) -> list[dict[str, Any]]:
@@ -182,6 +203,7 @@ def _completions(row: Mapping[str, Any], run: Path, where: str) -> list[dict[str
                 for medium in row.get("media", [])
                 if medium["kind"] == "image"
             ],
+            "media_sizes": [medium["seen"] for medium in row.get("media", []) if "seen" in medium],
         }
         return [
             {**shared, "completion": c["text"], "truncated": c["truncated"], **_conversation(c)}

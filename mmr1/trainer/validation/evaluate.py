@@ -223,7 +223,8 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
 
 
 def _mean_length(rows: Iterable[Row], right: bool) -> float | None:
-    lengths = [row["tokens"] for row in rows if row["right"] is right]
+    scored = (row for row in rows if row["score"] is not None)
+    lengths = [row["tokens"] for row in scored if (row["score"] >= 1.0) is right]
     return fmean(lengths) if lengths else None
 
 

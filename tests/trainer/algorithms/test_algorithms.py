@@ -265,6 +265,10 @@ def test_groups_can_be_filtered_by_accuracy_alone():
     assert kept(metric="right") == [1, 3]
     assert kept(metric="right", between=(0.3, 0.7)) == [1]
     assert kept(metric="overall", between=(0.6, 0.76)) == [2, 3]
+    for group in groups:  # another number that a function returned
+        for reward in group.rewards:
+            reward.components["rule/accuracy"] = reward.components["right"]
+    assert kept(metric="rule/accuracy") == [1, 3]
     with pytest.raises(NoSignalError, match=r"metric=right lies between 0\.8 and 1"):
         kept(metric="right", between=(0.8, 1.0))
 

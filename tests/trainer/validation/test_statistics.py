@@ -94,7 +94,11 @@ def test_numbers_of_an_evaluation_worked_by_hand():
         for (name, kind), scores_and_votes in outcomes.items()
         for i, (s, v) in enumerate(scores_and_votes)
     ]
+    for tokens, each in enumerate(rows):
+        each["tokens"] = tokens
     mode = summarise(rows, EvalConfig(sampled={"n": 4}), "math")["sampled"]
+    assert mode.length_right == (0 + 1 + 7 + 8 + 10 + 11) / 6
+    assert mode.length_wrong == (2 + 3 + 4 + 5 + 6) / 5
     assert mode.accuracy == pytest.approx((2 / 4 + 1 / 4 + 3 / 3) / 3)
     assert (mode.completions, mode.invalid, mode.truncated) == (12, 1, 1)
     # c has three valid completions, so k goes to 3.
