@@ -169,11 +169,7 @@ class RewardModelReward:
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
-        groups = [self._group(run) for run in runs]
-        if self._steps is None:
-            return [Reward(v) for v in at_the_end(self._values(groups), groups).tolist()]
-        chances = [[chance for _, chance in steps] for steps in self._steps(groups)]
-        return [Reward(self._reduce(own)) if own else no_answer() for own in chances]
+        return self._rewards([self._group(run) for run in runs])
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         """It reads no gold answer."""
@@ -181,6 +177,12 @@ class RewardModelReward:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def _rewards(self, groups: Sequence[RolloutGroup]) -> list[Reward]:
+        if self._steps is None:
+            return [Reward(v) for v in at_the_end(self._values(groups), groups).tolist()]
+        chances = [[chance for _, chance in steps] for steps in self._steps(groups)]
+        return [Reward(self._reduce(own)) if own else no_answer() for own in chances]
 
     def _group(self, items: Sequence[RewardItem]) -> RolloutGroup:
         first = items[0]
