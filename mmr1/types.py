@@ -188,6 +188,7 @@ class Prompt:
     Attributes:
         observed: What tools have shown since, where the prompt of a later turn holds the turns
             before it.
+        since: Those turns as the model reads them, placeholders expanded.
         shown: The media before those, where a program wrote the messages; None: the sample's.
     """
 
@@ -196,6 +197,7 @@ class Prompt:
     token_ids: tuple[int, ...]
     observed: tuple[MediaRef, ...] = ()
     shown: tuple[MediaRef, ...] | None = None
+    since: tuple[int, ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

@@ -153,7 +153,7 @@ class GeneratingSampler:
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             **arguments_of_rows(
-                prompt.arguments, length, request.n, length, base.device, base.dtype
+                [[(length, prompt.arguments)]] * request.n, length, base.device, base.dtype
             ),
             max_new_tokens=sampling.max_tokens,
             do_sample=False,  # the draw leaves one token to choose

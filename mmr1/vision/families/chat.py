@@ -82,7 +82,7 @@ class Chat:
         if self.tool_instructions:
             messages = self._with_instructions(messages)
         text = self._rendered(messages, add_generation_prompt=True)
-        ids = self._ids(text)
+        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
             raise ValueError(
                 "the chat template makes an empty text of it; name another template in "
@@ -90,8 +90,8 @@ class Chat:
             )
         return Prompt(sample=sample, text=text, token_ids=ids)
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
-        """See ``ModelFamily.observation_ids``."""
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
+        """See ``ModelFamily.observation_text``."""
         said = (Message("user", (TextPart("u"),)), Message("assistant", (TextPart("a"),)))
         before = self._rendered(said)
         whole = self._rendered((*said, *map(self._plain, messages)), add_generation_prompt=True)
@@ -103,10 +103,7 @@ class Chat:
                 f"{self.tokenizer.eos_token!r}, or changes it once an answer of a tool follows; "
                 "name another template in data.chat_template"
             )
-        return self._ids(("" if ended else end) + after + whole[len(before) :])
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return ("" if ended else end) + after + whole[len(before) :]
 
     def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
         if not self.knows_tools and any(m.role == "tool" for m in messages):

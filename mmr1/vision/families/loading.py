@@ -31,7 +31,7 @@ def load_family(
     path: str,
     chat: ChatOptions = UNCHANGED,
     trust_remote_code: bool = False,
-    **media_options: float,
+    **media_options: float | str,
 ) -> ModelFamily:
     """The family of the model at ``path``, with the processor that is there.
 

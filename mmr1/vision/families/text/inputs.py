@@ -48,8 +48,12 @@ class TextFamily:
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> TextFamily:
         return replace(self, chat=self.chat.with_tools(tools))
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
-        return self.chat.observation_ids(messages, ended)
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
+        return self.chat.observation_text(messages, ended)
+
+    def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.expand_placeholders(ids, media)
 
     def decode_media(self, media: MediaRef) -> NoReturn:
         raise ValueError(f"{media}: model.path '{self.path}' is a text model")

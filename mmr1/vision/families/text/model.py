@@ -35,7 +35,7 @@ class TextArchitecture:
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         return inputs.load_family(path, chat, trust_remote_code)
 
