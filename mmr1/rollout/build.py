@@ -114,10 +114,7 @@ def with_conversations(
         return engine
     try:
         if isinstance(config.environment, AgentConfig):
-            assert is_packed(family), "others cannot hold conversations"
-            limit = config.rollout.max_prompt_length + config.rollout.sampling.max_tokens
-            at_once = samples_at_once(config)
-            return AgentEngine(engine, turns, config.environment, family, media, at_once, limit)
+            return agent_engine(config, engine, turns, family, media)
         environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()
@@ -131,6 +128,30 @@ def with_conversations(
         media,
         samples_at_once(config),
         system_prompt=system_prompt(config),
+    )
+
+
+def agent_engine(
+    config: Config,
+    engine: RolloutEngine,
+    turns: TurnEngine,
+    family: ModelFamily,
+    media: MediaCache,
+    **of_server: Any,
+) -> AgentEngine:
+    """The engine behind agent programs; its server is started."""
+    assert isinstance(config.environment, AgentConfig)
+    assert is_packed(family), "others cannot hold conversations"
+    rollout = config.rollout
+    return AgentEngine(
+        engine,
+        turns,
+        config.environment,
+        family,
+        media,
+        samples_at_once(config),
+        rollout.max_prompt_length + rollout.sampling.max_tokens,
+        **of_server,
     )
 
 
