@@ -91,15 +91,6 @@ def rec_eval(folder: Path, number: int) -> Row:
     }  # fmt: skip
 
 
-def mathvista(folder: Path, number: int) -> Row:
-    image, count = dots(folder, number)
-    return {
-        "pid": str(number), "question": "How many dots are there?", "image": image, "unit": None,
-        "choices": None, "precision": None, "answer": str(count), "answer_type": "integer",
-        "question_type": "free_form",
-    }  # fmt: skip
-
-
 def lmm_r1(folder: Path, number: int) -> Row:
     image, count = dots(folder, number)
     content = [
@@ -206,7 +197,6 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "geometry3k_hub": geometry3k,
     "vlm_r1_rec_train": rec,
     "vlm_r1_rec": rec_eval,
-    "mathvista": mathvista,
     "lmm_r1": lmm_r1,
     "text": lmm_r1_text,
     "r1_onevision": r1_onevision,

@@ -4,7 +4,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert text lmm_r1 verifiable_text
 convert multimodal lmm_r1 VerMulti-Geo
-convert mathvista mathvista MathVista
 stage train text data.train="$(records text)"
 stage train multimodal data.train="$(records multimodal)" "model.path=$(checkpoint text)"
-evaluate multimodal mathvista

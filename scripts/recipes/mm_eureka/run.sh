@@ -3,6 +3,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train mm_eureka MM-Eureka-Dataset
-convert mathvista mathvista MathVista
 stage train rl data.train="$(records train)"
-evaluate rl mathvista

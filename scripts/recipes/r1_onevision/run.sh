@@ -4,7 +4,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert demonstrations r1_onevision R1-Onevision
 convert counting clevr_70k clevr_cogen_a_train
-convert mathvista mathvista MathVista
 stage sft sft data.train="$(records demonstrations)"
 stage train rl data.train="$(records counting)" "model.path=$(checkpoint sft)"
-evaluate rl mathvista
