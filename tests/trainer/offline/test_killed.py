@@ -75,3 +75,55 @@ def test_killed_runs_end_with_the_weights_of_one_that_was_not(
         assert process.wait() == -signal.SIGKILL, f"it ended {when}"
     assert started("killed").wait() == 0
     assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+AT_ROUNDS: dict[str, Callable[[Path], bool]] = {
+    "in the save of a policy": lambda run: (
+        run / "round_1/policy/checkpoints/step_000002.tmp/model.safetensors"
+    ).exists(),
+    "in the training of a reward model": lambda run: bool(
+        _text(run / "round_1/reward_model/metrics.jsonl")
+    ),
+    "after a round": lambda run: (run / "round_1/reward_model/checkpoints/step_000002").exists(),
+}
+
+
+@pytest.mark.slow
+def test_rounds_of_a_policy_and_a_reward_model_that_are_killed_end_as_those_that_were_not(
+    tiny_model, digits, pair_file, reward_model, tmp_path
+):
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
+    own = f"own: {{use: '{tmp_path}/own.py:reward', sandbox: null, weight: 0}}"
+    liked = f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}"
+
+    def started(name: str) -> subprocess.Popen[bytes]:
+        run = config_of(
+            *(tiny_model, digits / "rl.jsonl", digits, tmp_path / name),
+            f"rewards.functions={{{own}, {liked}}}",
+            *("data.train_batch_size=4", "data.num_workers=0", *SAMPLED),
+            *("trainer.max_steps=2", "iterate.rounds=2", "iterate.rm_steps=2"),
+            *(f"iterate.history={pair_file}", "iterate.ranked_by=own"),
+            *("eval.accuracy_function=own", "trainer.checkpoints={save_steps: 1}"),
+            command="iterate",
+        )
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(dump_yaml(run))
+        program = [sys.executable, "-m", "mmr1", "iterate", str(path), "--resume"]
+        return subprocess.Popen(program, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    assert started("whole").wait() == 0
+    for when, reached in AT_ROUNDS.items():
+        process = started("killed")
+        while process.poll() is None and not reached(tmp_path / "killed"):
+            time.sleep(0.0005)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, f"it ended {when}"
+    assert started("killed").wait() == 0
+    parts = [path.parent.relative_to(tmp_path / "whole") for path in _runs(tmp_path / "whole")]
+    assert len(parts) == 3  # the last round has no reward model
+    for part in parts:
+        assert_same(tmp_path / "whole" / part, tmp_path / "killed" / part)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round_*/*/config.yaml"))
