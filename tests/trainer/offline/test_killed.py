@@ -96,9 +96,11 @@ def test_rounds_of_a_policy_and_a_reward_model_that_are_killed_end_as_those_that
     own = f"own: {{use: '{tmp_path}/own.py:reward', sandbox: null, weight: 0}}"
     liked = f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}"
 
-    def started(name: str) -> subprocess.Popen[bytes]:
+    folder = tmp_path / "run"  # the state of a reward model names the rankings by their paths
+
+    def started() -> subprocess.Popen[bytes]:
         run = config_of(
-            *(tiny_model, digits / "rl.jsonl", digits, tmp_path / name),
+            *(tiny_model, digits / "rl.jsonl", digits, folder),
             f"rewards.functions={{{own}, {liked}}}",
             *("data.train_batch_size=4", "data.num_workers=0", *SAMPLED),
             *("trainer.max_steps=2", "iterate.rounds=2", "iterate.rm_steps=2"),
@@ -106,23 +108,24 @@ def test_rounds_of_a_policy_and_a_reward_model_that_are_killed_end_as_those_that
             *("eval.accuracy_function=own", "trainer.checkpoints={save_steps: 1}"),
             command="iterate",
         )
-        path = tmp_path / f"{name}.yaml"
+        path = tmp_path / "run.yaml"
         path.write_text(dump_yaml(run))
         program = [sys.executable, "-m", "mmr1", "iterate", str(path), "--resume"]
         return subprocess.Popen(program, stdout=subprocess.DEVNULL, start_new_session=True)
 
-    assert started("whole").wait() == 0
+    assert started().wait() == 0
+    folder.rename(tmp_path / "whole")
     for when, reached in AT_ROUNDS.items():
-        process = started("killed")
-        while process.poll() is None and not reached(tmp_path / "killed"):
+        process = started()
+        while process.poll() is None and not reached(folder):
             time.sleep(0.0005)
         process.kill()
         assert process.wait() == -signal.SIGKILL, f"it ended {when}"
-    assert started("killed").wait() == 0
+    assert started().wait() == 0
     parts = [path.parent.relative_to(tmp_path / "whole") for path in _runs(tmp_path / "whole")]
     assert len(parts) == 3  # the last round has no reward model
     for part in parts:
-        assert_same(tmp_path / "whole" / part, tmp_path / "killed" / part)
+        assert_same(tmp_path / "whole" / part, folder / part)
 
 
 def _runs(folder: Path) -> list[Path]:
