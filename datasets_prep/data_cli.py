@@ -126,10 +126,10 @@ def stats(
     """Count tasks, sizes, vision tokens and answers."""
     from datasets_prep import stats as figures
     from datasets_prep.tables import print_table
-    from mmr1.vision.budget import PixelBudget, VideoBudget
+    from mmr1.vision.budget import PixelBudget
 
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    distributions = figures.collect(path, budget, VideoBudget())
+    distributions = figures.collect(path, budget)
     for where, reason in distributions.unusable[:20]:
         typer.echo(f"{where}: {reason}", err=True)
     if distributions.unusable:

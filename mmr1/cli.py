@@ -104,74 +104,32 @@ def what_if(
             write_rows(output, result)
 
 
-@app.command()
-def train(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, "train", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+TRAINING: dict[Command, str] = {
+    "train": "Train with reinforcement learning.",
+    "sft": "Supervised fine-tuning on demonstrations.",
+    "dpo": "Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds.",
+    "iterate": "Iterative GRPO: rounds of the policy, between which the reward model learns too.",
+    "rm": "Train a reward model on preference pairs, on rankings, or on labelled steps.",
+}
 
 
-@app.command()
-def sft(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, "sft", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+def _add_training(command: Command, about: str) -> None:
+    @app.command(command, help=about)
+    def run(
+        config: ConfigFile,
+        overrides: Overrides = None,
+        dry_run: DryRun = False,
+        resume: Resume = False,
+        accepted: AcceptChanges = False,
+        log_level: Log = LogLevel.WARNING,
+    ) -> None:
+        resolved = _resolve(config, overrides, command, dry_run, resume, accepted)
+        if resolved is not None:
+            _run(resolved, resume)
 
 
-@app.command()
-def dpo(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
-
-
-@app.command()
-def iterate(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
-
-
-@app.command()
-def rm(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, "rm", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+for _command, _about in TRAINING.items():
+    _add_training(_command, _about)
 
 
 @app.command("eval")
@@ -297,7 +255,7 @@ def recipe_check(
     ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1.originals.command import check_recipe
+    from mmr1_migrate.originals.command import check_recipe
 
     for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)

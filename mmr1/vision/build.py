@@ -23,7 +23,7 @@ from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, Medium
-from mmr1.vision.videos import forget_environment
+from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +75,11 @@ def _family(
     tools: tuple[Mapping[str, Any], ...] = (),
     instructions: str | None = None,
 ) -> ModelFamily:
+    check_backend(data.video.backend)
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
     options = {
-        "fps": data.video.fps,
-        "max_frames": data.video.max_frames,
-        "min_pixels": data.video.min_pixels,
-        "max_pixels": data.video.max_pixels,
-        "total_pixels": data.video.total_pixels,
+        **data.video.model_dump(),
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
     }

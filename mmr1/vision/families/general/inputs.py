@@ -232,7 +232,7 @@ def load_family(
     takes: frozenset[str],
     chat: ChatOptions,
     trust_remote_code: bool,
-    **media_options: float,
+    **media_options: float | str,
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
     try:

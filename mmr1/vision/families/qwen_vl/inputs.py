@@ -156,7 +156,7 @@ def load_family(
     chat: ChatOptions,
     trust_remote_code: bool,
     read_videos: Callable[[Any, Any], VideoReading],
-    **media_options: float,
+    **media_options: float | str,
 ) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
     try:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmr1.config.file import load_config
-from mmr1.originals.certificate import certify
-from mmr1.originals.projects import original as project_of
 from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
 from mmr1.vision.families.tiny import new_model
+from mmr1_migrate.originals.certificate import certify
+from mmr1_migrate.originals.projects import original as project_of
 
 
 def check_recipe(

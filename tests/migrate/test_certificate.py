@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mmr1.config.file import config_from
-from mmr1.originals.certificate import _commit, certify
-from mmr1.originals.projects import original
+from mmr1_migrate.originals.certificate import _commit, certify
+from mmr1_migrate.originals.projects import original
 
 PROGRAM = """
 import a_training_stack

@@ -22,8 +22,6 @@ from mmr1.config.rewards import RewardsConfig
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_samples
 from mmr1.files import atomic
-from mmr1.originals.projects import Batch, Original, VideoR1, original
-from mmr1.originals.rows import Row, completions, write
 from mmr1.pieces import constant
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
@@ -33,6 +31,8 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices
 from mmr1.vision.build import family_of
+from mmr1_migrate.originals.projects import Batch, Original, VideoR1, original
+from mmr1_migrate.originals.rows import Row, completions, write
 
 ROWS, REPLIES, VIDEOS = 200, 4, 300
 _SHOWN = 5
