@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from mmr1.terminal import failing_output_muted, printable
+
 app = typer.Typer(
     help="Prepare datasets as canonical records.",
     no_args_is_help=True,
@@ -124,10 +126,10 @@ def stats(
     """Count tasks, sizes, vision tokens and answers."""
     from datasets_prep import stats as figures
     from datasets_prep.tables import print_table
-    from mmr1.vision.budget import PixelBudget, VideoBudget
+    from mmr1.vision.budget import PixelBudget
 
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    distributions = figures.collect(path, budget, VideoBudget())
+    distributions = figures.collect(path, budget)
     for where, reason in distributions.unusable[:20]:
         typer.echo(f"{where}: {reason}", err=True)
     if distributions.unusable:
@@ -290,9 +292,13 @@ def frames(
 
 
 def main() -> None:
-    """Run the CLI: exit code 0, or 2 with one line on stderr for an error the user can fix."""
-    try:
-        app()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    """Run the CLI: exit code 0, or 2 with one line on stderr for an error the user can fix.
+
+    The exit code is 1 where the machine is at fault, as with a full disk.
+    """
+    with failing_output_muted("stderr"):
+        try:
+            app()
+        except (ValueError, OSError) as error:
+            print(printable(f"error: {error}"), file=sys.stderr)
+            sys.exit(2 if isinstance(error, ValueError) else 1)

@@ -49,27 +49,27 @@ class Stats:
                 mine.update(theirs)
 
 
-def collect(path: Path, budget: PixelBudget, video: VideoBudget) -> Stats:
+def collect(path: Path, budget: PixelBudget) -> Stats:
     """The statistics of the records; of media only the headers are read.
 
     Raises:
         ValueError: A record cannot be used, or there is none.
     """
     stats = Stats()
-    extra = repeat((budget, video))
+    extra = repeat((budget,))
     for part in each_piece(collect_piece, record_files(path), f"reading {path.name}", extra):
         stats.add(part)
     refuse_empty(path, stats.samples + len(stats.unusable))
     return stats
 
 
-def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stats:
+def collect_piece(piece: Piece, budget: PixelBudget) -> Stats:
     """The statistics of the records of a piece."""
     stats = Stats()
     for position, _, sample in rows_of(piece):
         media = sample.media
         try:
-            shown = vision_tokens(media, budget, video)
+            shown = vision_tokens(media, budget)
         except ValueError as error:
             stats.unusable.append(bad_line(piece.path, position, str(error)))
             continue
@@ -86,7 +86,7 @@ def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stat
     return stats
 
 
-def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget, video: VideoBudget) -> int:
+def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget) -> int:
     """Vision tokens of media, from their headers. ValueError names a broken file."""
     total = 0
     for ref in media:
@@ -96,7 +96,7 @@ def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget, video: VideoBu
             except ValueError as error:
                 raise ValueError(named(ref, str(error))) from error
         else:
-            total += tokens(sampled_grid(ref, video), budget.merge)
+            total += tokens(sampled_grid(ref, VideoBudget()), budget.merge)
     return total
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from mmr1.boxes import check_inside, pixels
 from mmr1.data.media_values import check_options
@@ -12,7 +11,7 @@ from mmr1.rewards.builtin import TASKS, reward_of_task
 from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.grounding.temporal import gold_segment
 from mmr1.types import MediaRef, Message, Sample
-from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
+from mmr1.vision.budget import VideoBudget, refuse_strip
 from mmr1.vision.images import image_size
 from mmr1.vision.videos import probe_video, sampled_grid
 
@@ -73,19 +72,13 @@ def _check_medium(ref: MediaRef) -> None:
         elif timed := sorted({"fps", "nframes", "start", "end"} & ref.options.keys()):
             raise ValueError(f"the media option '{timed[0]}' is one of videos")
         else:
-            _refuse_strip(*(ref.size or image_size(ref)))
+            refuse_strip(*(ref.size or image_size(ref)))
         least, most = ref.options.get("min_pixels"), ref.options.get("max_pixels")
         if least is not None and most is not None and least > most:
             raise ValueError(f"min_pixels={least} is above max_pixels={most}")
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
-
-
-@lru_cache(maxsize=1 << 12)
-def _refuse_strip(width: int, height: int) -> None:
-    """Check that the processors take a picture of this shape."""
-    image_grid(width, height, PixelBudget())
 
 
 def _check_boxes(sample: Sample) -> None:

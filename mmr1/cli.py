@@ -39,7 +39,9 @@ app = typer.Typer(
     add_completion=False,
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
+rollout_app = typer.Typer(help="The policy as agent programs see it.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
 
@@ -102,74 +104,32 @@ def what_if(
             write_rows(output, result)
 
 
-@app.command()
-def train(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, "train", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+TRAINING: dict[Command, str] = {
+    "train": "Train with reinforcement learning.",
+    "sft": "Supervised fine-tuning on demonstrations.",
+    "dpo": "Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds.",
+    "iterate": "Iterative GRPO: rounds of the policy, between which the reward model learns too.",
+    "rm": "Train a reward model on preference pairs, on rankings, or on labelled steps.",
+}
 
 
-@app.command()
-def sft(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, "sft", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+def _add_training(command: Command, about: str) -> None:
+    @app.command(command, help=about)
+    def run(
+        config: ConfigFile,
+        overrides: Overrides = None,
+        dry_run: DryRun = False,
+        resume: Resume = False,
+        accepted: AcceptChanges = False,
+        log_level: Log = LogLevel.WARNING,
+    ) -> None:
+        resolved = _resolve(config, overrides, command, dry_run, resume, accepted)
+        if resolved is not None:
+            _run(resolved, resume)
 
 
-@app.command()
-def dpo(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
-
-
-@app.command()
-def iterate(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
-
-
-@app.command()
-def rm(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    accepted: AcceptChanges = False,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, "rm", dry_run, resume, accepted)) is not None:
-        _run(resolved, resume)
+for _command, _about in TRAINING.items():
+    _add_training(_command, _about)
 
 
 @app.command("eval")
@@ -183,13 +143,13 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with telling_waits():
+        with failing_output_muted(), telling_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
 
             results, comparisons = run_evaluations(resolved)
-        print_results(results, comparisons, resolved.eval.output_dir)
+            print_results(results, comparisons, resolved.eval.output_dir)
 
 
 @app.command()
@@ -264,6 +224,24 @@ def export(
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
 
 
+@rollout_app.command("serve")
+def rollout_serve(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0: a free one")] = 8001,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Serve the policy of a run by OpenAI's chat API, for agent programs (environment.type=agent).
+
+    The configuration is that of the run. Says which requests continue which, when it ends.
+    """
+    from mmr1.evaluation.serve import serve_policy
+
+    resolved = _resolve(config, overrides, command_in(config), False)
+    assert resolved is not None
+    serve_policy(resolved, port, typer.echo)
+
+
 @recipe_app.command("check")
 def recipe_check(
     recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
@@ -272,11 +250,14 @@ def recipe_check(
         str | None, typer.Option(help="Model whose processor is used; default: a small new one")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+    ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1.originals.command import check_recipe
+    from mmr1_migrate.originals.command import check_recipe
 
-    for line in check_recipe(folder_of(recipe), original, model, output):
+    for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
 
 

@@ -60,7 +60,8 @@ def constant(path: Path, name: str) -> str | Choice:
     """A text, or several by key, that a file assigns to ``name``; also in a function or class.
 
     ``Class.name`` and ``function.name`` look there alone. The name of a function stands for the
-    texts that it returns by the cases of its ``match``.
+    texts that it returns by the cases of its ``match``, or for the text that it adds to a column,
+    with a field in the column's place.
 
     Raises:
         ValueError: There is no such constant, or it is computed.
@@ -72,7 +73,9 @@ def constant(path: Path, name: str) -> str | Choice:
         scopes = [_holder(path, scopes[0], part).body, *scopes]
     for node in ast.walk(_block(scopes[0])):
         if isinstance(node, _Function) and node.name == last:
-            return _returned(path, node, [node.body, *scopes])
+            own: list[Scope] = [node.body, *scopes]
+            added = _added(path, node, own)
+            return _returned(path, node, own) if added is None else added
     found = _assigned(scopes[0], last)
     if found is None:
         known = sorted(_names_of_texts(tree))
@@ -125,6 +128,16 @@ def _statements(body: Scope, outer: list[Scope]) -> Iterator[tuple[list[Scope], 
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.stmt):
                     yield from _statements([child], scopes)
+
+
+def _added(path: Path, function: _Function, scopes: list[Scope]) -> str | None:
+    """The text after ``row["column"] +``, if there is one."""
+    for node in ast.walk(function):
+        match node:
+            case ast.BinOp(left=ast.Subscript(), op=ast.Add(), right=right):
+                text = _text(path, right, scopes)
+                return "{question}" + text.replace("{", "{{").replace("}", "}}")
+    return None
 
 
 def _returned(path: Path, function: _Function, scopes: list[Scope]) -> Choice:

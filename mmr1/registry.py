@@ -166,8 +166,8 @@ def _part(path: Path, changed_ns: int, attribute: str, error: ValueError) -> Any
 
     try:
         part = function(path, attribute)
-    except ValueError:
-        raise error from error.__cause__
+    except ValueError as alone:
+        raise ValueError(f"{error}; {attribute} alone: {alone}") from error.__cause__
     warnings.warn(
         f"{error.args[0]}; only what {attribute} needs of it is run", RuntimeWarning, stacklevel=2
     )

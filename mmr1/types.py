@@ -188,6 +188,7 @@ class Prompt:
     Attributes:
         observed: What tools have shown since, where the prompt of a later turn holds the turns
             before it.
+        since: Those turns as the model reads them, placeholders expanded.
         shown: The media before those, where a program wrote the messages; None: the sample's.
     """
 
@@ -196,6 +197,7 @@ class Prompt:
     token_ids: tuple[int, ...]
     observed: tuple[MediaRef, ...] = ()
     shown: tuple[MediaRef, ...] | None = None
+    since: tuple[int, ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
@@ -326,7 +328,7 @@ class Status(StrEnum):
 
     @property
     def valid(self) -> bool:
-        return self._value_ in _VALID  # asked of every completion several times
+        return self._value_ in _VALID
 
 
 _VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value})
@@ -351,11 +353,12 @@ class Reward:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        assert (self.value is not None) == self.status.valid, (self.value, self.status)
+        is_valid = self.status._value_ in _VALID  # made for every completion several times
+        assert (self.value is not None) == is_valid, (self.value, self.status)
 
     @property
     def valid(self) -> bool:
-        return self.status.valid
+        return self.value is not None
 
 
 @quickly_pickled

@@ -153,7 +153,9 @@ def _kl(flat: Tree, migration: Migration, estimator: str) -> None:
     if coefficient <= 0:
         return
     set_kl(migration, coefficient, in_loss, kind)
-    if not in_loss and estimator not in ("gae", "reinforce"):
+    if not in_loss and estimator == "reinforce_baseline":
+        migration.set("algorithm.advantage.kl_to_go", True)
+    elif not in_loss and estimator not in ("gae", "reinforce"):
         migration.note(
             "algo.kl.init_coef", coefficient, "the KL of a completion is taken off its reward "
             "before the baseline, in OpenRLHF off each token's return after it",

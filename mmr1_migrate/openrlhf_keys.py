@@ -358,7 +358,7 @@ UNNEEDED = {
     "algorithm.kl.reference.mixup_alpha",
     "train.ema_beta": "there is no average of the policy",
     "train.agent_func_path": "environment.use of type custom names its AgentExecutor as it is "
-    "(docs/tools.md)",
+    "(docs/environments.md)",
     "actor.num_nodes": _PROCESSES,
     "actor.num_gpus_per_node": _PROCESSES,
     "actor.gradient_checkpointing_reentrant": _SPEED,

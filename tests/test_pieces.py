@@ -49,6 +49,10 @@ class Module(no_such_package.Base):
                 return "{Question} Else."
 
     @staticmethod
+    def turn(row):
+        return {"content": [{"text": row["problem"] + " Think {}."}]}
+
+    @staticmethod
     def score(completions, **kwargs):
         return [1.0 if helper(c) else 0.0 for c in completions]
 '''
@@ -68,6 +72,7 @@ def program(tmp_path: Path) -> Path:
         ("QUESTION", "{Question} Think."),
         ("main.QUESTION", "{Question} Think."),
         ("Module.PROMPT", "{Question} In the class."),
+        ("Module.turn", "{question} Think {{}}."),
     ],
 )
 def test_a_text_wherever_it_stands(program, name, text):

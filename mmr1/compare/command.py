@@ -12,6 +12,7 @@ from typing import Any
 from mmr1.compare.plan import read_plan
 from mmr1.compare.results import write_results
 from mmr1.compare.trials import run_trials
+from mmr1.terminal import failing_output_muted
 
 
 def run_comparison(
@@ -24,21 +25,25 @@ def run_comparison(
         RuntimeError: A run failed.
     """
     plan = read_plan(arguments, metrics, margin)
-    with _terminated_like_interrupted():
+    with failing_output_muted(), _stopped_like_interrupted():
         trials = run_trials(plan, seeds, output)
-    print(write_results(output, plan, trials), end="")
-    print(f"written: {output}/compare.md, compare.json, compare.png")
+        print(write_results(output, plan, trials), end="")
+        print(f"written: {output}/compare.md, compare.json, compare.png")
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM too lets the run that is under way save its step."""
+def _stopped_like_interrupted() -> Iterator[None]:
+    """SIGTERM and a closed terminal too let the run that is under way save its step."""
 
     def stop(number: int, frame: Any) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in heard:
+            signal.signal(number, before[number])

@@ -143,6 +143,11 @@ class ReinforcePpBaselineAdvantage(_OfRewards):
 
     compares_group: ClassVar[bool] = True
     type: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
+    kl_to_go: bool = Field(
+        False,
+        description="A token's KL penalties (algorithm.kl.type=reward), its own and those to come, "
+        "are taken off after the group mean (OpenRLHF, LMM-R1); false: their sum before it (verl)",
+    )
 
 
 class RemaxAdvantage(_OfRewards):

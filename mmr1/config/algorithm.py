@@ -49,7 +49,10 @@ class PtxConfig(Section):
 class RangeConfig(Section):
     """Groups are kept by the mean of a reward."""
 
-    metric: str = Field(description="Reward function, or overall: the whole reward")
+    metric: str = Field(
+        description="Reward function; FUNCTION/NAME, another number that it returns (as "
+        "rule/accuracy_rewards of MM-Eureka's file); or overall: the whole reward"
+    )
     between: Interval = Field(
         (0.0, 1.0), description="Groups are kept whose mean lies between these"
     )

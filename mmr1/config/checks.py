@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmr1.config.advantages import DistillationAdvantage, GrpoAdvantage, ProcessAdvantage
+from mmr1.config.advantages import (
+    DistillationAdvantage,
+    GrpoAdvantage,
+    ProcessAdvantage,
+    ReinforcePpBaselineAdvantage,
+)
 from mmr1.config.dpo import KtoLoss
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
@@ -15,7 +20,7 @@ from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rollout import HfConfig
-from mmr1.config.rows import DPO, POLICY, TRAINING, Row
+from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
 from mmr1.config.tree import Config
 
 REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
@@ -49,18 +54,6 @@ def _holding(rows: Sequence[Row], config: Config) -> list[str]:
 
 
 # Arithmetic ------------------------------------------------------------------------------------
-
-
-def _uneven_mini_batches(c: Config) -> bool:
-    return bool(c.data.train_batch_size % (c.algorithm.ppo_mini_batch_size or 1))
-
-
-def _few_demonstrations(c: Config) -> bool:
-    return c.algorithm.ptx is not None and c.algorithm.ptx.batch_size < c.mini_batches
-
-
-def _engines_without_rank(c: Config) -> bool:
-    return c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks)
 
 
 def _nothing_for_reward_ranks(c: Config) -> bool:
@@ -101,26 +94,15 @@ def _names(c: Config) -> Iterator[str | None]:
     if c.command in POLICY:
         yield None if c.data.curriculum is None else c.data.curriculum.function
         within = c.algorithm.resamples and c.algorithm.resamples.range
-        yield within.metric if within and within.metric != "overall" else None
+        named = within.metric.partition("/")[0] if within else "overall"
+        yield None if named == "overall" else named
     if c.command == "iterate":
         yield c.iterate.ranked_by
     if c.command != "dpo" or c.dpo.rounds is not None:
         yield from (c.eval.accuracy_function, c.eval.best_of)
 
 
-def _unknown_function(c: Config) -> bool:
-    return any(name is not None and name not in c.rewards.functions for name in _names(c))
-
-
 # Advantage, loss and KL ------------------------------------------------------------------------
-
-
-def _nothing_to_hold(c: Config) -> bool:
-    return isinstance(c.algorithm.loss, PpoKlLoss | KlCovLoss) and c.updates < 2
-
-
-def _tokens_in_a_sequence_ratio(c: Config) -> bool:
-    return c.algorithm.advantage.of_tokens and c.algorithm.loss.of_completions
 
 
 def _process_loss(c: Config) -> bool:
@@ -151,18 +133,6 @@ def _no_divergence(c: Config) -> bool:
     return ptx is not None and ptx.loss == "distillation" and not isinstance(c.algorithm.kl, KlFull)
 
 
-def _server_temperature(c: Config) -> bool:
-    return c.algorithm.reference_is_served and c.rollout.temperature != 1
-
-
-def _replayed_normalisation(c: Config) -> bool:
-    return c.algorithm.replay is not None and c.algorithm.normalize_rewards
-
-
-def _uncorrected(c: Config) -> bool:
-    return c.algorithm.learns_from_earlier and c.algorithm.importance_sampling is None
-
-
 def _no_surplus(c: Config) -> bool:
     resamples = c.algorithm.resamples
     return resamples is not None and resamples.keep_surplus and resamples.gen_batch_size is None
@@ -176,17 +146,9 @@ def _ahead_of_itself(c: Config) -> bool:
     return is_hf and c.rollout.max_off_policy_steps > 0 and not c.distributed
 
 
-def _ahead_while_asleep(c: Config) -> bool:
-    return c.rollout.colocated and c.rollout.max_off_policy_steps > 0
-
-
 def _averaged_adapters(c: Config) -> bool:
     alpha = getattr(c.algorithm.reference, "mixup_alpha", 1.0)
     return c.model.lora is not None and alpha < 1
-
-
-def _frozen_beside_adapters(c: Config) -> bool:
-    return c.model.lora is not None and bool(c.optimizer.frozen_parts)
 
 
 def _adapters_alone(c: Config) -> bool:
@@ -209,18 +171,18 @@ REFUSED: tuple[Row, ...] = (
     *IDLE,
     Row(
         ("algorithm.ppo_mini_batch_size", "data.train_batch_size"),
-        _uneven_mini_batches,
+        lambda c: bool(c.data.train_batch_size % (c.algorithm.ppo_mini_batch_size or 1)),
         "the first does not divide the second, and mini-batches have equally many prompts; change "
         "one of them",
     ),
     Row(
         ("algorithm.ptx.batch_size", "algorithm.ppo_mini_batch_size"),
-        _few_demonstrations,
+        lambda c: c.algorithm.ptx is not None and c.algorithm.ptx.batch_size < c.mini_batches,
         "each mini-batch of a rollout takes its share of the demonstrations; raise one of them",
     ),
     Row(
         ("rollout.engine.type", "resources.engines", "resources.ranks"),
-        _engines_without_rank,
+        lambda c: c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks),
         "each rank shares its GPU with one engine; leave resources.engines out",
     ),
     Row(
@@ -275,20 +237,20 @@ REFUSED: tuple[Row, ...] = (
             "eval.sampled.best_of",
             "iterate.ranked_by",
         ),
-        _unknown_function,
+        lambda c: any(name is not None and name not in c.rewards.functions for name in _names(c)),
         "one of them names a reward function that is not in rewards.functions; add it there, or "
         "name another",
         (*POLICY, "dpo", "eval"),
     ),
     Row(
         ("algorithm.loss.type", "algorithm.ppo_epochs", "algorithm.ppo_mini_batch_size"),
-        _nothing_to_hold,
+        lambda c: isinstance(c.algorithm.loss, PpoKlLoss | KlCovLoss) and c.updates < 2,
         "this loss holds the policy near the one that sampled, from which the only update of a "
         "rollout does not differ; raise ppo_epochs, or set ppo_mini_batch_size",
     ),
     Row(
         ("algorithm.advantage.type", "algorithm.loss.type"),
-        _tokens_in_a_sequence_ratio,
+        lambda c: c.algorithm.advantage.of_tokens and c.algorithm.loss.of_completions,
         "these advantages are of tokens, and this loss has one ratio per completion; change one "
         "of them",
     ),
@@ -321,18 +283,18 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("algorithm.kl.reference.type", "rollout.temperature"),
-        _server_temperature,
+        lambda c: c.algorithm.reference_is_served and c.rollout.temperature != 1,
         "a server gives log-probs at temperature 1; set rollout.temperature=1, or name a model "
         "directory",
     ),
     Row(
         ("algorithm.filter_groups.type", "algorithm.advantage.normalize_rewards"),
-        _replayed_normalisation,
+        lambda c: c.algorithm.replay is not None and c.algorithm.normalize_rewards,
         "earlier rewards would be counted again; leave one of them out",
     ),
     Row(
         ("algorithm.filter_groups.type", "algorithm.rollout_correction.importance_sampling"),
-        _uncorrected,
+        lambda c: c.algorithm.learns_from_earlier and c.algorithm.importance_sampling is None,
         "completions of earlier policies need the correction; leave importance_sampling out",
     ),
     Row(
@@ -349,7 +311,7 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.engine.type", "rollout.max_off_policy_steps"),
-        _ahead_while_asleep,
+        lambda c: c.rollout.colocated and c.rollout.max_off_policy_steps > 0,
         "engines sleep while the ranks learn, and sample nothing ahead; set "
         "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
     ),
@@ -360,7 +322,7 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("model.lora", "optimizer.lr_of_parts"),
-        _frozen_beside_adapters,
+        lambda c: c.model.lora is not None and bool(c.optimizer.frozen_parts),
         "adapters are trained and no other weight is; name the adapted layers in "
         "model.lora.target_modules, and leave rates of 0 out",
         TRAINING,
@@ -444,10 +406,6 @@ def _biased_kl(c: Config) -> bool:
     return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
 
 
-def _samples(c: Config) -> bool:
-    return c.command != "dpo" or c.dpo.rounds is not None
-
-
 def _evaluates(c: Config) -> bool:
     """Is anything of ``eval`` set besides what ranks the completions of ``mmr1 iterate``?"""
     return c.eval.changed(accuracy_function=None) != EvalConfig()
@@ -467,7 +425,7 @@ WARNED: tuple[Row, ...] = (
     ),
     Row(
         ("eval", "trainer.validation.data"),
-        lambda c: _samples(c) and c.trainer.validation is None and _evaluates(c),
+        lambda c: samples(c) and c.trainer.validation is None and _evaluates(c),
         "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the section "
         "eval of its file",
         (*POLICY, "dpo"),
@@ -503,6 +461,15 @@ WARNED: tuple[Row, ...] = (
             and "epsilon" in c.algorithm.advantage.model_fields_set
         ),
         "nothing is divided by a deviation; set algorithm.advantage.scale_rewards, or leave it out",
+    ),
+    Row(
+        ("algorithm.advantage.kl_to_go", "algorithm.kl.type"),
+        lambda c: (
+            isinstance(c.algorithm.advantage, ReinforcePpBaselineAdvantage)
+            and c.algorithm.advantage.kl_to_go
+            and not isinstance(c.algorithm.kl, KlReward)
+        ),
+        "there is no KL penalty in the reward; set algorithm.kl.type=reward, or leave it out",
     ),
     Row(
         ("algorithm.loss.agg_scope",),

@@ -67,6 +67,11 @@ class VideoConfig(Section):
         description="Area of all sampled frames of a video together, a pair of frames counted as "
         "one; null: 115,200 tokens, as in qwen-vl-utils",
     )
+    backend: Literal["auto", "pyav", "decord", "torchcodec"] = Field(
+        "auto",
+        description="What decodes frames. auto is PyAV; the others do not tell damaged pictures, "
+        "and refuse files that they read wrongly",
+    )
 
 
 class DataConfig(Section):
@@ -95,7 +100,7 @@ class DataConfig(Section):
     system_prompt: str | None = Field(
         None,
         description="System message of the conversations that have none of their own in their "
-        "record",
+        "record; or FILE.py:CONSTANT, a text of another project's file",
     )
     chat_template: str | None = Field(
         None,

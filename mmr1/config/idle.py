@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row
+from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row, samples
 from mmr1.config.section import Section
 from mmr1.config.tree import Config
 
@@ -15,16 +15,12 @@ def _set(section: Section, *keys: str) -> bool:
     )
 
 
-def _samples(c: Config) -> bool:
-    return c.command != "dpo" or c.dpo.rounds is not None
-
-
 def _in_this_process(c: Config) -> bool:
     return not c.distributed and not c.resources.auto
 
 
 def _unwatched(c: Config) -> bool:
-    return _samples(c) and _in_this_process(c) and c.environment is None
+    return samples(c) and _in_this_process(c) and c.environment is None
 
 
 def _bound_without_weights(c: Config) -> bool:
@@ -70,7 +66,7 @@ IDLE: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.max_restarts", "resources.engines"),
-        lambda c: _samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
+        lambda c: samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
         "the engine is part of this process, which cannot restart it; leave it out, or run on Ray: "
         "resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),

@@ -46,3 +46,8 @@ def _shown(config: Config, key: str) -> str:
     if isinstance(value, float):
         return f"{key}={value:g}"
     return f"{key}={mask_text(str(value))}" if isinstance(value, int | str) else key
+
+
+def samples(c: Config) -> bool:
+    """Does the run sample completions? DPO does in rounds only."""
+    return c.command != "dpo" or c.dpo.rounds is not None

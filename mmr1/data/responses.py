@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from mmr1.types import Completion, Message, Prompt, RolloutGroup, Sample, Span, media_of
-from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 
@@ -73,9 +73,8 @@ def _conversation(
         text = "\n".join(message.text for message in of_run)
         shown = media_of(of_run) if role == "tool" else ()
         if role == "tool":
-            answer = family.observation_ids(of_run, ended=True)
-            assert is_packed(family), "others cannot write an answer"
-            ids += family.expand_placeholders(answer, [media[m] for m in shown])
+            answer = family.observation_text(of_run, ended=True)
+            ids += family.read_text(answer, [media[m] for m in shown])
         else:
             ids += _completion(family, text).token_ids.tolist()
         whose: Literal["assistant", "tool"] = "tool" if role == "tool" else "assistant"

@@ -162,11 +162,14 @@ class Turns:
         family = self._family.with_tools(tools) if tools else self._family
         ended = parent.ids[-1] in family.stop_ids
         try:
-            bridge = family.observation_ids(new, ended and not written)
+            text = family.observation_text(new, ended and not written)
         except ValueError:
             return None
         held = parent.ids[:-1] if ended and written else parent.ids
-        own = self._family.tokenizer(written, add_special_tokens=False)["input_ids"]
+        own, bridge = (
+            family.tokenizer(said, add_special_tokens=False)["input_ids"]
+            for said in (written, text)
+        )
         return Turn(
             (*parent.prompt, *held, *own, *bridge),
             (*parent.media, *media_of(new)),

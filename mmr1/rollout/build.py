@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mmr1.config import AgentConfig, Config, SamplingConfig
+from mmr1.data.rendering import system_prompt
 from mmr1.environments.build import build_environment
 from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
@@ -113,10 +114,7 @@ def with_conversations(
         return engine
     try:
         if isinstance(config.environment, AgentConfig):
-            assert is_packed(family), "others cannot hold conversations"
-            limit = config.rollout.max_prompt_length + config.rollout.sampling.max_tokens
-            at_once = samples_at_once(config)
-            return AgentEngine(engine, turns, config.environment, family, media, at_once, limit)
+            return agent_engine(config, engine, turns, family, media)
         environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()
@@ -129,7 +127,31 @@ def with_conversations(
         family,
         media,
         samples_at_once(config),
-        system_prompt=config.data.system_prompt,
+        system_prompt=system_prompt(config),
+    )
+
+
+def agent_engine(
+    config: Config,
+    engine: RolloutEngine,
+    turns: TurnEngine,
+    family: ModelFamily,
+    media: MediaCache,
+    **of_server: Any,
+) -> AgentEngine:
+    """The engine behind agent programs; its server is started."""
+    assert isinstance(config.environment, AgentConfig)
+    assert is_packed(family), "others cannot hold conversations"
+    rollout = config.rollout
+    return AgentEngine(
+        engine,
+        turns,
+        config.environment,
+        family,
+        media,
+        samples_at_once(config),
+        rollout.max_prompt_length + rollout.sampling.max_tokens,
+        **of_server,
     )
 
 

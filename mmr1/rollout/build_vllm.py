@@ -17,7 +17,7 @@ from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import is_packed
-from mmr1.vision.families.loading import names_in_files
+from mmr1.vision.families.loading import names_in_files, names_of_hub
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +66,14 @@ def build_vllm_engine(
         names: Of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer.
     """
-    model = config.model
+    model, family = config.model, family_of(config)
+    adapters = adapter_shape(model.lora)
+    if adapters is not None and names is None and not is_packed(family):
+        names = names_of_hub(model.path, model.trust_remote_code)
     return VllmEngine(
         model.path,
         config.rollout,
-        family_of(config),
+        family,
         config.rollout_dtype,
         config.seed,
         config.full_determinism,
@@ -78,6 +81,6 @@ def build_vllm_engine(
         config.gpu_memory_utilization,
         names,
         transfer,
-        adapter_shape(model.lora),
+        adapters,
         model.trust_remote_code,
     )

@@ -39,7 +39,7 @@ from mmr1.types import (
     TextPart,
     media_of,
 )
-from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache, Medium
 
 
@@ -75,7 +75,12 @@ class _Conversation:
         own = self.request.prompt
         if not self.ids:
             return own
-        return replace(own, token_ids=(*own.token_ids, *self.ids), observed=tuple(self.observed))
+        return replace(
+            own,
+            token_ids=(*own.token_ids, *self.ids),
+            observed=tuple(self.observed),
+            since=tuple(self.tokens),
+        )
 
     def take_turn(self, turn: Completion) -> None:
         ids = turn.token_ids.tolist()
@@ -295,10 +300,9 @@ class ConversationEngine:
         if not answer.messages:
             conversation.truncated |= answer.cut
             return False
-        ids = self._ids(answer, ended=conversation.tokens[-1] in self.family.stop_ids)
-        assert is_packed(self.family), "others cannot write an answer"
+        text = self._text(answer, ended=conversation.tokens[-1] in self.family.stop_ids)
         try:
-            tokens = self.family.expand_placeholders(ids, answered.media)
+            tokens = self.family.read_text(text, answered.media)
         except ValueError as error:
             assert answer.verbatim, "the template writes a placeholder for each picture"
             conversation.failure = (Status.ERROR, f"step: {error}")
@@ -308,6 +312,7 @@ class ConversationEngine:
         if left < 1 or pictures > self._config.max_images:
             conversation.truncated = True
             return False
+        ids = self.family.tokenizer(text, add_special_tokens=False)["input_ids"]
         conversation.observe(answer, ids, tokens)
         return True
 
@@ -330,12 +335,11 @@ class ConversationEngine:
         prompt = self.family.render_prompt(sample, self._system_prompt)
         conversation.request = replace(request, prompt=prompt)
 
-    def _ids(self, answer: Answer, ended: bool) -> Sequence[int]:
-        """The answer as the policy is to read it, placeholders not expanded."""
+    def _text(self, answer: Answer, ended: bool) -> str:
+        """The answer as the policy is to read it."""
         if not answer.verbatim:
-            return self.family.observation_ids(answer.messages, ended)
-        text = "".join(message.text for message in answer.messages)
-        return self.family.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return self.family.observation_text(answer.messages, ended)
+        return "".join(message.text for message in answer.messages)
 
     def _next_request(
         self, conversation: _Conversation, sampling: SamplingConfig

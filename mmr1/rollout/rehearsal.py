@@ -37,8 +37,7 @@ class RehearsalEngine:
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         """``sampling.max_tokens`` are those of a turn."""
         family = self._engine.family
-        assert is_packed(family), "others have no conversations"
-        shows = "image" in family.placeholder_kinds.values()
+        shows = not is_packed(family) or "image" in family.placeholder_kinds.values()
         parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
         conversing = self._engine.with_environment(
             Rehearsal(Message("tool", parts)), sampling.max_tokens

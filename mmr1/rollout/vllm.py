@@ -123,7 +123,9 @@ class VllmEngine:
         self._llm = LLM(**settings, **further_arguments(config, settings))
         self.settings = settings_of(self._llm.llm_engine.vllm_config)
         self._adapters = (
-            None if adapters is None else EngineAdapters(self._llm.llm_engine, adapters)
+            None
+            if adapters is None
+            else EngineAdapters(self._llm.llm_engine, adapters, self._names)
         )
 
     def stream(

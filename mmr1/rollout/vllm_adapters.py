@@ -17,6 +17,7 @@ from mmr1.config import LoraConfig, NewLoraConfig, StoredLoraConfig
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM has room for
 _OTHER_SCALES = ("use_rslora", "rank_pattern", "alpha_pattern")
+_PREFIX = "base_model.model."
 _SETTINGS, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -67,12 +68,15 @@ class EngineAdapters:
 
     vLLM reads adapters from a folder. It is a temporary one, and it is gone once they are read.
 
+    Args:
+        names: Of weights, where vLLM knows them by others than transformers does.
+
     Attributes:
         request: Goes with every prompt; None before the first adapters.
     """
 
-    def __init__(self, engine: Any, shape: AdapterShape) -> None:
-        self._engine, self._shape = engine, shape
+    def __init__(self, engine: Any, shape: AdapterShape, names: Mapping[str, str]) -> None:
+        self._engine, self._shape, self._names = engine, shape, names
         self.request: Any = None
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -86,7 +90,8 @@ class EngineAdapters:
         number = 1 if self.request is None else self.request.lora_int_id + 1
         folder = Path(tempfile.mkdtemp(prefix="mmr1-adapters-"))
         try:
-            _write(folder, tensors, self._shape)
+            named = {_in_files(name, self._names): tensor for name, tensor in tensors.items()}
+            _write(folder, named, self._shape)
             request = LoRARequest(f"policy-{number}", number, str(folder))
             if self.request is not None:
                 self._engine.remove_lora(self.request.lora_int_id)
@@ -95,6 +100,17 @@ class EngineAdapters:
         finally:
             shutil.rmtree(folder)
         self.request = request
+
+
+def _in_files(name: str, names: Mapping[str, str]) -> str:
+    """The name of an adapter's tensor, with that of its layer as in the files of such models.
+
+    >>> _in_files("base_model.model.a.b.lora_A.weight", {"a.b.weight": "c.d.weight"})
+    'base_model.model.c.d.lora_A.weight'
+    """
+    layer, lora, rest = name.removeprefix(_PREFIX).partition(".lora_")
+    known = names.get(f"{layer}.weight", f"{layer}.weight").removesuffix(".weight")
+    return f"{_PREFIX}{known}{lora}{rest}"
 
 
 def _write(folder: Path, tensors: Mapping[str, torch.Tensor], shape: AdapterShape) -> None:

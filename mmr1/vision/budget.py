@@ -1,31 +1,38 @@
 """Pixel and token budgets: what an image or a video will cost, known from its size alone.
 
-The arithmetic is that of ``smart_resize`` in transformers and of qwen-vl-utils' frame sampling
-(``smart_nframes``), so that filtering by length never decodes a dataset. It is written out here
-for three reasons. Importing either library loads torch: 3 s and 380 MB against 0.1 s and 36 MB for
-reading a header. ``smart_resize`` of qwen-vl-utils 0.0.14 gives long strips a side of 0 pixels and
-differs from the processor's for sides under 14 pixels. And a size must stay as it is when it is
-fitted twice, which neither holds. Property tests hold this module equal to both.
+The arithmetic is that of qwen-vl-utils, which is called for it: ``smart_resize``, the number and
+the range of a video's frames, and their limits. Filtering by length so never decodes a dataset.
+The library is imported when a size is first computed, for it loads torch. What it leaves open is
+here: a side of 0 pixels, which it gives to long strips, and a size that must stay as it is when it
+is fitted twice.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 MAX_ASPECT_RATIO = 200
 """The processors refuse longer strips."""
-FRAME_TOKENS = (128, 768)
-"""How many tokens one frame of a video makes, by default of qwen-vl-utils."""
 VIDEO_TOKENS = 128_000 * 0.9
-"""How many tokens the pairs of frames of a video make at most, likewise."""
-
-
+"""How many tokens the pairs of frames of a video make at most. qwen-vl-utils reads the 128,000 from
+the variable MODEL_SEQ_LEN of the environment; here a run's configuration alone tells its sizes."""
 IMAGE_MAX_PIXELS = 1280 * 28 * 28
 """The area of the largest image unless ``data.image.max_pixels`` is set: 1,280 tokens of
 Qwen2.5-VL, 980 of Qwen3-VL. Their processors' own 16,384 tokens fit in no prompt of 3,072."""
+
+
+@cache
+def qwen_vl_utils() -> Any:
+    """The arithmetic of qwen-vl-utils; the first call loads torch and torchvision."""
+    from qwen_vl_utils import vision_process
+
+    # It warns of each video with fewer frames a second than asked for, at each look: no fault.
+    vision_process.logger.setLevel("ERROR")
+    return vision_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class PixelBudget:
 
 @dataclass(frozen=True, slots=True)
 class VideoBudget:
-    """How many frames a video gives and how large they may be, as qwen-vl-utils counts.
+    """How many frames a video gives, how large they may be, and what decodes them.
 
     The defaults are those of qwen-vl-utils for patches of 14 pixels.
 
@@ -86,14 +93,16 @@ class VideoBudget:
         frame: Pixels of one frame.
         total_pixels: Of all frames together; longer videos get smaller frames.
         temporal: Frames that make one temporal patch; the number of frames is a multiple.
+        backend: One of :data:`mmr1.vision.videos.BACKENDS`.
     """
 
-    fps: float = 2.0
-    min_frames: int = 4
-    max_frames: int = 768
-    frame: PixelBudget = PixelBudget(128 * 28 * 28, 768 * 28 * 28)
-    total_pixels: int = int(128_000 * 28 * 28 * 0.9)
+    fps: float = field(default_factory=lambda: qwen_vl_utils().FPS)
+    min_frames: int = field(default_factory=lambda: qwen_vl_utils().FPS_MIN_FRAMES)
+    max_frames: int = field(default_factory=lambda: qwen_vl_utils().FPS_MAX_FRAMES)
+    frame: PixelBudget = field(default_factory=lambda: frame_budget(PixelBudget()))
+    total_pixels: int = int(VIDEO_TOKENS * 28 * 28)
     temporal: int = 2
+    backend: str = "auto"
 
     def of(self, options: Mapping[str, Any]) -> VideoBudget:
         """This budget with what ``options`` of one medium ask for instead."""
@@ -104,6 +113,7 @@ class VideoBudget:
             self.frame.of(options),
             int(options.get("total_pixels", self.total_pixels)),
             self.temporal,
+            options.get("backend", self.backend),
         )
 
 
@@ -150,13 +160,18 @@ def video_budget(processor: Any, **options: Any) -> VideoBudget:
     """
     processor = getattr(processor, "video_processor", processor)
     patches = image_budget(processor)
-    token = patches.factor**2
-    low, high = FRAME_TOKENS
     return VideoBudget(
-        frame=replace(patches, min_pixels=low * token, max_pixels=high * token),
-        total_pixels=int(VIDEO_TOKENS * token),
+        frame=frame_budget(patches),
+        total_pixels=int(VIDEO_TOKENS * patches.factor**2),
         temporal=processor.temporal_patch_size,
     ).of(options)
+
+
+def frame_budget(patches: PixelBudget) -> PixelBudget:
+    """The limits of qwen-vl-utils for one frame of a video in such patches."""
+    token, limits = patches.factor**2, qwen_vl_utils()
+    low, high = limits.VIDEO_MIN_TOKEN_NUM * token, limits.VIDEO_MAX_TOKEN_NUM * token
+    return replace(patches, min_pixels=low, max_pixels=high)
 
 
 def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
@@ -184,27 +199,27 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     return fitted
 
 
-def _smart_resize(
-    width: int, height: int, budget: PixelBudget, max_pixels: float
-) -> tuple[int, int]:
-    """``(width, height)`` as ``smart_resize`` of transformers has it."""
+def refuse_strip(width: int, height: int) -> None:
+    """Check that the processors take a picture of this shape.
+
+    Raises:
+        ValueError: One side is too much longer than the other.
+    """
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ValueError(
             f"{width}x{height} pixels: one side is more than {MAX_ASPECT_RATIO} times the other, "
             "which the model's processor refuses; crop or pad it"
         )
-    factor = budget.factor
-    columns, rows = round(width / factor), round(height / factor)
-    area = columns * rows * factor**2
-    if area > max_pixels:
-        shrink = math.sqrt(width * height / max_pixels)
-        columns = max(1, math.floor(width / shrink / factor))
-        rows = max(1, math.floor(height / shrink / factor))
-    elif area < budget.min_pixels:
-        enlarge = math.sqrt(budget.min_pixels / (width * height))
-        columns = math.ceil(width * enlarge / factor)
-        rows = math.ceil(height * enlarge / factor)
-    return columns * factor, rows * factor
+
+
+def _smart_resize(
+    width: int, height: int, budget: PixelBudget, max_pixels: float
+) -> tuple[int, int]:
+    """``(width, height)`` as ``smart_resize`` of qwen-vl-utils has it; no side is 0."""
+    refuse_strip(width, height)
+    size, factor = qwen_vl_utils().smart_resize, budget.factor
+    rows, columns = size(height, width, factor, budget.min_pixels, max_pixels)
+    return max(columns, factor), max(rows, factor)
 
 
 def image_grid(width: int, height: int, budget: PixelBudget) -> tuple[int, int, int]:
@@ -242,34 +257,36 @@ def frame_indices(
     """
     first, last = _frame_range(frames, fps, options)
     available = last - first + 1
-    step = budget.temporal
+    rules, step = qwen_vl_utils(), budget.temporal
+    # It counts in pairs of frames: what makes patches of another number is scaled to them.
+    pairs = rules.FRAME_FACTOR / step
     if "nframes" in options:
-        count = round(int(options["nframes"]) / step) * step
+        asked = {"nframes": int(options["nframes"]) * pairs}
     else:
-        lowest = math.ceil(budget.min_frames / step) * step
-        highest = math.floor(min(budget.max_frames, available) / step) * step
-        sampled = min(max(available / fps * budget.fps, lowest), highest, available)
-        count = math.floor(sampled / step) * step
-    if not step <= count <= available:
+        low, high = budget.min_frames * pairs, budget.max_frames * pairs
+        asked = {"fps": budget.fps, "min_frames": low, "max_frames": high}
+    try:
+        count = round(rules.smart_nframes(asked, available * pairs, fps) / pairs)
+    except ValueError:
         raise ValueError(
-            f"{count} frames asked for of the {available} there are; between {step} and that many "
-            "can be had (set nframes, fps, start and end accordingly)"
-        )
+            f"too few or too many frames asked for: there are {available}, and between {step} and "
+            "that many can be had (set nframes, fps, max_frames, start and end accordingly)"
+        ) from None
     # Halfway cases round to the even neighbour, as torch.linspace(...).round() does.
-    return [round(first + (last - first) * i / (count - 1)) for i in range(count)]
+    return [round(first + (last - first) * i / max(count - 1, 1)) for i in range(count)]
 
 
 def _frame_range(frames: int, fps: float, options: Mapping[str, Any]) -> tuple[int, int]:
-    start, end = options.get("start"), options.get("end")
-    duration = frames / fps
-    first = 0 if start is None else math.ceil(min(max(start, 0.0), duration) * fps)
-    last = frames - 1 if end is None else math.floor(min(max(end, 0.0), duration) * fps)
-    last = min(last, frames - 1)
     if frames == 1:
         raise ValueError("holds a single frame and a video needs two; give it as an image")
-    if first >= last:
+    start, end = options.get("start"), options.get("end")
+    asked = {"video_start": start, "video_end": end}
+    try:
+        first, last, _ = qwen_vl_utils().calculate_video_frame_range(asked, frames, fps)
+    except ValueError:
+        duration = frames / fps
         part = f" between {start or 0:g} s and {duration if end is None else end:g} s"
-        raise ValueError(f"no two frames{part} of a {duration:.2f} s video")
+        raise ValueError(f"no two frames{part} of a {duration:.2f} s video") from None
     return first, last
 
 

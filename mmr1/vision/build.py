@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, DataConfig, EnvironmentConfig, ModelConfig
+from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig
 from mmr1.lifetime import start_lasting
 from mmr1.logs import tell_fault
 from mmr1.machine import cores
@@ -23,7 +23,7 @@ from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, Medium
-from mmr1.vision.videos import forget_environment
+from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +54,11 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     if isinstance(environment, EnvironmentConfig):
         instructions = environment.instructions
     family = _family(config.model, config.data, tuple(tools), instructions)
-    if environment is not None and not family.shares_prompts:
+    if isinstance(environment, AgentConfig) and not family.shares_prompts:
         raise ValueError(
-            f"environment and model.path '{config.model.path}': its processor reads a prompt as "
-            "text, so the turns that were sampled before an answer of a tool would be tokenised "
-            "again, perhaps as other tokens; leave the environment out, or take a model that "
-            "shares prompts (docs/models.md)"
-        )
-    lora = config.model.lora
-    if lora is not None and not lora.merge and not family.shares_prompts:
-        raise ValueError(
-            f"model.lora.merge=false and model.path '{config.model.path}': vLLM may call its "
-            "layers otherwise than transformers does; leave model.lora.merge out"
+            f"environment.type=agent and model.path '{config.model.path}': its processor reads "
+            "whole prompts, and programs begin conversations with prompts of their own; take "
+            "environment.type=tools, or a family of docs/models.md"
         )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         raise ValueError(
@@ -82,14 +75,11 @@ def _family(
     tools: tuple[Mapping[str, Any], ...] = (),
     instructions: str | None = None,
 ) -> ModelFamily:
+    check_backend(data.video.backend)
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
     options = {
-        "fps": data.video.fps,
-        "max_frames": data.video.max_frames,
-        "min_pixels": data.video.min_pixels,
-        "max_pixels": data.video.max_pixels,
-        "total_pixels": data.video.total_pixels,
+        **data.video.model_dump(),
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
     }

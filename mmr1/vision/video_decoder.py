@@ -5,7 +5,8 @@ request a line from stdin and answers each on stdout with one JSON line, followe
 bytes as that line announces. It ends when stdin does.
 
 An index tells the frames by their timestamps, from the packets: nothing but the first frame is
-decoded for it. The decoder checks its frames against it.
+decoded for it. The decoder checks its frames against it. Which frames are wanted, and of what size,
+the request says: their arithmetic loads more than this process needs.
 
 FFmpeg is a large program, and the files are a dataset's: behind the walls of the rewards' workers
 (:mod:`mmr1.rewards.sandbox.walls`) it can write no file, make no connection and start no program.
@@ -23,6 +24,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,14 @@ import av
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
 
+from mmr1.files import stamp
 from mmr1.rewards.sandbox.walls import Limits, drop_network, raise_walls
 from mmr1.rewards.sandbox.worker import provide_stand_ins
 from mmr1.types import MediaRef
-from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, sampled_indices
+from mmr1.vision.budget import VideoHeader
 from mmr1.vision.containers import open_video
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
+from mmr1.vision.other_decoders import MATROSKA, MP4, READS, frames_by
 from mmr1.vision.paths import resolve_media
 
 MAX_FRAMES = 1_000_000
@@ -197,7 +201,7 @@ def upright(pixels: np.ndarray, matrix: tuple[int, int, int, int]) -> np.ndarray
     return pixels[:: d or 1, :: a or 1]
 
 
-SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+SEEKABLE = {MP4, MATROSKA}
 """Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
 
 MEMORY = 64 << 30
@@ -215,16 +219,6 @@ class _SeekError(Exception):
     """Beginning in the middle gave other frames than the index has there."""
 
 
-def probe(path: str) -> VideoHeader:
-    """Count the frames by their packets and read their times; only the first one is decoded.
-
-    Raises:
-        ValueError: See :func:`mmr1.vision.video_decoder.read_index`; or there is no video.
-    """
-    with open_video(path) as container:
-        return read_index(container, _stream(container)).header
-
-
 def _stream(container: Any) -> Any:
     """The video to look at, not the picture on the cover."""
     stream = container.streams.best("video")
@@ -235,27 +229,37 @@ def _stream(container: Any) -> Any:
 
 
 def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
-    """Sample, decode and resize one video: its facts and its frames ``[T, 3, H, W]`` uint8."""
-    budget = _budget(request["budget"]).of(request["options"])
-    path = request["path"]
+    """Decode and resize the wanted frames of one video: ``[T, 3, H, W]`` uint8."""
+    path, indices = request["path"], request["indices"]
+    width, height = request["size"]
+
+    def resized(frames: Frames, header: VideoHeader) -> np.ndarray:
+        shown = (header.height, header.width)
+        return _resize(frames, len(indices), shown, (height, width))
+
     if path.endswith(".frames.json"):
-        return _decode_list(Path(path), budget)
-    with open_video(path) as container:
-        seekable = container.format.name in SEEKABLE
-        index = read_index(container, _stream(container))
-    header = index.header
-    indices = sampled_indices(header, budget, request["options"])
-    shape, fitted = _shapes(header, len(indices), budget)
+        header, files, hashes = probe_list(Path(path))
+        return {"backend": "images"}, resized(_listed(files, hashes, indices), header)
+    index, container = _index_of(path, stamp(Path(path)))
+    if indices[-1] >= index.header.frames:
+        raise ValueError("it was changed while it was read")
     wanted = index.at_even_times(indices)
-
-    def read(seek: bool) -> np.ndarray:
-        return _resize(_frames(path, index, wanted, seek), len(wanted), shape, fitted)
-
+    if (backend := request["backend"]) in READS:
+        frames = frames_by(backend, path, container, index.header.frames, wanted)
+        return {"backend": backend}, resized(frames, index.header)
     try:
-        pixels = read(seekable)
+        frames = _frames(path, index, wanted, seek=container in SEEKABLE)
+        pixels = resized(frames, index.header)
     except _SeekError:
-        pixels = read(False)
-    return {**dataclasses.asdict(header), "indices": indices, "backend": "pyav"}, pixels
+        pixels = resized(_frames(path, index, wanted, seek=False), index.header)
+    return {"backend": "pyav"}, pixels
+
+
+@lru_cache(maxsize=1)
+def _index_of(path: str, _stamp: tuple[int, ...]) -> tuple[VideoIndex, str]:
+    """The index of a file and the name of its container. A video is probed, and then decoded."""
+    with open_video(path) as container:
+        return read_index(container, _stream(container)), container.format.name
 
 
 def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
@@ -266,8 +270,7 @@ def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
         for file in files:
             load_image(MediaRef("image", file))
     else:
-        with open_video(path) as container:
-            index = read_index(container, _stream(container))
+        index, _ = _index_of(path, stamp(Path(path)))
         header = index.header
         _check_end(path)
         for _ in _frames(path, index, list(range(header.frames)), seek=False):
@@ -371,16 +374,6 @@ def _seeking(container: Any, stream: Any, index: VideoIndex, wanted: list[int]) 
             after, begin = place + 1, None
 
 
-def _shapes(header: VideoHeader, count: int, budget: VideoBudget) -> tuple[Shape, Shape]:
-    """``(height, width)`` of the frames as they are and as the model sees them."""
-    width, height = fit_frame(header.width, header.height, count, budget)
-    return (header.height, header.width), (height, width)
-
-
-def _budget(values: dict[str, Any]) -> VideoBudget:
-    return VideoBudget(**{**values, "frame": PixelBudget(**values["frame"])})
-
-
 def _resize(frames: Frames, count: int, expected: Shape, size: Shape) -> np.ndarray:
     """Each frame by itself: of a video in full size no more than one is ever held."""
     pixels = np.empty((count, 3, *size), np.uint8)
@@ -428,32 +421,27 @@ def probe_list(path: Path) -> tuple[VideoHeader, list[Path], list[str]]:
     return VideoHeader(len(files), fps, width, height), files, [f["sha256"] for f in frames]
 
 
-def _decode_list(path: Path, budget: VideoBudget) -> tuple[dict[str, Any], np.ndarray]:
-    """All listed frames: whoever wrote the list has sampled; an odd last one is shown twice."""
-    header, files, hashes = probe_list(path)
-    indices = list(range(len(files)))
-    indices += indices[-1:] * (-len(indices) % budget.temporal)
-
-    def read() -> Frames:
-        for index in indices:
-            data = files[index].read_bytes()
-            if hashlib.sha256(data).hexdigest() != hashes[index]:
-                raise ValueError(f"{files[index]} is not the frame that was listed")
-            yield np.asarray(load_image(MediaRef("image", data=data)))
-
-    pixels = _resize(read(), len(indices), *_shapes(header, len(indices), budget))
-    return {**dataclasses.asdict(header), "indices": indices, "backend": "images"}, pixels
+def _listed(files: list[Path], hashes: list[str], indices: list[int]) -> Frames:
+    for index in indices:
+        data = files[index].read_bytes()
+        if hashlib.sha256(data).hexdigest() != hashes[index]:
+            raise ValueError(f"{files[index]} is not the frame that was listed")
+        yield np.asarray(load_image(MediaRef("image", data=data)))
 
 
-def _probe_any(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
+def probe(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
+    """Count the frames by their packets and read their times; only the first one is decoded."""
     path = request["path"]
-    header = probe_list(Path(path))[0] if path.endswith(".frames.json") else probe(path)
+    if path.endswith(".frames.json"):
+        header = probe_list(Path(path))[0]
+    else:
+        header = _index_of(path, stamp(Path(path)))[0].header
     return dataclasses.asdict(header), np.empty(0, np.uint8)
 
 
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
     tasks: dict[str, Callable[..., tuple[dict[str, Any], np.ndarray]]] = {
-        "probe": _probe_any,
+        "probe": probe,
         "decode": decode,
         "check": check,
     }
@@ -461,7 +449,7 @@ def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview
         facts, pixels = tasks[request["task"]](request)
     except (av.error.FFmpegError, KeyError, TypeError) as error:
         return {"error": f"cannot be decoded as a video: {error}"}, b""
-    except (ValueError, OSError, MemoryError) as error:
+    except (ValueError, OSError, MemoryError, ImportError) as error:
         return {"error": str(error) or type(error).__name__}, b""
     return {**facts, "shape": pixels.shape}, pixels.data.cast("B")
 

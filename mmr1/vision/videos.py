@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import selectors
@@ -12,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,13 @@ from mmr1.files import stamp
 from mmr1.lifetime import Deadline, Stopwatch, start_lasting
 from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
 from mmr1.types import MediaRef
-from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
+from mmr1.vision.budget import (
+    VideoBudget,
+    VideoHeader,
+    fit_frame,
+    sampled_indices,
+    video_grid,
+)
 from mmr1.vision.images import GREY
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
@@ -36,6 +43,23 @@ DEADLINE = Deadline(wall_s=600.0, cpu_s=60.0)
 """What one video may take. A decoder that waits, as for a disk that is gone, uses no CPU time."""
 CHECK_DEADLINE = Deadline(wall_s=18_000.0, cpu_s=1800.0)
 """What it may take to decode all of one video."""
+
+BACKENDS = {"auto": "av", "pyav": "av", "decord": "decord", "torchcodec": "torchcodec"}
+"""What decodes videos, and its package. ``auto`` is PyAV, which alone tells damaged pictures."""
+
+
+def check_backend(name: str) -> None:
+    """Check that ``data.video.backend`` is installed.
+
+    Raises:
+        ValueError: It is not.
+    """
+    package = BACKENDS[name]
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"data.video.backend={name}: {package} is not installed; run `pip install {package}`, "
+            "or leave the key out"
+        )
 
 
 def load_video(
@@ -57,18 +81,25 @@ def load_video(
             than its header declares or than are asked for, or has damaged frames. Nothing is ever
             put in their place.
     """
-    request = {"task": "decode", "options": dict(ref.options)}
-    request["budget"] = asdict(budget or VideoBudget())
-    facts, data = _ask(ref, request, deadline)
+    budget = (budget or VideoBudget()).of(ref.options)
+    with _on_disk(ref) as path:
+        header = probe_video(ref, deadline, path)
+        try:
+            indices = _indices(ref, header, budget)
+            size = fit_frame(header.width, header.height, len(indices), budget)
+        except ValueError as error:
+            raise ValueError(f"{ref}: {error}") from error
+        request = {"indices": indices, "size": size, "backend": budget.backend}
+        facts, data = _ask(ref, path, {"task": "decode", **request}, deadline)
 
-    import torch  # after the answer: a refusal must not wait for it
+    import torch
 
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
     if "shuffle" in ref.options:
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
     if "blank" in ref.options:
         pixels = np.full_like(pixels, GREY)
-    metadata = _metadata(ref, _header(facts), facts["indices"])
+    metadata = _metadata(ref, header, indices)
     metadata.video_backend = facts["backend"]
     return torch.from_numpy(pixels), metadata
 
@@ -93,25 +124,31 @@ def _covered(ref: MediaRef, header: VideoHeader, indices: list[int]) -> int:
     return max(header.frames, len(indices))
 
 
-def probe_video(ref: MediaRef, deadline: Deadline = DEADLINE) -> VideoHeader:
+def probe_video(
+    ref: MediaRef, deadline: Deadline = DEADLINE, path: str | None = None
+) -> VideoHeader:
     """Count the frames and read their times and size; only the first one is decoded.
+
+    Args:
+        path: Where the video lies, if that is known.
 
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
+    if path is None:
+        with _on_disk(ref) as path:
+            return probe_video(ref, deadline, path)
     if ref.path is None or ref.path.name.endswith(".frames.json"):
-        return _header(_ask(ref, {"task": "probe"}, deadline)[0])
-    try:
-        facts = stamp(ref.path)
-    except OSError:
-        raise ValueError(f"{ref}: no such file") from None
-    return _header_of_file(str(ref.path), facts, deadline)
+        return _header(_ask(ref, path, {"task": "probe"}, deadline)[0])
+    return _header_of_file(str(ref.path), stamp(ref.path), deadline)
 
 
 @lru_cache(maxsize=64)
 def _header_of_file(path: str, _stamp: tuple[int, ...], deadline: Deadline) -> VideoHeader:
     """One video is asked about several times in a row: by its checks, its length, its times."""
-    return _header(_ask(MediaRef("video", Path(path)), {"task": "probe"}, deadline)[0])
+    ref = MediaRef("video", Path(path))
+    with _on_disk(ref) as absolute:
+        return _header(_ask(ref, absolute, {"task": "probe"}, deadline)[0])
 
 
 def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHeader:
@@ -120,7 +157,8 @@ def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHead
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    return _header(_ask(ref, {"task": "check"}, deadline)[0])
+    with _on_disk(ref) as path:
+        return _header(_ask(ref, path, {"task": "check"}, deadline)[0])
 
 
 def _header(facts: dict[str, Any]) -> VideoHeader:
@@ -250,15 +288,14 @@ atexit.register(_decoder.close)
 
 
 def _ask(
-    ref: MediaRef, request: dict[str, Any], deadline: Deadline
+    ref: MediaRef, path: str, request: dict[str, Any], deadline: Deadline
 ) -> tuple[dict[str, Any], bytearray]:
-    with _on_disk(ref) as path:
-        try:
-            facts, data = _decoder.ask({**request, "path": path}, deadline)
-        except TimeoutError as error:
-            raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
-        except (EOFError, BrokenPipeError):
-            raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
+    try:
+        facts, data = _decoder.ask({**request, "path": path}, deadline)
+    except TimeoutError as error:
+        raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
+    except (EOFError, BrokenPipeError):
+        raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
     missing = facts["missing"]
     lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
     if lacking:

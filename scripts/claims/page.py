@@ -24,26 +24,30 @@ IMAGES = DOCS / "images/claims"
 INTRODUCTION = """\
 # What papers claim, tested at 0.7M parameters
 
-Each claim is about a method, and is tested on a task that a model of 0.7M parameters learns on a
-CPU: real scans of the digits 0 to 4, unless its README says otherwise. No published number is
-reproduced here, and what holds in small may not hold at 7B parameters.
+Each claim is about a method. It is tested on a small task, on a CPU, with a model of 0.7M
+parameters: real scans of the digits 0 to 4, unless its README says otherwise. **No published number
+is reproduced here, and what holds in small may not hold at 7B parameters.**
 
-Hypotheses, measures and the smallest difference that would matter were written down before the
-runs, in the README of each claim. Arms are compared with equal seeds: of the differences by seed,
-the tables have the mean and Student's 95% interval. A hypothesis **holds** if that interval lies
-above 0 and reaches the smallest difference. It **does not hold** if the whole interval is below the
-smallest difference. A negative smallest difference stands for "not worse by as much": the interval
-then has to lie above it. All else is **undecided in small**, also a single seed. The table says how
-many hypotheses of a claim hold. Accuracies are of 500 held-out scans, or of 500 pictures drawn as
-in training and 500 in other looks.
+Hypotheses, measures and the smallest difference that matters were written down before the runs, in
+the README of each claim. Arms have equal seeds. The tables give the mean of the differences by
+seed, and Student's 95% interval.
 
-The learning rate of RL was chosen before the runs, by three trials of GRPO with seed 0: with 1e-3
-the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20
-steps, with 2e-4 it learns.
+| verdict | the interval |
+|---|---|
+| holds | lies above 0 and reaches the smallest difference |
+| does not hold | lies below the smallest difference as a whole |
+| undecided in small | anything else, and any single seed |
+
+A negative smallest difference means "not worse by as much": the interval has to lie above it.
+Accuracies are of 500 held-out scans, or of 500 pictures drawn as in training and 500 in other
+looks.
 
     scripts/claims/run.sh format_and_accuracy --seeds 5
 
-`python -m scripts.claims.page` writes this page from the stored results.
+The learning rate of RL was chosen before the runs, by three trials of GRPO with seed 0: with 1e-3
+the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20
+steps, with 2e-4 it learns. `python -m scripts.claims.page` writes this page from the stored
+results.
 """
 
 

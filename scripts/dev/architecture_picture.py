@@ -13,12 +13,11 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "originals", "start", "mmr1_migrate", "compare", "estimate"],
+    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare", "estimate"],
     "python": ["start"],
     "start": ["trainer.offline"],
     "compare": ["trainer.runs"],
     "estimate": ["trainer.models"],
-    "originals": ["trainer.algorithms"],
     "datasets_prep": ["data"],
     "evaluation": ["trainer.inputs", "report"],
     "trainer.offline": ["trainer.train"],
@@ -43,7 +42,7 @@ ARROWS = {
     "environments": ["rewards", "vision"],
     "data": ["vision"],
     "trainer.inputs": ["data"],
-    "mmr1_migrate": ["config"],
+    "mmr1_migrate": ["config", "trainer.algorithms"],
     "rewards": ["config"],
     "vision": ["config"],
     "config": ["registry"],
@@ -52,9 +51,8 @@ ARROWS = {
 ABOUT = {
     "start": "starts the runs of all commands",
     "python": "mmr1.Trainer",
-    "mmr1_migrate": "other projects' configurations",
+    "mmr1_migrate": "configurations of others, and certificates",
     "compare": "configurations over seeds",
-    "originals": "certificates of recipes",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",
     "evaluation": "benchmarks, comparisons",

@@ -1,23 +1,26 @@
-"""Write the table of docs/exact.md: in which keys exact recipes differ from the practical ones.
+"""Write the tables of docs/exact.md: what exact recipes do not have as their originals do, and in
+which keys they differ from the practical ones.
 
-python scripts/dev/exact_table.py            write it
-python scripts/dev/exact_table.py --check    exit with 1 when it is not what it should be
+python scripts/dev/exact_table.py            write them
+python scripts/dev/exact_table.py --check    exit with 1 when they are not what they should be
+
+The first table is the end of each exact YAML: comments of the form ``# - what | there | here``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from page_table import write_or_check
-
-from mmr1.config.file import load_config
+from mmr1.config.file import command_in, load_config
 from mmr1_migrate.source import flattened
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/exact.md"
+HEAD = "# Not as there, what | there | here, and why:\n"
 PLACES = (
     "data.train",
     "data.media_root",
@@ -28,19 +31,49 @@ PLACES = (
 """Where things are, and how they are read."""
 
 
-def rows() -> Iterator[str]:
+def exact_files() -> list[Path]:
+    return sorted((ROOT / "scripts/recipes").glob("*/exact_*.yaml"))
+
+
+def differences(file: Path) -> list[tuple[str, ...]]:
+    """Of an exact YAML: what, how it is in the original, and how it is here.
+
+    Raises:
+        ValueError: It does not say, or not in three parts.
+    """
+    _, head, said = file.read_text().partition(HEAD)
+    rows = [tuple(row.split(" | ")) for row in re.sub("\n#   ", " ", said).splitlines()]
+    rows = [(what.removeprefix("# - "), *others) for what, *others in rows]
+    if not head or not rows or any(len(row) != 3 for row in rows):
+        raise ValueError(
+            f"{file}: end it with '{HEAD.strip()}' and lines '# - what | there | here'"
+        )
+    return rows
+
+
+def from_originals() -> Iterator[str]:
+    for file in exact_files():
+        for row in differences(file):
+            yield f"| {_stage(file)} | {' | '.join(row)} |"
+
+
+def from_practical() -> Iterator[str]:
     os.environ["ORIGINAL"] = "ORIGINAL"
-    for exact in sorted((ROOT / "scripts/recipes").glob("*/exact_*.yaml")):
+    for exact in exact_files():
         practical = exact.with_name(exact.name.removeprefix("exact_"))
         theirs, ours = _flat(exact), _flat(practical)
         for key in sorted({*theirs, *ours}):
             if theirs.get(key) != ours.get(key) and not key.startswith(PLACES):
                 values = f"{_shown(theirs.get(key))} | {_shown(ours.get(key))}"
-                yield f"| `{exact.parent.name}` | `{key}` | {values} |"
+                yield f"| {_stage(exact)} | `{key}` | {values} |"
+
+
+def _stage(file: Path) -> str:
+    return f"`{file.parent.name}`, {file.stem.removeprefix('exact_')}"
 
 
 def _flat(file: Path) -> dict[str, Any]:
-    tree = load_config(file).model_dump(mode="json")
+    tree = load_config(file, command=command_in(file)).model_dump(mode="json")
     names = tree["rewards"].pop("functions")
     tree["rewards"]["functions"] = ", ".join(names)
     return flattened(tree)
@@ -52,4 +85,7 @@ def _shown(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    write_or_check(PAGE, "| recipe | key | exact | here |", rows())
+    from page_table import write_or_check
+
+    write_or_check(PAGE, "| stage | what | in the original | here, and why |", from_originals())
+    write_or_check(PAGE, "| stage | key | exact | here |", from_practical())

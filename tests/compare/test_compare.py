@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -391,18 +390,29 @@ def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_stopped_lets_the_run_save_and_goes_on_from_there(arms, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_comparison_that_is_stopped_lets_the_run_save_and_goes_on_from_there(
+    number, arms, tmp_path
+):
+    """Nor does output that fails end it."""
     out = tmp_path / "out"
     options = ["--metric", "reward/mean", "--seeds", "1", "--output", str(out)]
     command = [sys.executable, "-m", "mmr1", "compare", *map(str, arms), *options]
     command += ["trainer.max_steps=60"]
-    process = subprocess.Popen(command, env=dict(os.environ))
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            command,
+            stdout=full,
+            stderr=full,
+            # The tests may run under nohup.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
     metrics = out / "grpo/seed0/metrics.jsonl"
     while not metrics.exists():
         assert process.poll() is None
         time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait() == 128 + number
     done = len(read_jsonl(metrics))
     assert 0 < done < 60
     assert (out / f"grpo/seed0/checkpoints/step_{done:06d}").is_dir()

@@ -108,6 +108,7 @@ WARNS = [
     (["algorithm.loss.clip_ratio_high=0.3"], "train"),
     (["algorithm=rloo", "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
     (["algorithm.advantage.scale_rewards=none", "algorithm.advantage.epsilon=1e-4"], "train"),
+    (["algorithm=reinforce_pp_baseline", "algorithm.advantage.kl_to_go=true"], "train"),
     (["algorithm.loss.agg_scope=rollout"], "train"),
     (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
     (["dpo.rounds.count=2", "dpo.loss=kto", "dpo.rounds.pairs_per_prompt=2"], "dpo"),

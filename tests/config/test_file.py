@@ -401,3 +401,12 @@ def test_a_default_of_the_environment_is_written_where_it_was_taken(tmp_path, mo
     write_yaml(tmp_path / "config.yaml", config)
     assert "train: data/${oc.env:MMR1_SET}.jsonl\n" in (tmp_path / "config.yaml").read_text()
     assert load_config(tmp_path / "config.yaml") == config
+
+
+def test_a_filter_may_stand_on_another_number_of_a_function():
+    keys = ["model.path=m", "algorithm=dapo", "rewards.functions={rule: {use: 'x.py:reward_func'}}"]
+    of = "algorithm.filter_groups.range={metric: %s}"
+    config = load_config(None, [*keys, of % "rule/accuracy_rewards"])
+    assert config.algorithm.resamples.range.metric == "rule/accuracy_rewards"
+    with pytest.raises(ValueError, match=r"not in rewards\.functions"):
+        load_config(None, [*keys, of % "other/accuracy_rewards"])

@@ -122,7 +122,7 @@ ROWS: dict[str, tuple[dict[str, Any], list[str], Any, str | None]] = {
         },
         [
             "user: video 'What happens?Options:\\nA. rain\\nB. snow\\n'",
-            "assistant: '<think>It snows.</think><answer>B</answer>'",
+            "assistant: '<think>It snows.</think>\\n<answer>B</answer>'",
         ],
         "B", "choice",
     ),

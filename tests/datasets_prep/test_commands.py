@@ -238,3 +238,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stderr", [True, False])
+def test_a_folder_that_cannot_be_made_is_one_line(stderr, tmp_path, monkeypatch, capsys):
+    """Also where that line cannot be written."""
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr("sys.argv", ["mmr1-data", "make", "digits", "--output", f"{file}/below"])
+    with Path("/dev/full").open("w") as full:
+        if not stderr:
+            monkeypatch.setattr("sys.stderr", full)
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == 1
+    if stderr:
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: [Errno 20] Not a directory: '{file}/")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("openai", reason="openai is not installed")
+
+import openai
 
 from mmr1.config import AgentConfig, SamplingConfig
 from mmr1.rollout.agent_engine import AgentEngine
@@ -200,3 +205,34 @@ def test_a_program_that_cannot_be_loaded_is_refused(parts):
         engine_of(parts, "shown")
     with pytest.raises(ValueError, match="did you mean 'turns'"):
         engine_of(parts, "turn")
+
+
+def test_a_policy_is_served_to_programs_that_others_start(tiny_model, tmp_path):
+    """``mmr1 rollout serve``: unchanged programs, an API key for each episode."""
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"model: {{path: {tiny_model}, dtype: float32}}\n"
+        "rollout: {engine: hf, max_response_length: 64}\n"
+        f"environment: {{type: agent, use: '{PROGRAMS}:turns'}}\n"
+        f"data: {{train: {tmp_path}/none.jsonl}}\n"
+    )
+    command = [sys.executable, "-m", "mmr1", "rollout", "serve", str(file), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            base_url = server.stdout.readline().strip().partition("=")[2]
+            for key in ("one", "two"):
+                with openai.OpenAI(base_url=base_url, api_key=key) as client:
+                    messages = [{"role": "user", "content": "Which?"}]
+                    for _ in range(2):
+                        made = client.chat.completions.create(
+                            model="policy", messages=messages, max_tokens=3, logprobs=True
+                        )
+                        choice = made.choices[0]
+                        assert 1 <= len(choice.logprobs.content) <= 3
+                        messages += [choice.message, {"role": "user", "content": "Sure?"}]
+        finally:
+            server.send_signal(signal.SIGINT)
+        told = server.stdout.read()
+    assert "one: 2 turn(s) in 1 conversation(s)" in told
+    assert "two: 2 turn(s) in 1 conversation(s)" in told
+    assert server.returncode == 0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 
-from mmr1.config import Config, SamplingConfig
+from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.rehearsal import RehearsalEngine
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
@@ -31,13 +34,10 @@ def prompts_of(general: General) -> list[Prompt]:
     return [group.prompt for group in general.groups()]
 
 
-def test_an_environment_is_refused_by_the_configuration(general):
-    config = Config(
-        model={"path": str(general.folder)},
-        rollout={"engine": "hf"},
-        environment={"tools": ["zoom"]},
-    )
-    with pytest.raises(ValueError, match=r"environment and model\.path .* leave the environment"):
+def test_a_program_is_refused(general):
+    environment = {"type": "agent", "use": "agent.py:run"}
+    config = Config(model={"path": str(general.folder)}, environment=environment)
+    with pytest.raises(ValueError, match=r"environment\.type=agent and model\.path"):
         family_of(config)
 
 
@@ -141,6 +141,79 @@ def test_vllm(name, tmp_path):
         for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
             with pytest.raises(ParityError, match=r"the trainer reads \d+ prompt tokens"):
                 check_parity(*checked, [prompt], SAMPLING, 1e-4)
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", MODELS)
+def test_conversations_in_vllm(name, tmp_path):
+    """A tool shows a picture after a first turn; the trainer scores both turns."""
+    general = GENERAL[name]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    config = Config(
+        model={"path": str(general.folder), "dtype": "float32"},
+        environment={"tools": ["zoom"], "max_turns": 2},
+        rollout={"max_prompt_length": 448, "max_response_length": 512},
+        trainer={"threads": 1},
+    )
+    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
+    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    prompts = [p for p in prompts_of(general) if all(m.kind == "image" for m in p.media)][:2]
+    try:
+        engine.load_weights(packed.weights(), 1)
+        rehearsal = RehearsalEngine(engine, 400)
+        parity = check_parity(rehearsal, packed, family, media, prompts, SAMPLING, 1e-4)
+        print(f"{name}, conversations: {parity}")
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "as adapters"])
+@pytest.mark.parametrize("name", MODELS)
+def test_adapters_in_vllm(name, merge, tmp_path):
+    """Those of all linear layers merged, or those of the language model by their own names."""
+    general = GENERAL[name]
+    family = general.family
+    lora = NewLoraConfig(rank=4, alpha=8, merge=merge)
+    config = Config(
+        model={
+            "path": str(general.folder),
+            "dtype": "float32",
+            "lora": lora,
+            "freeze_vision_tower": not merge,
+        },
+        rollout={"max_prompt_length": 448, "max_response_length": 64},
+        trainer={"threads": 1},
+    )
+    # The engine has read the weights below the adapters.
+    plain = AutoModelForImageTextToText.from_pretrained(general.folder, dtype=torch.float32)
+    model = add_adapters(plain, lora, freeze_vision_tower=not merge).eval()
+    generator = torch.Generator().manual_seed(0)
+
+    def learn() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+
+    media = MediaCache(family.prepare_media)
+    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
+    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    prompts = [p for p in prompts_of(general) if not read_otherwise(general, p)]
+    try:
+        for version in (1, 2):
+            learn()
+            assert version == 1 or largest_gap(general, model, engine, prompts) > 1e-3
+            engine.load_weights(packed.weights() if merge else packed.adapters(), version)
+            parity = check_parity(engine, packed, family, media, prompts, SAMPLING, 1e-4)
+            gap = largest_gap(general, model, engine, prompts)
+            print(f"{name}, merged: {merge}, {version}: {parity}, largest {gap:.1e}")
+            assert gap <= 1e-4
     finally:
         engine.close()
 

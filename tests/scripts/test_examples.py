@@ -61,7 +61,7 @@ def test_a_loop_is_made_of_public_parts():
 
 
 def test_a_tool_and_an_environment():
-    """They are the ones that docs/tools.md shows, in under 20 lines each."""
+    """Those of docs/tools.md and docs/environments.md, in under 20 lines each."""
     from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
     from mmr1.environments.build import build_environment
     from mmr1.environments.environment import Action

@@ -65,6 +65,13 @@ def test_checks_are_chosen_by_parts_of_their_names():
     assert all(entry.timeout_s < 480 for entry in CHECKS), "each is under 8 minutes"
 
 
+def test_a_busy_machine_ends_no_check_without_a_gpu(tmp_path):
+    outcome = outcome_of(
+        Entry("slow", lambda _: time.sleep(0.5) or {}, 0.01), Setting("cpu", tmp_path)
+    )
+    assert outcome.state == "ok"
+
+
 def test_it_goes_on_after_a_failure(tmp_path, capsys):
     def wrong(setting):
         within({"error": 0.5, "s": 1.0}, {"error": 0.1})
@@ -77,7 +84,10 @@ def test_it_goes_on_after_a_failure(tmp_path, capsys):
 
     runs = {"wrong": wrong, "crashes": crashes, "hangs": hangs, "well": lambda _: {"s": 2.0}}
     outcomes = [
-        outcome_of(Entry(n, run, 2 if n == "hangs" else 60), Setting("cpu", tmp_path))
+        outcome_of(
+            Entry(n, run, 2 if n == "hangs" else 60),
+            Setting("cuda" if n == "hangs" else "cpu", tmp_path),
+        )
         for n, run in runs.items()
     ]
     ends = [(outcome.state, outcome.note, outcome.figures) for outcome in outcomes]

@@ -14,12 +14,14 @@ from mmr1.config.commands import SECTIONS
 from mmr1.config.file import command_in, load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.proposal import reward_ranks
+from scripts.dev.exact_table import differences
 from scripts.dev.recipe_gpus import MEMORY, stages
 from tests.paths import REPOSITORY
 from tests.vllm_server import vllm_server
 
 RECIPES = REPOSITORY / "scripts/recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/run.sh"))
+EXACT = sorted(RECIPES.glob("*/exact_*.yaml"))
 YAMLS = sorted(RECIPES.rglob("*.yaml"))
 
 
@@ -43,8 +45,9 @@ def test_a_recipe_is_whole(name):
     assert os.access(folder / "run.sh", os.X_OK)
     for path in folder.glob("*.yaml"):
         assert f"`{path.name}`" in readme
-        if not path.name.startswith("exact_"):  # which are run by themselves
-            assert re.search(rf"\b{path.stem}\b", script), path
+        stage = path.stem.removeprefix("exact_")
+        assert re.search(rf"\b{stage}\b", script), path
+        assert (folder / f"{stage}.yaml").is_file()
     for stage in re.findall(r"^stage \w+ (\w+)", script, re.M):
         assert (folder / f"{stage}.yaml").is_file(), stage
     for word in ("**Data**", "|---|"):
@@ -72,6 +75,55 @@ def test_every_stage_fits_few_gpus_and_uses_all_of_a_machine(model, most):
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke(name, tmp_path):
     run_smoke(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({path.parent.name for path in EXACT}))
+def test_smoke_of_the_original(name, tmp_path):
+    """Prompt and rewards are the recipe's own, as there is no checkout to read them from."""
+    run_smoke(name, tmp_path, "--exact", ORIGINAL="")
+    for path in EXACT:
+        if path.parent.name == name:
+            assert (tmp_path / name / path.stem / "checkpoints/step_000002").is_dir()
+
+
+@pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_an_exact_recipe_says_where_each_value_was_read_and_what_differs(path):
+    assert differences(path)
+    settings = path.read_text().partition("resources: auto")[0].splitlines()
+    said = [line for line in settings if ":" in line and not line.startswith("#")]
+    sourced = [line for line in said if re.search(r"  # .", line)]
+    if path.parent.name != "visualprm":  # of which only the labels are published
+        assert len(sourced) > 0.5 * len(said), [line for line in said if line not in sourced]
+
+
+def test_the_original_needs_a_checkout():
+    finished = subprocess.run(
+        [RECIPES / "r1_v_clevr/run.sh", "--exact"],
+        env={**os.environ, "ORIGINAL": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 2
+    assert "ORIGINAL is not set: the path of a checkout" in finished.stderr
+    none = [RECIPES / "text_math/run.sh", "--exact"]
+    finished = subprocess.run(none, capture_output=True, text=True, check=False)
+    assert (finished.returncode, "has no exact_*.yaml" in finished.stderr) == (2, True)
+
+
+def test_the_original_s_stages_follow_each_other(tmp_path):
+    """``true`` in the place of Python: the data are those that the exact files name."""
+    environment = {**os.environ, "PYTHON": "true", "ORIGINAL": str(tmp_path)}
+    finished = subprocess.run(
+        [RECIPES / "video_r1/run.sh", "--exact", "seed=7"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    first, second = (line for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 ")
+    assert first == (
+        "$ mmr1 sft scripts/recipes/video_r1/exact_sft.yaml "
+        "trainer.output_dir=runs/video_r1/exact_sft seed=7"
+    )
+    assert second.startswith("$ mmr1 train scripts/recipes/video_r1/exact_rl.yaml ")
+    assert "data.train" not in second
+    assert "model.path=" in second
 
 
 @pytest.mark.slow
@@ -136,7 +188,7 @@ def test_a_stage_gets_the_overrides_that_its_command_reads(name):
     assert stages
 
 
-def run_smoke(name, tmp_path, **variables):
+def run_smoke(name, tmp_path, *options, **variables):
     environment = {
         **os.environ,
         **variables,
@@ -146,7 +198,7 @@ def run_smoke(name, tmp_path, **variables):
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(
-        [RECIPES / name / "run.sh", "--smoke"],
+        [RECIPES / name / "run.sh", "--smoke", *options],
         env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr

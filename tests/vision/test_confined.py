@@ -147,7 +147,7 @@ def test_the_decoder_can_only_read(attempt: str, tmp_path: Path) -> None:
         program = (
             "import os, socket, subprocess\n"
             "from mmr1.vision import video_decoder\n"
-            f"video_decoder._probe_any = lambda request: {code}\n"
+            f"video_decoder.probe = lambda request: {code}\n"
             "video_decoder.main()\n"
         )
         request = json.dumps({"task": "probe", "path": str(file)}) + "\n"

@@ -158,6 +158,8 @@ def rewards_of(value: Any, expected: int, batch: bool, skips: bool = False) -> l
     return [_SKIPPED if skips and v is None else _from_value(v) for v in values]
 
 
+_NO_LOGS = ("rewards", "scores", "extra_logs")
+"""Of OpenRLHF's form; what stands beside them, as MM-Eureka's ``accuracy_rewards``, is logged."""
 _SKIPPED = Reward(None, Status.SKIPPED, error="returned None: it is not for this row")
 
 
@@ -165,7 +167,8 @@ def _as_list(value: Any) -> list[Any] | None:
     if isinstance(value, Mapping) and "rewards" in value:
         rewards = _as_list(value["rewards"])
         logs = value.get("extra_logs") or {}
-        columns = {k: _as_list(v) for k, v in logs.items()} if isinstance(logs, Mapping) else {}
+        named = {**value, **logs} if isinstance(logs, Mapping) else value
+        columns = {k: _as_list(v) for k, v in named.items() if k not in _NO_LOGS}
         if rewards is None:
             return None
         extra = {  # a log called "score" is a log, and must not take the reward's place

@@ -47,10 +47,11 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
     rows = [torch.cat([group.prompt_ids, row]) for row in group.completions]
     # Padded with a token that was sampled: another might be a placeholder of an image.
     ids = pad_sequence(rows, batch_first=True, padding_value=int(rows[0][-1]))
-    prompt, (count, width) = len(group.prompt_ids), ids.shape
+    prompt, width = len(group.prompt_ids), ids.shape[1]
     # Of a sharded model the precision of what is gathered; its own weights are in float32.
     dtype = base.get_input_embeddings().weight.dtype
-    arguments = arguments_of_rows(group.arguments, prompt, count, width, base.device, dtype)
+    pieces = [group.pieces(i, len(row)) for i, row in enumerate(group.completions)]
+    arguments = arguments_of_rows(pieces, width, base.device, dtype)
     hidden = base.base_model(
         input_ids=ids.to(base.device),
         attention_mask=length_mask([len(row) for row in rows]).long().to(base.device),

@@ -78,9 +78,9 @@ def _write(folder: Path, digests: Mapping[str, Any]) -> None:
 
 
 def _facts(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A large file is only read if its size or its time is another."""
+    """A large file is only read if its size or a time is another; ``touch`` cannot set the last."""
     state = path.stat()
-    facts = {"size": state.st_size, "mtime_ns": state.st_mtime_ns}
+    facts = {"size": state.st_size, "mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     if known is not None and known.items() >= facts.items():
         return {**facts, "sha256": known["sha256"]}
     return {**facts, "sha256": sha256_of(path).hex()}
@@ -158,7 +158,12 @@ def _imported(path: Path) -> set[str]:
     """The first words of what a module imports."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # the plugin's own error, when it is loaded
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # the plugin's own error, when it is loaded
         return set()
     names: set[str] = set()
     for node in ast.walk(tree):

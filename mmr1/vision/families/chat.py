@@ -79,8 +79,10 @@ class Chat:
         messages = sample.messages[: sample.demonstrated_from]
         if system_prompt is not None and all(m.role != "system" for m in messages):
             messages = (Message("system", (TextPart(system_prompt),)), *messages)
-        text = self._rendered(self._with_instructions(messages), add_generation_prompt=True)
-        ids = self._ids(text)
+        if self.tool_instructions:
+            messages = self._with_instructions(messages)
+        text = self._rendered(messages, add_generation_prompt=True)
+        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
             raise ValueError(
                 "the chat template makes an empty text of it; name another template in "
@@ -88,8 +90,8 @@ class Chat:
             )
         return Prompt(sample=sample, text=text, token_ids=ids)
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
-        """See ``ModelFamily.observation_ids``."""
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
+        """See ``ModelFamily.observation_text``."""
         said = (Message("user", (TextPart("u"),)), Message("assistant", (TextPart("a"),)))
         before = self._rendered(said)
         whole = self._rendered((*said, *map(self._plain, messages)), add_generation_prompt=True)
@@ -101,13 +103,10 @@ class Chat:
                 f"{self.tokenizer.eos_token!r}, or changes it once an answer of a tool follows; "
                 "name another template in data.chat_template"
             )
-        return self._ids(("" if ended else end) + after + whole[len(before) :])
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return ("" if ended else end) + after + whole[len(before) :]
 
     def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
-        if not self.knows_tools:
+        if not self.knows_tools and any(m.role == "tool" for m in messages):
             messages = _as_user(messages)
         conversation = [{"role": m.role, "content": self.content(m)} for m in messages]
         try:
@@ -121,9 +120,7 @@ class Chat:
                 "data.chat_template, or change the messages"
             ) from error
 
-    def _with_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
-        if not self.tool_instructions:
-            return messages
+    def _with_instructions(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         if messages and messages[0].role == "system":
             own, *rest = messages
             added = TextPart(f"\n\n{self.tool_instructions}")

@@ -99,7 +99,7 @@ class ModelFamily(Protocol):
         """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
         ...
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
         """What stands between a turn of the policy and its next one: answers of tools.
 
         Args:
@@ -108,6 +108,14 @@ class ModelFamily(Protocol):
 
         Raises:
             ValueError: The chat template cannot write them.
+        """
+        ...
+
+    def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
+        """A text that follows others, such as an answer of a tool, as the model reads it.
+
+        Raises:
+            ValueError: Placeholders and media differ in number or in kind.
         """
         ...
 
@@ -210,6 +218,18 @@ class PackedFamily(ModelFamily, Protocol):
 
     def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
         """The grid ``(t, h, w)`` in what an engine's own processor made of one medium."""
+        ...
+
+
+class WholeFamily(ModelFamily, Protocol):
+    """A family whose processor is given whole prompts; its models find positions themselves."""
+
+    def arguments_of_media(
+        self, ids: torch.Tensor, media: Sequence[Medium]
+    ) -> Mapping[str, torch.Tensor]:
+        """What the model's own forward takes, beside the ids, for tokens ``[R]`` of a completion in
+        which tools show these media.
+        """
         ...
 
 
@@ -351,7 +371,7 @@ class Architecture(Protocol):
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         """Load the processor beside a model.
 

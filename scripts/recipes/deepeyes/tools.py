@@ -1,4 +1,4 @@
-"""The tool that the system prompts of DeepEyes' data describe: ``zoom`` under their names."""
+"""The tools that the system prompts of DeepEyes' data describe, under their names."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ def image_zoom_in_tool(image: Picture, bbox_2d: list[float], label: str = "") ->
         label: What is there.
     """
     return zoom(image, bbox_2d)
+
+
+def image_rotate_tool(image: Picture, angle: float) -> Image.Image:
+    """Turn a picture counterclockwise; its size stays.
+
+    Args:
+        image: The picture.
+        angle: How far, in degrees.
+    """
+    return image.image.rotate(angle)

@@ -6,8 +6,9 @@ convert train geometry3k_hub geometry3k/train
 convert geometry3k geometry3k_hub geometry3k/test
 models=()
 for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
+    if [[ ! -f "$folder/$exact$name.yaml" ]]; then continue; fi  # EasyR1 has no script with RLOO
     stage train "$name" data.train="$(records train)"
     models+=("eval.models.$name=$(checkpoint "$name")")
 done
-mmr1 eval "$out/$name/config.yaml" "${models[@]}" "eval.data.geometry3k=$(records geometry3k)" \
+mmr1 eval "$out/$exact$name/config.yaml" "${models[@]}" "eval.data.geometry3k=$(records geometry3k)" \
     "eval.output_dir=$out/eval" "${overrides[@]}"

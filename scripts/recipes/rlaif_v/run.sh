@@ -5,11 +5,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert pairs rows RLAIF-V-Dataset --map question=question,image=image
-pairs="$(records pairs)" liked=rewards.functions.liked.options
+liked=rewards.functions.liked.options
 loss=()
-if [[ -n "${LOSS:-}" ]]; then loss=(dpo.loss="$LOSS"); fi  # orpo and kto take no likelihood beside theirs
-case "${LOSS:-orpo}" in orpo | kto) ;; *) loss+=(dpo.loss.nll_coef=0.1) ;; esac
-stage dpo offline data.train="$pairs" "${loss[@]}"
+if [[ -n "${LOSS:-}" ]]; then loss=(dpo.loss="$LOSS"); fi
+stage dpo offline data.train="$(records pairs)" "${loss[@]}"
 if [[ -n "${JUDGE:-}" ]]; then
     judge=("$liked.url=$JUDGE" "$liked.cache=$out/judge.sqlite")
     if [[ -n "${JUDGE_MODEL:-}" ]]; then judge+=("$liked.model=$JUDGE_MODEL"); fi
@@ -17,5 +16,5 @@ if [[ -n "${JUDGE:-}" ]]; then
         verdicts='{structured_outputs: {choice: ["{\"winner\": \"A\"}", "{\"winner\": \"B\"}"]}}'
         judge+=("$liked.extra=$verdicts" "$liked.temperature=1" dpo.rounds.count=2 dpo.rounds.prompts=4)
     fi
-    stage dpo judged data.train="$pairs" "model.path=$(checkpoint offline)" "${loss[@]}" "${judge[@]}"
+    stage dpo judged data.train="$(records pairs)" "model.path=$(checkpoint offline)" "${loss[@]}" "${judge[@]}"
 fi

@@ -5,5 +5,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 convert train vlm_r1_rec_train rec_train
 convert refcoco vlm_r1_rec_train rec_val
 stage train rl data.train="$(records train)"
-mmr1 eval "$out/rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.refcoco=$(records refcoco)" \
+mmr1 eval "$out/${exact}rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.refcoco=$(records refcoco)" \
     "eval.output_dir=$out/eval" "${overrides[@]}"

@@ -327,6 +327,16 @@ def test_a_log_called_score_does_not_replace_the_reward() -> None:
     assert rewards[0].components == {"remote": 0.5, "remote/length": 7.0}
 
 
+def test_what_stands_beside_the_rewards_is_logged() -> None:
+    """As LMM-R1's verifier and MM-Eureka's rule answer."""
+    parts = {"format_rewards": [0.5] * 7, "acc_rewards": [1.0] * 7, "scores": [3.0] * 7}
+    with server(lambda body: (200, {"rewards": [1.5] * 7, **parts})) as url:
+        rewards = score(url)
+    assert rewards[0].components == {
+        "remote": 1.5, "remote/format_rewards": 0.5, "remote/acc_rewards": 1.0
+    }  # fmt: skip
+
+
 def test_a_redirect_is_not_followed() -> None:
     calls: list[int] = []
     with server(lambda body: (calls.append(1), right(body))[1]) as other:

@@ -374,6 +374,19 @@ def test_each_name_has_the_advantage_of_its_paper(name):
     assert advantages[:2, 0].tolist() == pytest.approx(FIRST_ADVANTAGES[name], rel=1e-4)
 
 
+def test_penalties_to_come_are_taken_off_after_the_group_mean():
+    """As in OpenRLHF: group 1, 0 with penalties 0.1 and 0.2, and 0.3 and 0.4; by hand."""
+    x = replace(inputs([[1.0, 0.0]]), kl_penalty=torch.tensor([[0.1, 0.2], [0.3, 0.4]]))
+    to_go = torch.tensor([[0.5 - 0.3, 0.5 - 0.2], [-0.5 - 0.7, -0.5 - 0.4]])
+    before = torch.tensor([[0.7, 0.7], [-0.7, -0.7]])  # 1 - 0.3 and 0 - 0.7, less their mean
+    for kl_to_go, expected in ((True, to_go), (False, before)):
+        advantage = {"type": "reinforce_pp_baseline", "kl_to_go": kl_to_go}
+        config = AlgorithmConfig(advantage=advantage, kl={"type": "reward", "coef": 0.1})
+        found = build_algorithm(config).advantage.of_tokens(x)
+        wanted = (expected - expected.mean()) / expected.std(correction=0)
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+
+
 def test_with_one_update_the_clipped_loss_has_the_policy_gradient_bit_for_bit():
     """The presets of plain policy gradients have PPO's loss: the ratio is then 1."""
     torch.manual_seed(0)
@@ -425,6 +438,8 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
     names = {"advantage": "grpo", "loss": "ppo"} | {part: kind}
     algorithm = pair(**names, own=own).changed({f"{part}.{key.name}": value})
     algorithm = algorithm.changed(ppo_mini_batch_size=1)
+    if key.name == "kl_to_go":
+        algorithm = algorithm.changed(kl={"type": "reward", "coef": 0.1})
     built = build_algorithm(algorithm)
     generator = torch.Generator().manual_seed(0)
     numbers: list[Any] = []

@@ -186,8 +186,10 @@ FAULTS = {
     "a soft cap is dropped": ("gemma2", attention, "_attend",
         lambda own: lambda *a, **k: own(*a, **{**k, "softcap": None})),
     "positions go on too late": ("gpt_oss", SharedLayout, "of",
-        lambda own: lambda packed: later(own(packed))),
-    "a state runs on": ("qwen3_next", recurrent, "_scanned", lambda own: run_on),
+        lambda own: lambda *given: later(own(*given))),
+    "a state runs on": ("nemotron_h", recurrent, "_scanned", lambda own: run_on),
+    "a delta rule's state runs on": ("qwen3_next", recurrent, "_scanned_together",
+        lambda own: run_on),
     "a convolution begins anew": ("lfm2", recurrent, "pad",
         lambda own: lambda prompt, ends: own(torch.zeros_like(prompt), ends)),
 }  # fmt: skip

@@ -88,6 +88,14 @@ def test_what_has_changed_is_named_and_refused(how, name, config, tmp_path):
     assert str(tmp_path / name) in log.partition("although")[2]
 
 
+def test_a_file_that_keeps_its_size_and_its_time_has_changed_too(config, tmp_path):
+    rows = tmp_path / "data/a.jsonl"
+    before = rows.stat()
+    rows.write_text(rows.read_text().replace('"4"', '"5"'))
+    os.utime(rows, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert changed_files(tmp_path / "run", config) == [str(rows)]
+
+
 def test_a_run_of_an_earlier_version_goes_on_and_says_so(config, tmp_path, caplog):
     (tmp_path / "run/inputs.json").unlink()
     check_directory(config, resume=True)

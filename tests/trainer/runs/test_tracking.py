@@ -19,7 +19,7 @@ from PIL import Image
 from mmr1.config import Config
 from mmr1.registry import TRACKERS
 from mmr1.trainer.runs import tracking
-from mmr1.trainer.runs.tracking import Trackers
+from mmr1.trainer.runs.tracking import Start, Trackers
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
@@ -325,3 +325,16 @@ def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):
         pass
     assert "hunter2" not in json.dumps(starts[0].config)
     assert starts[0].config["rewards"]["functions"]["judge"]["use"] == "http://***@judge.example"
+
+
+@pytest.mark.parametrize("shown", [{"api_key": "***"}, {"lr": 1.0}], ids=["masked", "none"])
+def test_wandb_is_sent_no_command_line_that_has_a_credential(shown, tmp_path, monkeypatch):
+    """Such a value is masked in the configuration, and stands in the arguments."""
+    pytest.importorskip("wandb")
+    monkeypatch.setattr("sys.argv", ["mmr1", "api_key=hunter2"])
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tracker = TRACKERS.load("wandb")(Start(tmp_path, "project", "run", (), shown))
+    tracker.log(1, {"loss": 1.0})
+    tracker.close()
+    sent = any(b"hunter2" in file.read_bytes() for file in tmp_path.rglob("*.wandb"))
+    assert sent == ("lr" in shown)

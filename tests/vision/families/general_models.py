@@ -93,7 +93,7 @@ def new_model(name: str, output: Path) -> None:
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(output)
-    if name in ("llava_onevision", "gemma3"):
+    if name in ("llava", "llava_onevision", "gemma3"):
         _name_as_on_the_hub(output / "model.safetensors")
     processor.save_pretrained(output)
 

@@ -15,7 +15,6 @@ from transformers.models.smolvlm import processing_smolvlm
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config
-from mmr1.data.responses import demonstration
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
@@ -31,7 +30,6 @@ from mmr1.vision.families.loading import (
     model_parts,
     names_in_files,
 )
-from mmr1.vision.prepare import MediaCache
 from tests.estimate.test_memory import kept_bytes
 from tests.vision.families.general_family import (
     GENERAL,
@@ -180,10 +178,6 @@ def test_what_an_environment_said_is_read_and_not_scored(packed):
     )
     whole[0, 3:6] = 0
     torch.testing.assert_close(got, whole, atol=1e-6, rtol=0)
-    shown = Span("tool", 3, "", media=(SQUARE,))
-    seen = replace(group.completions[0], spans=(spans[0][0], shown, spans[0][2]))
-    with pytest.raises(ValueError, match=r"processor reads pictures in prompts only"):
-        general.inputs([replace(group, completions=(seen,))])
 
 
 @torch.no_grad()
@@ -209,14 +203,6 @@ def test_linear_attention_runs_on_from_one_packed_sequence_into_the_next():
         for first in torch.randint(60, 500, (2, 70))
     ]
     assert (states[0] - states[1]).abs().max() > 1e-2
-
-
-def test_demonstrations_with_answers_of_tools_are_refused():
-    family = GENERAL["idefics3"].family
-    turns = ("user", "assistant", "tool", "assistant")
-    sample = Sample("s", tuple(Message(role, (TextPart("one"),)) for role in turns))
-    with pytest.raises(ValueError, match=r"turns before an answer of a tool .* tokenised again"):
-        demonstration(family, family.render_prompt(sample), MediaCache(family.prepare_media))
 
 
 def test_ranks_that_share_sequences_are_refused(tmp_path, digits):

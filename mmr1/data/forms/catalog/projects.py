@@ -115,7 +115,7 @@ def _read_video_r1(row: Row, place: Place) -> Sample:
     question = row["problem"] if options is None else _asked(row["problem"], options)
     turns = [("user", question)]
     if row.get("process"):
-        turns.append(("assistant", f"{row['process']}{row['solution']}"))
+        turns.append(("assistant", f"{row['process']}\n{row['solution']}"))
     media = {"images" if row["data_type"] == "image" else "videos": row["path"]}
     if row.get("image_path"):  # a question about a video and an image
         media["images"] = row["image_path"]

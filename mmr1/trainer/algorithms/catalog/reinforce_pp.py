@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from mmr1.config import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
-from mmr1.trainer.algorithms.advantages import reinforce_pp, reinforce_pp_baseline
+from mmr1.trainer.algorithms.advantages import dr_grpo, reinforce_pp, reinforce_pp_baseline
 from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised
 
 
@@ -21,6 +21,8 @@ def build(section: ReinforcePpAdvantage) -> Advantage:
 
 def build_with_baseline(section: ReinforcePpBaselineAdvantage) -> Advantage:
     def of_tokens(x: AdvantageInputs) -> torch.Tensor:
+        if section.kl_to_go:
+            return reinforce_pp(dr_grpo(x.rewards, x.valid).flatten(), x.kl_penalty, x.mask)
         return reinforce_pp_baseline(penalised(x), x.valid, x.mask)
 
     return Advantage(of_tokens)

@@ -105,7 +105,8 @@ def _of_group(
         torch.cat([x[:, :, first:].expand(len(own), -1, -1, -1), own], 2)
         for x, own in ((of_prompt[1], k), (of_prompt[2], v))
     )
-    suffixes = attend(q, k, v, seen[:, first:])
+    of_suffixes = seen[..., first:]
+    suffixes = attend(q, k, v, of_suffixes if seen.dim() == 2 else of_suffixes[:, None])
     return prompt[0].transpose(0, 1), group.unpadded(suffixes.transpose(1, 2))
 
 
@@ -113,7 +114,7 @@ def _first_seen(mask: GroupMask, prompt: int) -> int:
     """The first place of the prompt that a suffix sees: with a window, few of them."""
     if mask.suffix is None:
         return 0
-    seen = mask.suffix[:, :prompt].any(0).nonzero()
+    seen = mask.suffix[..., :prompt].flatten(0, -2).any(0).nonzero()
     return int(seen[0]) if len(seen) else prompt
 
 
@@ -136,7 +137,7 @@ def _attend(
     sinks: torch.Tensor | None,
     dropout: float,
 ) -> torch.Tensor:
-    """``[B, H, Q, D]`` queries, ``[B, H_kv, K, D]`` keys and values, ``[Q, K]`` mask."""
+    """``[B, H, Q, D]`` queries, ``[B, H_kv, K, D]`` keys and values, ``[(B, 1,) Q, K]`` mask."""
     # Under autocast the rotary embedding leaves queries and keys in float32.
     query, key = query.to(value.dtype), key.to(value.dtype)
     repeats = query.shape[1] // key.shape[1]
@@ -153,10 +154,6 @@ def _attend(
         column = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
     return torch.dropout(weights.to(value.dtype), dropout, dropout > 0) @ value
-
-
-for _own in OWN:
-    AttentionInterface.register(shared_name(_own), partial(_shared_attention, _own))
 
 
 IMPLEMENTATIONS = {own: shared_name(own) for own in OWN}

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch.nn.functional import pad
 
 from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
@@ -30,7 +29,7 @@ from mmr1.trainer.forward.sequences import (
     completion_batch,
 )
 from mmr1.trainer.forward.unshared import vision_in_graph
-from mmr1.vision.families.rows import of_tokens
+from mmr1.vision.families.rows import arguments_of_rows
 
 
 def install(model: Any) -> None:
@@ -150,7 +149,11 @@ def by_kind(groups: Sequence[GroupInput]) -> list[list[int]]:
 
 def pack_text(model: Any, groups: Sequence[GroupInput], read: Read = "before") -> Packed:
     """The groups as one sequence. The model itself puts media in the place of their tokens."""
-    return pack([replace(group, media=()) for group in groups], (), model.device, read)
+    texts = [
+        replace(group, media=(), observed=tuple(o and replace(o, media=()) for o in group.observed))
+        for group in groups
+    ]
+    return pack(texts, (), model.device, read)
 
 
 def run_packed(
@@ -163,14 +166,14 @@ def run_packed(
     Raises:
         NotSharedError: The model's code does not let completions share their prompt.
     """
-    layout = SharedLayout.of(packed)
+    layout = SharedLayout.of(packed, any(o and o.media for g in groups for o in g.observed))
     with packing(layout), _continued_positions(model.get_decoder(), layout) as decoders:
         out = forward(
             input_ids=packed.ids[None],
             # Without one, positions that begin again would be taken for other sequences.
             attention_mask=torch.ones_like(packed.ids)[None],
             use_cache=False,
-            **_arguments(model, packed, layout.plain.prefixes.q_lengths, groups),
+            **_arguments(model, packed, layout, groups),
         )
     if not decoders:
         raise NotSharedError("its decoder was not called")
@@ -201,21 +204,18 @@ def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[An
 
 
 def _arguments(
-    model: Any, packed: Packed, lengths: Sequence[int], groups: Sequence[GroupInput]
+    model: Any, packed: Packed, layout: SharedLayout, groups: Sequence[GroupInput]
 ) -> dict[str, torch.Tensor]:
-    """The processor's arguments of all prompts, each once; of what follows a prompt they say 0."""
+    """The processor's arguments of all prompts and of what tools show, each once."""
+    prefixes, suffixes = layout.plain.prefixes.q_lengths, iter(layout.plain.suffixes.q_lengths)
+    first, then = [], []
+    for group, length in zip(groups, prefixes, strict=True):
+        prompt = len(group.prompt_ids)
+        if len(group.completions) == 1:  # it goes on in its prefix
+            first += group.pieces(0, length - prompt)
+            continue
+        first.append((prompt, group.arguments))
+        then += [group.piece(i, next(suffixes)) for i in range(len(group.completions))]
     # Of a sharded model the precision of what is gathered; its own weights are in float32.
     dtype = model.get_input_embeddings().weight.dtype
-    given: dict[str, torch.Tensor] = {}
-    for name in groups[0].arguments:
-        parts = [group.arguments[name] for group in groups]
-        if of_tokens(parts[0], len(groups[0].prompt_ids)):
-            if parts[0].dim() > 2:
-                raise NotSharedError(f"it takes several numbers for each token ({name})")
-            parts = [pad(x, (0, n - x.shape[1])) for x, n in zip(parts, lengths, strict=True)]
-            joined = torch.cat(parts, 1)
-            joined = pad(joined, (0, len(packed.ids) - joined.shape[1]))
-        else:
-            joined = torch.cat(parts)
-        given[name] = joined.to(packed.ids.device, dtype if joined.is_floating_point() else None)
-    return given
+    return arguments_of_rows([[*first, *then]], len(packed.ids), packed.ids.device, dtype)

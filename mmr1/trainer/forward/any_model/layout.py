@@ -38,6 +38,11 @@ class GroupRows:
     def longest(self) -> int:
         return self.index.shape[1]
 
+    @property
+    def starts(self) -> torch.Tensor:
+        """``[S]`` int64: of each row of a suffix the row in which it begins."""
+        return self.index[:, :1].expand_as(self.index).flatten()[self.real]
+
     def padded(self, packed: torch.Tensor) -> torch.Tensor:
         """``[T, ...]`` to the suffixes' ``[n, C, ...]``."""
         rows = packed.index_select(0, self.index.flatten())
@@ -56,6 +61,7 @@ class SharedLayout:
         plain: For layers whose attention is causal and nothing else.
         groups: In the order of their prompts, and of their suffixes.
         places: ``[T]`` int64, the place of each token in its own sequence.
+        shows: There are pictures in suffixes.
         calls: Class of the attention module, for each call with this layout.
         stray: What saw the sequence without the layout.
     """
@@ -63,6 +69,7 @@ class SharedLayout:
     plain: AttentionLayout
     groups: tuple[GroupRows, ...]
     places: torch.Tensor
+    shows: bool = False
     calls: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
 
@@ -73,7 +80,7 @@ class SharedLayout:
     def continued(self, positions: torch.Tensor) -> torch.Tensor:
         """A model's own positions ``[..., T]`` of the sequence, as if each group were alone.
 
-        Those of a prompt and of the token after it are the model's; each further token adds 1.
+        A suffix goes on where its prompt ends. Inside it they are the model's own.
         """
         prompts, suffixes = [], []
         for group in self.groups:
@@ -81,16 +88,16 @@ class SharedLayout:
             first = positions[..., start : start + 1]
             prompts.append(positions[..., start:end] - first)
             after = positions[..., end : end + 1] - first
-            steps = self.places[group.suffixes] - (end - start)
-            suffixes.append(after + steps)
+            own = positions[..., group.suffixes]
+            suffixes.append(after + own - positions[..., group.starts])
         return torch.cat([*prompts, *suffixes], -1)
 
     @staticmethod
-    def of(packed: Packed) -> SharedLayout:
+    def of(packed: Packed, shows: bool = False) -> SharedLayout:
         plain = packed.layout
         assert isinstance(plain, AttentionLayout), "a rank has the whole sequence"
         places = packed.positions[0]
-        return SharedLayout(plain, tuple(_groups(plain, places.device)), places)
+        return SharedLayout(plain, tuple(_groups(plain, places.device)), places, shows)
 
 
 def _groups(plain: AttentionLayout, device: torch.device) -> Iterator[GroupRows]:

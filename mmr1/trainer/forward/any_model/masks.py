@@ -57,7 +57,8 @@ class GroupMask:
 
     Attributes:
         prompt: ``[P, P]`` bool.
-        suffix: ``[C, P + C]`` bool: a suffix's tokens, to the prompt and to the suffix.
+        suffix: ``[C, P + C]`` bool: a suffix's tokens, to the prompt and to the suffix. With
+            pictures in suffixes ``[n, C, P + C]``.
     """
 
     prompt: torch.Tensor | None
@@ -119,7 +120,8 @@ def _shared_mask(
     look = torch.ones((), dtype=torch.bool, device=places.device)
     shared = look.expand(1, 1, layout.tokens, layout.tokens).as_subclass(SharedMask)
     shared.packed = layout
-    shared.groups = tuple(_group_mask(mask_function, group, places) for group in layout.groups)
+    mask_of = _group_mask_with_pictures if layout.shows else _group_mask
+    shared.groups = tuple(mask_of(mask_function, group, places) for group in layout.groups)
     return shared
 
 
@@ -137,6 +139,16 @@ def _group_mask(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask
         raise NotSharedError("tokens of a completion see those that follow them")
     masks = (seen[:prompt, :prompt], causal[:prompt, :prompt]), (seen[prompt:], causal[prompt:])
     return GroupMask(*(None if torch.equal(own, plain) else own for own, plain in masks))
+
+
+def _group_mask_with_pictures(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask:
+    """Each suffix by itself: the tokens of its pictures may see each other."""
+    if rule is causal_mask_function or not len(group.index):
+        return _group_mask(rule, group, places)
+    prompt = torch.arange(group.prompt.start, group.prompt.stop, device=places.device)
+    place = torch.arange(len(prompt) + group.longest, device=places.device)
+    seen = torch.stack([_evaluated(rule, place, torch.cat([prompt, own])) for own in group.index])
+    return GroupMask(seen[0, : len(prompt), : len(prompt)], seen[:, len(prompt) :])
 
 
 def _evaluated(rule: Rule, place: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import pad
@@ -103,6 +103,35 @@ def _scanned(
     return torch.cat([*prompts, *suffixes])[None]
 
 
+def _scanned_together(
+    layout: SharedLayout, inputs: Sequence[torch.Tensor], scan: Callable[..., Any]
+) -> torch.Tensor:
+    """As :func:`_scanned`, in one call for all prompts and one for all suffixes.
+
+    Behind shorter prompts stand zeros, which must not change the state.
+    """
+    groups, device = layout.groups, layout.places.device
+    lengths = torch.tensor([g.prompt.stop - g.prompt.start for g in groups], device=device)
+    steps = torch.arange(int(lengths.max()), device=device)
+    real = steps < lengths[:, None]
+    starts = lengths.cumsum(0) - lengths
+    index = torch.where(real, starts[:, None] + steps, 0)
+    rows = [x[0, index] * real.view(*real.shape, *[1] * (x.dim() - 2)).to(x.dtype) for x in inputs]
+    shared = [g for g in groups if len(g.index)]
+    if not shared:
+        return cast(torch.Tensor, scan(rows, None, False))[real][None]
+    out, state = scan(rows, None, True)
+    longest = max(g.longest for g in shared)
+    own = torch.cat([pad(g.index[None], (0, longest - g.longest), "replicate")[0] for g in shared])
+    sizes = torch.tensor([len(g.index) for g in groups], device=device)
+    after = scan([x[0, own] for x in inputs], state.repeat_interleave(sizes, 0), False)
+    suffixes = [
+        rows[:, : g.longest].flatten(0, 1).index_select(0, g.real)
+        for g, rows in zip(shared, after.split([len(g.index) for g in shared]), strict=True)
+    ]
+    return torch.cat([out[real], *suffixes])[None]
+
+
 def _delta_rule(own: Function) -> Function:
     """Gated delta rule and Kimi's delta attention."""
 
@@ -126,7 +155,8 @@ def _delta_rule(own: Function) -> Function:
             out, end = own(q, k, v, g=gate, beta=b, **states, **kwargs)
             return (out, end) if ends else out
 
-        return _scanned(layout, (query, key, value, g, beta), scan), None
+        # Without a gate and without beta a token leaves the state as it is.
+        return _scanned_together(layout, (query, key, value, g, beta), scan), None
 
     return delta_rule
 

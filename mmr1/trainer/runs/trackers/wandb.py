@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mmr1.config.secrets import masked_keys
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
 
@@ -43,6 +44,7 @@ def start(run: Start) -> Wandb:
             dir=run.folder,
             config=run.config,
             mode=None if mode_or_key else "offline",
-            settings=wandb.Settings(console="off"),
+            # Its metadata has the command line, where a credential may stand in clear.
+            settings=wandb.Settings(console="off", x_disable_meta=bool(masked_keys(run.config))),
         ),
     )

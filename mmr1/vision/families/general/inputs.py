@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
+from mmr1.vision.families.rows import joined, of_tokens
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
 from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
@@ -40,14 +41,12 @@ class GeneralFamily:
     with the text.
 
     Attributes:
-        path: Of the model.
         takes: Names of the arguments that the model's forward has.
         images: Images larger or smaller than that are resized before the processor sees them.
         videos: How many frames are sampled.
         measured: What media of these kinds and shapes add to a prompt, as the processor counted.
     """
 
-    path: str
     processor: Any
     chat: Chat
     pad_id: int
@@ -68,12 +67,12 @@ class GeneralFamily:
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         return self.chat.render(sample, system_prompt)
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> NoReturn:
-        raise ValueError(
-            f"model.path '{self.path}': its processor reads a prompt as text, so the turns before "
-            "an answer of a tool would be tokenised again, perhaps as other tokens; leave records "
-            "with answers of tools out, or take a model that shares prompts (docs/models.md)"
-        )
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
+        return self.chat.observation_text(messages, ended)
+
+    def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
+        ids: list[int] = self._processed(text, media)["input_ids"][0].tolist()
+        return ids
 
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
@@ -112,14 +111,45 @@ class GeneralFamily:
         )
 
     def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
-        batch = self._processed(prompt.text, media)
-        ids = batch["input_ids"][0]
-        arguments = {
+        asked = len(media) - len(prompt.observed)
+        batch = self._processed(prompt.text, media[:asked])
+        ids, arguments = batch["input_ids"][0], self._arguments(batch)
+        if prompt.since:
+            since = torch.tensor(prompt.since)
+            shown = self.arguments_of_media(since, media[asked:])
+            arguments = joined([(len(ids), arguments), (len(since), shown)])
+            ids = torch.cat([ids, since])
+        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), arguments)
+
+    def arguments_of_media(
+        self, ids: torch.Tensor, media: Sequence[Medium]
+    ) -> dict[str, torch.Tensor]:
+        """The model's arguments for tokens ``[R]`` of a completion, in which tools show media."""
+        if not media:
+            return {}
+        batch = self._processed(self._shown(media).text, media)
+        own = batch["input_ids"][0]
+        found = {}
+        for name, value in self._arguments(batch).items():
+            if of_tokens(value, len(own)) and value.dim() == 2:
+                # The policy never samples a token that stands for a picture.
+                pairs = zip(own.tolist(), value[0].tolist(), strict=True)
+                of_token = {token: x for token, x in pairs if x}
+                value = torch.tensor([[of_token.get(token, 0) for token in ids.tolist()]])
+            found[name] = value
+        return found
+
+    def _arguments(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
             name: value
             for name, value in batch.items()
             if name in self.takes and name not in ("input_ids", "attention_mask")
         }
-        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), arguments)
+
+    def _shown(self, media: Sequence[Any]) -> Prompt:
+        """A prompt of media of these kinds, and nothing else."""
+        refs = tuple(MediaRef(medium.kind, data=b"") for medium in media)
+        return self.chat.render(Sample("blank", (Message("user", refs),)), None)
 
     def example_prompts(self) -> list[ReadPrompt]:
         """A text, and two prompts of each kind of media that the processor reads."""
@@ -172,9 +202,9 @@ class GeneralFamily:
         """What media of these shapes add to a prompt: by the processor, of black ones."""
         key = tuple(shapes)
         if key and key not in self.measured:
-            refs = tuple(MediaRef(kind, data=b"") for kind, _ in shapes)
-            prompt = self.chat.render(Sample("blank", (Message("user", refs),)), None)
-            ids = self._processed(prompt.text, [_blank(*shape) for shape in shapes])["input_ids"]
+            blanks = [_blank(*shape) for shape in shapes]
+            prompt = self._shown(blanks)
+            ids = self._processed(prompt.text, blanks)["input_ids"]
             self.measured[key] = ids.shape[1] - len(prompt.token_ids)
         return self.measured[key] if key else 0
 
@@ -202,7 +232,7 @@ def load_family(
     takes: frozenset[str],
     chat: ChatOptions,
     trust_remote_code: bool,
-    **media_options: float,
+    **media_options: float | str,
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
     try:
@@ -219,7 +249,6 @@ def load_family(
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     never = placeholder_ids(config, processor) | {pad}
     return GeneralFamily(
-        path=path,
         processor=processor,
         chat=load_chat(path, processor, tokenizer, message_parts, chat),
         pad_id=pad,

@@ -43,7 +43,7 @@ class GeneralArchitecture:
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
         return inputs.load_family(path, config, takes, chat, trust_remote_code, **media_options)

@@ -83,8 +83,12 @@ class QwenVLFamily:
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> QwenVLFamily:
         return replace(self, chat=self.chat.with_tools(tools))
 
-    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
-        return self.chat.observation_ids(messages, ended)
+    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
+        return self.chat.observation_text(messages, ended)
+
+    def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.expand_placeholders(ids, media)
 
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
@@ -152,7 +156,7 @@ def load_family(
     chat: ChatOptions,
     trust_remote_code: bool,
     read_videos: Callable[[Any, Any], VideoReading],
-    **media_options: float,
+    **media_options: float | str,
 ) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
     try:

@@ -98,7 +98,7 @@ class QwenVLArchitecture:
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         return inputs.load_family(
             path, config, chat, trust_remote_code, self.read_videos, **media_options

@@ -27,9 +27,7 @@ class TextArchitecture:
     position_rows = 1
     presets = tuple(tiny.PRESETS)
 
-    @property
-    def no_mask(self) -> torch.Tensor:
-        return torch.empty(0, 0, 0, 0)
+    no_mask = torch.empty(0, 0, 0, 0)
 
     def load_family(
         self,
@@ -37,7 +35,7 @@ class TextArchitecture:
         config: Any,
         chat: ChatOptions,
         trust_remote_code: bool,
-        **media_options: float,
+        **media_options: float | str,
     ) -> ModelFamily:
         return inputs.load_family(path, chat, trust_remote_code)
 

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmr1.config.file import load_config
-from mmr1.originals.certificate import certify
-from mmr1.originals.projects import original as project_of
 from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
 from mmr1.vision.families.tiny import new_model
+from mmr1_migrate.originals.certificate import certify
+from mmr1_migrate.originals.projects import original as project_of
 
 
 def check_recipe(
-    folder: Path, original: Path, model: str | None, output: Path | None
+    folder: Path,
+    original: Path,
+    model: str | None,
+    output: Path | None,
+    commit: str | None = None,
 ) -> Iterator[str]:
     """Write the certificate; what to say of it.
 
@@ -35,7 +39,7 @@ def check_recipe(
             new_model(Path(small), family=_family_named(load_config(files[0]).model.path))
         config = load_config(files[0], [f"model.path={model or small}"])
         written = output or Path("runs") / name / "certificate"
-        for check in certify(name, config, original.resolve(), written):
+        for check in certify(name, config, original.resolve(), written, commit=commit):
             yield f"{check.name}: {check.equal} of {check.compared} equal"
     yield f"written: {written / 'certificate.md'} and certificate.json"
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from PIL import Image
 
-from mmr1.originals import rows
-from mmr1.originals.rows import Row
 from mmr1.pieces import block, function, parsed
+from mmr1_migrate.originals import rows
+from mmr1_migrate.originals.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

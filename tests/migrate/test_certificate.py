@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from mmr1.config.file import config_from
-from mmr1.originals.certificate import certify
-from mmr1.originals.projects import original
+from mmr1_migrate.originals.certificate import _commit, certify
+from mmr1_migrate.originals.projects import original
 
 PROGRAM = """
 import a_training_stack
@@ -117,6 +118,24 @@ def test_what_differs_is_shown(checkout, tiny_model, tmp_path):
     assert 0 < equal["rewards"] < 48
     shown = (tmp_path / "out/certificate.md").read_text()
     assert "Not equal in prompts, the first of them:" in shown
+
+
+def test_whose_commit_it_is(checkout, tmp_path):
+    """Of a copy below another project's repository it is not that one's; a wrong one is refused."""
+
+    def git(*words):
+        name = ("-c", "user.name=x", "-c", "user.email=x@x")
+        command = ["git", *name, "-C", str(checkout.parent), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "x")
+    head = git("rev-parse", "HEAD")
+    assert _commit(checkout, None) is None
+    assert _commit(checkout, "bbbbe3d") == "bbbbe3d (as given: a copy, which git does not know)"
+    assert _commit(checkout.parent, None) == _commit(checkout.parent, head[:7]) == head
+    with pytest.raises(ValueError, match=f"--commit bbbbe3d: git has {head}"):
+        _commit(checkout.parent, "bbbbe3d")
 
 
 def test_what_is_no_checkout(tmp_path, mmr1):

@@ -22,8 +22,6 @@ from mmr1.config.rewards import RewardsConfig
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_samples
 from mmr1.files import atomic
-from mmr1.originals.projects import Batch, Original, VideoR1, original
-from mmr1.originals.rows import Row, completions, write
 from mmr1.pieces import constant
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
@@ -33,6 +31,8 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices
 from mmr1.vision.build import family_of
+from mmr1_migrate.originals.projects import Batch, Original, VideoR1, original
+from mmr1_migrate.originals.rows import Row, completions, write
 
 ROWS, REPLIES, VIDEOS = 200, 4, 300
 _SHOWN = 5
@@ -68,7 +68,14 @@ def _short(value: Any) -> str:
     return text if len(text) < 160 else f"{text[:100]} … {text[-50:]}"
 
 
-def certify(recipe: str, config: Config, root: Path, output: Path, rows: int = ROWS) -> list[Check]:
+def certify(
+    recipe: str,
+    config: Config,
+    root: Path,
+    output: Path,
+    rows: int = ROWS,
+    commit: str | None = None,
+) -> list[Check]:
     """Compare, and write ``certificate.json`` and ``certificate.md`` into ``output``.
 
     Args:
@@ -77,18 +84,20 @@ def certify(recipe: str, config: Config, root: Path, output: Path, rows: int = R
         root: The checkout of the original.
         output: A folder.
         rows: Rows to compare; a hundred of them have replies.
+        commit: Of a copy that git does not know.
 
     Raises:
-        ValueError: The checkout is none of the original, or a part of it cannot be run here.
+        ValueError: The checkout is none of the original, or of another commit, or a part of it
+            cannot be run here.
     """
-    theirs = original(recipe, root)
+    theirs, at = original(recipe, root), _commit(root, commit)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = write(folder, theirs.row, rows)
         checks = [*_of_rows(theirs, config, folder, made), _loss(theirs, config)]
     if isinstance(theirs, VideoR1):
         checks += [_frames(theirs, config), _bonuses(theirs, config)]
-    _write(output, recipe, config, root, theirs, checks)
+    _write(output, recipe, config, root, at, theirs, checks)
     return checks
 
 
@@ -304,14 +313,20 @@ def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
 
 
 def _write(
-    output: Path, recipe: str, config: Config, root: Path, theirs: Original, checks: list[Check]
+    output: Path,
+    recipe: str,
+    config: Config,
+    root: Path,
+    commit: str | None,
+    theirs: Original,
+    checks: list[Check],
 ) -> None:
     output.mkdir(parents=True, exist_ok=True)
     facts = {
         "recipe": recipe,
         "mmr1": __version__,
         "original": root.name,
-        "commit": _commit(root),
+        "commit": commit,
         "model": config.model.path,
         "texts": _texts(theirs, root),
         "checks": [asdict(check) for check in checks],
@@ -323,11 +338,19 @@ def _write(
         file.write(page(facts))
 
 
-def _commit(root: Path) -> str | None:
-    found = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or None
+def _commit(root: Path, given: str | None) -> str | None:
+    """The commit of a checkout by git; of a copy of its files the one that is given, and so said.
+
+    Raises:
+        ValueError: Git knows another one.
+    """
+    command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
+    if Path(found[0]) != root.resolve():  # in no repository, or below that of another project
+        return given and f"{given} (as given: a copy, which git does not know)"
+    if given is not None and not found[1].startswith(given):
+        raise ValueError(f"--commit {given}: git has {found[1]} checked out in {root}")
+    return found[1]
 
 
 def _texts(theirs: Original, root: Path) -> dict[str, dict[str, Any]]:
@@ -353,7 +376,7 @@ def _texts(theirs: Original, root: Path) -> dict[str, dict[str, Any]]:
 
 def page(facts: Mapping[str, Any]) -> str:
     """The certificate as Markdown."""
-    commit = facts["commit"] or "not a git checkout"
+    commit = facts["commit"] or "not known: no git checkout, and --commit was not given"
     lines = [
         f"# {facts['recipe']} beside {facts['original']}",
         "",

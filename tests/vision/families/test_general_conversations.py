@@ -1,0 +1,165 @@
+"""Conversations with tools through models that mmr1 does not name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mmr1.config import SamplingConfig, ToolsConfig
+from mmr1.data.responses import demonstration
+from mmr1.rollout.build import BatchedTurns
+from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.rehearsal import Rehearsal
+from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask, group_input
+from mmr1.types import Completion, Message, RolloutGroup, Sample, Span, TextPart
+from mmr1.vision.prepare import MediaCache
+from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General
+from tests.vision.families.test_forwards import assert_same
+
+# Of several pictures in one text LLaVA-OneVision's processor cuts none into crops.
+ONE_BY_ONE = "llava_onevision"
+TOGETHER = [name for name in GENERAL if name != ONE_BY_ONE]
+
+
+def conversations(general: General, seed: int, shown, turns) -> RolloutGroup:
+    """Random turns, of which all but the last are answered by a text and these pictures."""
+    rng, family = np.random.default_rng(seed), general.family
+    media = MediaCache(family.prepare_media)
+    prompt = general.group(shown, seed).prompt
+    completions = []
+    for pictures in turns:
+        ids, spans = [], []
+        for index in range(len(pictures) + 1):
+            said = rng.integers(60, 500, int(rng.integers(2, 6))).tolist()
+            ids += said
+            spans.append(Span("assistant", len(said), ""))
+            if index < len(pictures):
+                parts = (TextPart("Look:"), *pictures[index], TextPart(f"number {index}"))
+                text = family.observation_text([Message("tool", parts)], ended=False)
+                answer = family.read_text(text, [media[m] for m in pictures[index]])
+                ids += answer
+                spans.append(Span("tool", len(answer), "", tuple(pictures[index])))
+        row = np.array(ids)
+        zeros = np.zeros(len(row), np.float32)
+        completions.append(Completion(row, zeros, "", False, 0, tuple(spans)))
+    return RolloutGroup(prompt, tuple(completions))
+
+
+def groups_of(general: General) -> list[RolloutGroup]:
+    """Pictures in answers alone, beside one in the prompt, of other sizes, several; one row."""
+    return [
+        conversations(general, 0, (), [[(IMAGE,)], [(), (SQUARE,)], []]),
+        conversations(general, 1, (IMAGE,), [[(SQUARE,)], [(IMAGE, SQUARE)]]),
+        conversations(general, 2, (SQUARE,), [[(), (IMAGE,)]]),
+    ]
+
+
+def inputs_of(general: General, groups):
+    media = MediaCache(general.family.prepare_media)
+    return [group_input(general.family, media, group) for group in groups]
+
+
+def plain_scores(general: General, model, groups) -> TokenScores:
+    """Each conversation by the model's own forward; the processor sees all of its pictures."""
+    rows = []
+    for group, inputs in zip(groups, inputs_of(general, groups), strict=True):
+        for completion in group.completions:
+            ids = torch.cat([inputs.prompt_ids, torch.tensor(completion.token_ids)])[None]
+            shown = (*group.prompt.media, *completion.media)
+            media = MediaCache(general.family.prepare_media)
+            given = general.family.arguments_of_media(ids[0], [media[m] for m in shown])
+            logits = model(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given
+            ).logits
+            logits[..., list(general.family.forbidden_ids)] = -1e4
+            distribution = logits[0, len(inputs.prompt_ids) - 1 : -1].log_softmax(-1)
+            logprobs = distribution.gather(-1, ids[0, len(inputs.prompt_ids) :, None])[:, 0]
+            rows.append((logprobs, -(distribution.exp() * distribution).sum(-1)))
+    mask = completion_mask(groups)
+    width = mask.shape[1]
+    both = (
+        torch.stack([torch.nn.functional.pad(row[i], (0, width - len(row[i]))) for row in rows])
+        for i in (0, 1)
+    )
+    return TokenScores(*(values * mask for values in both))
+
+
+@pytest.fixture(params=[False, True], ids=["padded", "packed"])
+def packed(request) -> bool:
+    return request.param
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_scores_and_gradients_are_those_of_each_conversation_by_itself(name, packed):
+    general = GENERAL[name]
+    model, groups = general.model(packed), groups_of(general)
+    got = completion_scores(model, inputs_of(general, groups), 1.0, general.family.forbidden_ids)
+    assert_same(model, got, plain_scores(general, model, groups))
+
+
+@pytest.mark.parametrize("name", [ONE_BY_ONE, "gemma3"])
+def test_packed_is_padded(name):
+    general = GENERAL[name]
+    groups = groups_of(general)
+    packed, padded = (
+        completion_scores(general.model(p), inputs_of(general, groups), 1.0).logprobs
+        for p in (True, False)
+    )
+    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_what_is_sampled_after_a_picture_is_what_the_trainer_scores(name):
+    general = GENERAL[name]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    engine = HfEngine(model, family, media)
+    shown = Rehearsal(Message("tool", (TextPart("Look again."), SQUARE)))
+    config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=5)
+    conversing = ConversationEngine(
+        engine, BatchedTurns(engine, family), shown, config, family, media, at_once=True,
+        ends_when_cut=False,
+    )  # fmt: skip
+    prompts = [general.group(refs, 0).prompt for refs in ((), (IMAGE,))]
+    requests = [Request(prompt, 2, 10 * i) for i, prompt in enumerate(prompts)]
+    groups = conversing.generate(requests, SamplingConfig(max_tokens=200))
+    conversing.close()
+    scores = completion_scores(
+        general.model(packed=True), inputs_of(general, groups), 1.0, family.forbidden_ids
+    ).logprobs
+    for completion, row in zip([c for g in groups for c in g.completions], scores, strict=True):
+        assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
+        assert completion.media == (SQUARE,)
+        wanted = row[: len(completion.token_ids)].detach().numpy()
+        np.testing.assert_allclose(completion.logprobs, wanted, atol=1e-5)
+
+
+def test_demonstrations_with_answers_of_tools():
+    """Their tokens are those of the same turns, the pictures' among them."""
+    general = GENERAL["idefics3"]
+    family = general.family
+    call = Message("assistant", (TextPart("zoom"),))
+    answer = Message("tool", (SQUARE, TextPart("closer")))
+    turns = (Message("user", (TextPart("What?"),)), call, answer, call)
+    media = MediaCache(family.prepare_media)
+    group = demonstration(family, family.render_prompt(Sample("s", turns)), media)
+    (completion,) = group.completions
+    assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
+    text = family.observation_text([answer], ended=True)
+    assert completion.spans[1].tokens == len(family.read_text(text, [media[SQUARE]]))
+    got = completion_scores(general.model(), inputs_of(general, [group]), 1.0).logprobs
+    assert (got[0] != 0).sum() == completion.sampled_tokens
+
+
+def test_a_picture_of_another_size_where_sizes_are_not_filled_up():
+    general = GENERAL["glm4v"]
+    (inputs,) = inputs_of(general, [conversations(general, 1, (IMAGE,), [[(SQUARE,)]])])
+    odd = {**inputs.arguments, "image_grid_thw": torch.ones(1, 4, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=r"'image_grid_thw' of shapes .* several sizes"):
+        completion_scores(general.model(), [replace(inputs, arguments=odd)], 1.0)
