@@ -90,14 +90,8 @@ def training_steps(
             inputs = check_inputs(config, rewards, train=True)
         config = with_epochs(config, inputs.count, config.data.train_batch_size)
         build_algorithm(config.algorithm)  # one's own may be wrong
-<<<<<<< HEAD
         refuse_without_media(config, inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, values)
-=======
-        if config.rewards.uses("temporal_contrast"):
-            refuse_without_videos(inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
->>>>>>> main
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
