@@ -332,9 +332,11 @@ class AgentEngine:
             patient = idle and not asked and bool(running)
             if self._at_once:
                 patient |= any(episode.holds_up for episode in running.values())
-            try:
-                item = self._inbox.get(block=patient)
+            try:  # not for ever: Ctrl-C just before would be heard only after the next request
+                item = self._inbox.get(block=patient, timeout=_LOOK_S)
             except queue.Empty:
+                if patient:
+                    continue
                 return asked
             if item is not None:
                 asked.append(item)

@@ -116,7 +116,7 @@ def read_rewards(rows: Any, expected: int) -> list[Reward]:
     """
     if not isinstance(rows, list):
         raise ValueError("a result that is no list")
-    rewards = [_reward(row) for row in rows]
+    rewards = list(map(_reward, rows))
     if len(rewards) != expected and not (len(rewards) == 1 and not rewards[0].valid):
         raise ValueError(f"{len(rewards)} rewards for {expected}")
     return rewards
