@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig, VideoConfig
+from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig
 from mmr1.lifetime import start_lasting
 from mmr1.logs import tell_fault
 from mmr1.machine import cores
@@ -79,7 +79,7 @@ def _family(
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
     options = {
-        **{key: getattr(data.video, key) for key in VideoConfig.model_fields},
+        **{key: getattr(data.video, key) for key in type(data.video).model_fields},
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
     }
