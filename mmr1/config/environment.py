@@ -102,7 +102,8 @@ class AgentConfig(Section):
     type: Literal["agent"] = "agent"
     use: str = Field(
         description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
-        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all"
+        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all. "
+        "gymnasium: an environment of Gymnasium"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
     max_turns: Positive = Field(

@@ -304,6 +304,8 @@ class AgentEngine:
         if answer.error is None:
             episode.reward = answer.value
             return
+        if episode.truncated and answer.status == Status.ERROR:
+            return  # its client raised what a limit had refused: the completion is cut, not broken
         reason = episode.passed if answer.status == Status.TIMEOUT else None
         error = answer.error if reason is None else f"it was ended after {reason}"
         episode.failure = (answer.status, f"program: {error}")

@@ -115,6 +115,7 @@ set_exact() {
             *) given+=("$override") ;;
         esac
     done
+    if [[ -n "$smoke" ]] && grep -q "  validation:" "$file"; then given+=(trainer.validation=null); fi
     if [[ -n "$smoke" && -z "${ORIGINAL:-}" ]]; then
         "$python" scripts/recipes/without_original.py "$file" "$folder/$name.yaml" "$out/exact_$name.yaml"
         file="$out/exact_$name.yaml"

@@ -151,7 +151,7 @@ def deepeyes(folder: Path, number: int) -> Row:
     asked = {"role": "user", "content": "<image>\nHow many dots are there?"}
     return {
         "data_source": "vstar", "prompt": [system, asked], "images": [image], "ability": "vqa",
-        "env_name": "visual_toolbox_v2",
+        "env_name": "visual_toolbox_v2", "extra_info": {"question": "How many dots are there?"},
         "reward_model": {"style": "model", "ground_truth": str(count)},
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.config import SandboxConfig, ToolsConfig
+from mmr1.config import ToolsConfig
 from mmr1.environments.calls import read_calls
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.pictures import MAX_PARTS, to_parts
@@ -542,7 +542,7 @@ def test_independent_calls_run_side_by_side_and_are_answered_in_order(few, tmp_p
     """Nothing is said to the first before the second hears: in turn, it would time out."""
     hear = f"{OWN}:hear"
     config = ToolsConfig(
-        tools=(hear,), workers=2, timeout_s=20, sandbox=SandboxConfig(readable=(str(tmp_path),))
+        tools=(hear,), workers=2, timeout_s=20, sandbox={"readable": (str(tmp_path),)}
     )
     environment = ToolEnvironment(config)
     pipes = [tmp_path / name for name in ("one", "two")]
