@@ -23,7 +23,8 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
-from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample, ScoredGroup, StepStats
+from mmr1.trainer.sampling.views import shuffled
+from mmr1.types import Sample, ScoredGroup, StepStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,26 +243,19 @@ def sample_shuffled(
     }
 
 
-def refuse_without_videos(sources: Iterable[Sequence[Sample]]) -> None:
-    """Raises ValueError when no sample has a video to shuffle."""
-    if not any("video" in kinds for samples in sources for kinds in kinds_of(samples)):
+def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:
+    """Raises ValueError where no sample has what ``config`` asks to show in another way."""
+    shuffles = config.rewards.uses("temporal_contrast")
+    if not shuffles and config.trainer.vision_use_steps is None:
+        return
+    kinds = {kind for samples in sources for kinds in kinds_of(samples) for kind in kinds}
+    if shuffles and "video" not in kinds:
         raise ValueError(
             "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
             "no video; leave it out, or use other data"
         )
-
-
-def shuffled(prompt: Prompt, seed: int) -> Prompt:
-    """The prompt with the frames of each video shuffled; text and tokens stay as they are."""
-    messages = tuple(
-        Message(message.role, tuple(_shuffled(content, seed) for content in message.parts))
-        for message in prompt.sample.messages
-    )
-    return replace(prompt, sample=replace(prompt.sample, messages=messages))
-
-
-def _shuffled(content: ContentPart, seed: int) -> ContentPart:
-    if not isinstance(content, MediaRef) or content.kind != "video":
-        return content
-    # The options are part of a medium's digest, so no cache takes it for the original.
-    return replace(content, options={**content.options, "shuffle": seed})
+    if not kinds:
+        raise ValueError(
+            "trainer.vision_use_steps measures whether completions depend on pictures and "
+            "data.train has none; leave it out, or use other data"
+        )

@@ -40,7 +40,7 @@ from mmr1.trainer.run import (
     with_epochs,
 )
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
-from mmr1.trainer.sampler import refuse_without_videos
+from mmr1.trainer.sampler import refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
@@ -90,8 +90,7 @@ def training_steps(
             inputs = check_inputs(config, rewards, train=True)
         config = with_epochs(config, inputs.count, config.data.train_batch_size)
         build_algorithm(config.algorithm)  # one's own may be wrong
-        if config.rewards.uses("temporal_contrast"):
-            refuse_without_videos(inputs.sources.values())
+        refuse_without_media(config, inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
