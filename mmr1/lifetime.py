@@ -143,23 +143,24 @@ class Stopwatch:
     @property
     def passed(self) -> str | None:
         """The limit that has been passed, in words, or None."""
-        if self._wall_left() <= 0:
+        wall_left, cpu_left = self._left()
+        if wall_left <= 0:
             return f"{self._deadline.wall_s:g} s"
-        return str(self._deadline) if self._cpu_left() <= 0 else None
+        return str(self._deadline) if cpu_left <= 0 else None
 
     @property
     def wait_s(self) -> float:
         """How long to wait before looking again: no limit is passed sooner by one thread."""
-        return max(_LEAST_WAIT_S, min(self._wall_left(), self._cpu_left()))
+        return max(_LEAST_WAIT_S, min(self._left()))
 
-    def _wall_left(self) -> float:
-        return self._wall_end - time.monotonic()
-
-    def _cpu_left(self) -> float:
-        if self._deadline.cpu_s is None or self._cpu_start is None:
-            return float("inf")
-        used = cpu_seconds(self._pid)
-        return float("inf") if used is None else self._deadline.cpu_s - (used - self._cpu_start)
+    def _left(self) -> tuple[float, float]:
+        """Seconds on the wall, and of CPU time."""
+        wall, cpu = self._wall_end - time.monotonic(), float("inf")
+        if self._deadline.cpu_s is not None and self._cpu_start is not None:
+            used = cpu_seconds(self._pid)
+            if used is not None:
+                cpu = self._deadline.cpu_s - (used - self._cpu_start)
+        return wall, cpu
 
 
 def cpu_seconds(pid: int) -> float | None:

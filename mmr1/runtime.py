@@ -16,8 +16,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -64,25 +63,24 @@ def set_up_torch(
 
 def keep_freed_memory() -> bool:
     """Tell glibc to reuse freed memory rather than return it; False where there is no glibc."""
-    global _kept
-    mallopt = _glibc("mallopt")
-    if mallopt is not None:
-        _kept = bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
-    return _kept
+    global _malloc_trim
+    if sys.platform != "linux":
+        return False
+    glibc = ctypes.CDLL(None)
+    if not hasattr(glibc, "mallopt"):
+        return False
+    kept = glibc.mallopt(M_MMAP_MAX, 0) and glibc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    _malloc_trim = getattr(glibc, "malloc_trim", None) if kept else None
+    return bool(kept)
 
 
-_kept = False
+_malloc_trim: Callable[[int], int] | None = None
 
 
 def return_freed_memory() -> None:
     """Return what ``keep_freed_memory`` has kept to the kernel: once a step."""
-    if _kept and (malloc_trim := _glibc("malloc_trim")) is not None:
-        malloc_trim(0)
-
-
-def _glibc(name: str) -> Any:
-    """A function of glibc; None where there is no glibc."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 @contextlib.contextmanager

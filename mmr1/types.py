@@ -328,7 +328,7 @@ class Status(StrEnum):
 
     @property
     def valid(self) -> bool:
-        return self._value_ in _VALID  # asked of every completion several times
+        return self._value_ in _VALID
 
 
 _VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value})
@@ -353,11 +353,12 @@ class Reward:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        assert (self.value is not None) == self.status.valid, (self.value, self.status)
+        is_valid = self.status._value_ in _VALID  # made for every completion several times
+        assert (self.value is not None) == is_valid, (self.value, self.status)
 
     @property
     def valid(self) -> bool:
-        return self.status.valid
+        return self.value is not None
 
 
 @quickly_pickled

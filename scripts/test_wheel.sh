@@ -26,6 +26,10 @@ mmr1 --version
 mmr1 doctor
 mmr1 recipe list
 mmr1 recipe show r1_v_clevr >/dev/null
+# The README's reward, which pays 4 and not 14.
+sed -n '/^```python$/,/^```$/p' "$checkout/README.md" | sed '/^```/d' >my_reward.py
+printf '{"completion": "<answer>%s</answer>", "answer": "4"}\n' 4 14 >replies.jsonl
+mmr1 reward score --reward my_reward.py:reward --input replies.jsonl --output scored.jsonl
 mmr1-data make digits --output data/digits
 mmr1 recipe run quickstart trainer.max_steps=2 rollout.engine=hf
 mmr1 report runs/quickstart/rl

@@ -254,3 +254,38 @@ def test_what_comes_from_the_environment_is_a_reference_whatever_its_key(tmp_pat
     written = read_written(tmp_path / "config.yaml")
     assert (written.seed, written.model.dtype, written.data.train) == (7, "float32", str(rows))
     assert changed_keys(written, config) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ("{a: '${oc.env:KEY}', b: '${.a}'}", "${oc.env:KEY}"),
+        ("{a: '${oc.env:KEY}', b: '${rewards.functions.f.options.a}'}", "${oc.env:KEY}"),
+        ("{a: 'x ${oc.env:KEY}', b: '<${.a}>'}", "<x ${oc.env:KEY}>"),
+        ("{a: {x: '${oc.env:KEY}'}, b: '${.a}'}", {"x": "${oc.env:KEY}"}),
+        ("{a: ['${oc.env:KEY}'], b: '${.a.0}'}", "${oc.env:KEY}"),
+        ("{b: '${oc.create:[\"${oc.env:KEY}\"]}'}", ["${oc.env:KEY}"]),
+        ("{a: '${oc.env:KEY}', b: '${oc.select:rewards.functions.f.options.a}'}", "${oc.env:KEY}"),
+        ("{b: '${ oc.env : KEY }'}", "${oc.env:KEY}"),
+        ("{b: '${oc.env:${oc.env:NAME_OF_IT}}'}", "${oc.env:${oc.env:NAME_OF_IT}}"),
+        ("{a: NAME_OF_IT, b: '${oc.env:${.a}}'}", "${oc.env:${.a}}"),
+        ("{a: plain, b: '${.a}'}", "plain"),
+    ],
+)
+def test_a_value_by_another_key_is_the_reference_that_stands_there(
+    options, written, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KEY", SECRET)
+    monkeypatch.setenv("NAME_OF_IT", "KEY")
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {path: a}\ndata: {train: rows.jsonl}\n"
+        f"rewards: {{functions: {{f: {{use: 'own.py:f', options: {options}}}}}}}\n"
+    )
+    config = load_config(path)
+    text = dump_yaml(config)
+    assert SECRET not in text
+    shown = yaml.safe_load(text)["rewards"]["functions"]["f"]["options"]["b"]
+    assert shown == written
+    path.write_text(text)
+    assert load_config(path).rewards.functions["f"].options == config.rewards.functions["f"].options

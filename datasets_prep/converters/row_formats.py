@@ -207,3 +207,13 @@ super_clevr = Converter(
     convert=of_form("clevr"),
 )
 """Super-CLEVR: questions about rendered scenes; a word, a number or yes and no."""
+
+mmmu = Converter(
+    name="mmmu",
+    description="MMMU: questions of college subjects with up to seven pictures",
+    source="MMMU/MMMU on the Hugging Face Hub",
+    licence="Apache-2.0 by its card; its sources have their own terms",
+    files=("**/validation*.parquet", "**/dev*.parquet", *ROW_FILES),
+    convert=of_form("mmmu"),
+)
+"""MMMU: options and open questions; the answers of its test split are withheld."""

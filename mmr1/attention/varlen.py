@@ -44,12 +44,13 @@ class Blocks:
 
         Sorted by size, a block joins the current bucket while padding stays below a quarter.
         """
-        sizes = enumerate(zip(self.q_lengths, self.k_lengths, strict=True))
-        areas = {i: (q, k) for i, (q, k) in sizes if q}
+        areas = list(zip(self.k_lengths, self.q_lengths, strict=True))
         made: list[list[int]] = []
         real = longest_q = longest_k = 0
-        for i in sorted(areas, key=lambda i: (areas[i][1], areas[i][0]), reverse=True):
-            q, k = areas[i]
+        for i in sorted(range(len(areas)), key=areas.__getitem__, reverse=True):
+            k, q = areas[i]
+            if q == 0:
+                continue
             real, longest_q, longest_k = real + q * k, max(longest_q, q), max(longest_k, k)
             allowed = PADDING_RATIO * real + PADDING_ENTRIES
             if made and (len(made[-1]) + 1) * longest_q * longest_k <= allowed:
@@ -57,15 +58,16 @@ class Blocks:
             else:
                 made.append([i])
                 real, longest_q, longest_k = q * k, q, k
-        return [sorted(bucket) for bucket in made]
+        for bucket in made:
+            bucket.sort()
+        return made
 
     @cached_property
-    def q_padding(self) -> Padding:
-        return Padding.of(self.q_lengths, self.buckets, self.device)
-
-    @cached_property
-    def k_padding(self) -> Padding:
-        return Padding.of(self.k_lengths, self.buckets, self.device)
+    def paddings(self) -> tuple[Padding, Padding]:
+        """Of the queries and of the keys."""
+        buckets, device = self.buckets, self.device
+        queries = Padding.of(self.q_lengths, buckets, device)
+        return queries, Padding.of(self.k_lengths, buckets, device)
 
     @cached_property
     def q_offsets(self) -> torch.Tensor:
@@ -153,12 +155,16 @@ def attend(
         return _kernel_forward(query, key, value, blocks, scale)
     repeats = query.shape[1] // key.shape[1]
     keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    q_padding, k_padding = blocks.paddings
+    sides = (q_padding.pad(query), k_padding.pad(keys), k_padding.pad(values), k_padding.valid)
     outs, lses = [], []
-    for block in _padded(query, keys, values, blocks):
-        out, lse = block_forward(*block, blocks.causal, scale)
+    for q, k, v, valid in zip(*sides, strict=True):
+        # Padded keys of a causal block lie behind every real query: no mask is needed.
+        mask = None if valid is None or blocks.causal else additive_mask(valid, q.dtype)
+        out, lse = block_forward(q, k, v, mask, blocks.causal, scale)
         outs.append(out)
         lses.append(lse)
-    return blocks.q_padding.unpad(outs), blocks.q_padding.unpad(lses)
+    return q_padding.unpad(outs), q_padding.unpad(lses)
 
 
 def attend_backward(
@@ -179,34 +185,23 @@ def attend_backward(
         return _kernel_backward(grad_out, query, key, value, out, lse, blocks, scale)
     kv_heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
     keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    padding = blocks.q_padding
+    q_padding, k_padding = blocks.paddings
+    of_queries = (q_padding.pad(x) for x in (query, grad_out, out, lse))
+    sides = (*of_queries, k_padding.pad(keys), k_padding.pad(values))
     grads: list[Gradients] = []
-    sides = (padding.pad(grad_out), padding.pad(out), padding.pad(lse), padding.valid)
-    for g, o, row_lse, valid, block in zip(
-        *sides, _padded(query, keys, values, blocks), strict=True
+    for q, grad, o, row_lse, k, v, q_valid, k_valid in zip(
+        *sides, q_padding.valid, k_padding.valid, strict=True
     ):
-        if valid is not None:  # a padded query attends to nothing: its weights are exp(s - inf)
-            row_lse = row_lse.masked_fill(~valid[:, None], math.inf)
-        grads.append(block_backward(g, *block, o, row_lse, blocks.causal, scale))
-    grad_query = padding.unpad([g[0] for g in grads])
+        if q_valid is not None:  # a padded query attends to nothing: its weights are exp(s - inf)
+            row_lse = row_lse.masked_fill(~q_valid[:, None], math.inf)
+        mask = None if k_valid is None or blocks.causal else additive_mask(k_valid, q.dtype)
+        grads.append(block_backward(grad, q, k, v, mask, o, row_lse, blocks.causal, scale))
+    grad_query = q_padding.unpad([g[0] for g in grads])
     grad_key, grad_value = (
-        blocks.k_padding.unpad([g[i] for g in grads]).unflatten(1, (kv_heads, repeats)).sum(2)
+        k_padding.unpad([g[i] for g in grads]).unflatten(1, (kv_heads, repeats)).sum(2)
         for i in (1, 2)
     )
     return grad_query, grad_key, grad_value
-
-
-def _padded(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Blocks
-) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Query, key, value and additive mask of each bucket."""
-    # Padded keys of a causal block lie behind every real query: no mask is needed.
-    masks = [
-        None if valid is None or blocks.causal else additive_mask(valid, query.dtype)
-        for valid in blocks.k_padding.valid
-    ]
-    sides = (blocks.q_padding.pad(query), blocks.k_padding.pad(key), blocks.k_padding.pad(value))
-    return list(zip(*sides, masks, strict=True))
 
 
 def has_varlen_kernel(query: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from mmr1.config.rewards import SandboxConfig
 from mmr1.config.section import Coefficient, Positive, Section
 
 
@@ -47,8 +48,10 @@ class EnvironmentConfig(Section):
         5.0, description="Seconds allowed for one call; then its process is killed"
     )
     workers: Positive = Field(2, description="Processes that tools run in")
-    readable: tuple[str, ...] = Field(
-        (), description="Files and folders that tools may read besides their own folder"
+    sandbox: SandboxConfig | None = Field(
+        SandboxConfig(),
+        description="Where tools of your own run; null: without walls, for those that need the "
+        "network, files or programs",
     )
 
     @property
@@ -99,7 +102,8 @@ class AgentConfig(Section):
     type: Literal["agent"] = "agent"
     use: str = Field(
         description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
-        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all"
+        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all. "
+        "gymnasium: an environment of Gymnasium"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
     max_turns: Positive = Field(

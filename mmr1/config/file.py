@@ -37,6 +37,7 @@ from mmr1.config.secrets import (
     find_references,
     masked_keys,
     publish,
+    resolved_but_for_environment,
     secret_keys,
 )
 from mmr1.config.section import Section, Shape, shapes
@@ -141,7 +142,9 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
             tree = _lay(tree, layer, notes)
         merged = OmegaConf.create(tree)
         values = _container(merged, resolve=True)
-        references = find_references(_container(merged, resolve=False), values)
+        references = find_references(
+            resolved_but_for_environment(_container(merged, resolve=False)), values
+        )
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
     values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}

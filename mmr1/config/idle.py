@@ -59,6 +59,12 @@ IDLE: tuple[Row, ...] = (
         OFFLINE,
     ),
     Row(
+        ("trainer.vision_use_steps",),
+        lambda c: c.trainer.vision_use_steps is not None,
+        "only mmr1 train and iterate measure whether completions depend on pictures; leave it out",
+        OFFLINE,
+    ),
+    Row(
         ("rollout.max_restarts", "resources.engines"),
         lambda c: samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
         "the engine is part of this process, which cannot restart it; leave it out, or run on Ray: "

@@ -77,7 +77,7 @@ class SandboxConfig(Section):
     """No network, no file writes, limited memory."""
 
     readable: tuple[str, ...] = Field(
-        (), description="Files and folders that the plugin may read besides its own folder"
+        (), description="Files and folders that it may read besides its own folder"
     )
 
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 MASK = "***"
@@ -33,7 +35,9 @@ _WORDS = (
 _SECRET_NAME = re.compile(rf"(^|[_-]){_WORDS}$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(rf"(^|_){_WORDS}(_|$)", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_VARIABLE = re.compile(r"\$\{oc\.env:\s*([^},\s]+)\s*(,[^}]*)?\}")
+_VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^},\s]+)\s*(,[^}]*)?\}")
+_VARIABLE_BEGINS = re.compile(r"\$\{\s*oc\.env\s*:")
+_MARK = re.compile("ENVIRONMENT([0-9]+)REFERENCE")
 _REFERENCE = re.compile(r"\$\{[^}]+\}")
 _USER_INFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
 _PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s,]+)")
@@ -70,8 +74,8 @@ def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
     not a credential.
 
     Args:
-        raw: The tree with its interpolations.
-        resolved: The same tree without them.
+        raw: The tree by :func:`resolved_but_for_environment`.
+        resolved: The same tree without interpolations.
         path: Where the two are in the whole configuration.
     """
     children: Iterable[tuple[str | int, Any, Any]] = ()
@@ -98,6 +102,44 @@ def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
     if path == ():
         return {k: text for k, text in references.items() if _may_be_any_text(resolved, k, text)}
     return references
+
+
+def resolved_but_for_environment(raw: Any) -> Any:
+    """The tree with what it takes from the environment as references, also by other keys of it.
+
+    ``b: ${.a}`` has in it what ``a: ${oc.env:NAME}`` has. Where such a tree cannot be resolved,
+    it is returned as it is.
+    """
+    taken: list[str] = []
+    marked = _each_text(raw, lambda text: _with_marks(text, taken))
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(marked), resolve=True)
+    except (OmegaConfBaseException, ValueError, TypeError):
+        return raw  # such as a key whose name is in the environment
+    return _each_text(resolved, lambda text: _MARK.sub(lambda mark: taken[int(mark[1])], text))
+
+
+def _each_text(tree: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _each_text(value, change) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_each_text(value, change) for value in tree]
+    return change(tree) if isinstance(tree, str) else tree
+
+
+def _with_marks(text: str, taken: list[str]) -> str:
+    """A mark in the place of each ``${oc.env:...}``, which is added to ``taken``."""
+    begin = _VARIABLE_BEGINS.search(text)
+    if begin is None:
+        return text
+    end = begin.end()
+    depth = 1
+    while depth and end < len(text):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    mark = f"ENVIRONMENT{len(taken)}REFERENCE"
+    taken.append(text[begin.start() : end])
+    return text[: begin.start()] + mark + _with_marks(text[end:], taken)
 
 
 def _is_there(text: str) -> bool:

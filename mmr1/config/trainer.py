@@ -97,6 +97,11 @@ class TrainerConfig(Section):
     log_completions_steps: Positive = Field(
         10, description="Steps between logged completions (rollouts/ and trackers)"
     )
+    vision_use_steps: Positive | None = Field(
+        None,
+        description="Steps between measurements of how much completions depend on their pictures: "
+        "their log-probs less those under grey pictures and under those of another prompt",
+    )
     max_tokens_per_gpu: Positive = Field(
         16384,
         description="Maximum cost of a micro-batch: its tokens, plus its vision tokens times "

@@ -55,19 +55,23 @@ class Sampler:
 
     def draw(self, count: int) -> list[tuple[str, Sample]]:
         """The next ``count`` samples, each with the name of its source."""
-        return [self._draw() for _ in range(count)]
+        drawn = []
+        first = sum(self._drawn.values()) + 1
+        for position in range(first, first + count):
+            # The source furthest behind its share; the first of them on a tie.
+            name = max(self._shares, key=lambda n: self._shares[n] * position - self._drawn[n])
+            samples = self._sources[name]
+            epoch, place = divmod(self._drawn[name], len(samples))
+            self._drawn[name] += 1
+            drawn.append((name, samples[self._order(name, epoch)[place]]))
+        return drawn
 
     def peek(self, count: int) -> list[Sample]:
         """The samples that ``next`` will give."""
         before = dict(self._drawn)
-        samples = self.next(count)
+        drawn = self.draw(count)
         self._drawn = before
-        return samples
-
-    @property
-    def position(self) -> int:
-        """How many samples were drawn so far."""
-        return sum(self._drawn.values())
+        return [sample for _, sample in drawn]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON values."""
@@ -100,15 +104,6 @@ class Sampler:
                     "now); resume with the original data and seed, or start a new run"
                 )
         self._drawn = {name: int(state["drawn"][name]) for name in self._sources}
-
-    def _draw(self) -> tuple[str, Sample]:
-        position = self.position + 1
-        # The source furthest behind its share; the first of them on a tie.
-        name = max(self._shares, key=lambda n: self._shares[n] * position - self._drawn[n])
-        samples = self._sources[name]
-        epoch, place = divmod(self._drawn[name], len(samples))
-        self._drawn[name] += 1
-        return name, samples[self._order(name, epoch)[place]]
 
     def _order(self, name: str, epoch: int) -> np.ndarray:
         """The permutation ``[len(source)]`` of this epoch, made once."""

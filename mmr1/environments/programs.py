@@ -20,7 +20,9 @@ from mmr1.registry import Registry
 from mmr1.rewards.item import Job
 from mmr1.types import Sample
 
-PROGRAMS = Registry("agent program", {}, group="mmr1.agents")
+PROGRAMS = Registry(
+    "agent program", {"gymnasium": "mmr1.environments.gym_program:run"}, group="mmr1.agents"
+)
 _MODULE = "mmr1.environments.programs"
 
 
@@ -31,7 +33,7 @@ def program_workers(config: AgentConfig) -> ToolWorkers:
         ValueError: The program cannot be loaded, or the package openai is not installed.
     """
     warm = Job(f"{_MODULE}:imported", ())
-    prepare = Job(f"{_MODULE}:check", (config.use,))
+    prepare = Job(f"{_MODULE}:check", (config.use, config.options))
     workers = ToolWorkers(config, warm=warm, prepare=prepare, walls=False)
     workers.start()
     return workers
@@ -52,15 +54,17 @@ def imported() -> None:
         ) from error
 
 
-def check(spec: str) -> None:
-    """Raises ValueError unless it is a function of a client and a sample."""
+def check(spec: str, options: Mapping[str, Any]) -> None:
+    """Raises ValueError unless it is a function of a client, a sample and these options."""
     program = PROGRAMS.load(spec)
     if not callable(program):
         raise ValueError(f"environment.use={spec} is a {type(program).__name__}, not a function")
     try:
-        inspect.signature(program).bind("client", "sample")
+        inspect.signature(program).bind("client", "sample", **options)
     except TypeError as error:
-        raise ValueError(f"environment.use={spec} is not run(client, sample): {error}") from error
+        raise ValueError(
+            f"environment.use={spec} is not run(client, sample) with environment.options: {error}"
+        ) from error
 
 
 def run(

@@ -18,6 +18,7 @@ from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
 from mmr1.environments.interpreter import python
+from mmr1.environments.mcp_servers import is_server_list, servers_of
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
@@ -74,10 +75,16 @@ def described(config: EnvironmentConfig) -> list[Tool]:
     """
     own = isinstance(config, CustomEnvironmentConfig)
     specs = config.specs
+    if config.sandbox is not None and (listed := next(filter(is_server_list, specs), None)):
+        raise ValueError(
+            f"environment.tools '{listed}': an MCP server is a program or on the network, which "
+            "the sandbox lets no tool reach; set environment.sandbox=null"
+        )
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
     options = json.dumps(config.arguments, sort_keys=True)
-    tools = _described(specs, own, options, config.parser, readable)
+    walls = config.sandbox is not None
+    tools = _described(specs, own, options, config.parser, readable, walls)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
@@ -91,10 +98,11 @@ def _described(
     options: str,
     parser: str | None,
     readable: tuple[str, ...],
+    walls: bool,
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
     warm = Job("mmr1.environments.schemas:imported", ())
-    with Pool(1, warm=warm, prepare=job, limits=_LIMITS, readable=readable) as pool:
+    with Pool(1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, walls=walls) as pool:
         return [Tool(**tool) for tool in pool.start()]
 
 
@@ -125,6 +133,11 @@ def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str
                 "sees_pictures": sees_pictures(tool),
             }
             for name, tool in load_tools(spec).items()
+        ]
+    if is_server_list(spec):
+        return [
+            {"spec": spec, "name": name, "schema": schema, "media": {}, "shows": True}
+            for name, schema in servers_of(spec).schemas.items()
         ]
     functions = trl_tools(spec, options) if own else load_functions(spec)
     return [

@@ -20,6 +20,7 @@ from mmr1.environments.forms.detect import (
 from mmr1.environments.forms.own import settled
 from mmr1.environments.forms.stand_ins import provide_base_classes
 from mmr1.environments.forms.verl import BrokenToolError, VerlEpisode, is_tool_config, load_tools
+from mmr1.environments.mcp_servers import is_server_list, servers_of
 from mmr1.environments.pictures import Picture, Video, picture, to_parts
 from mmr1.environments.toolbox import TOOLS
 from mmr1.types import Sample
@@ -59,6 +60,9 @@ def imported() -> None:
 def prepare(specs: Sequence[str]) -> bool:
     """Import the tools and the parser. Raises ValueError if one cannot be."""
     for spec in specs:
+        if is_server_list(spec):
+            servers_of(spec)
+            continue
         _ = load_tools(spec) if is_tool_config(spec) else TOOLS.load(spec)
     return True
 
@@ -128,6 +132,9 @@ def call_tool(
     Raises:
         Exception: Whatever the tool raises.
     """
+    if is_server_list(spec):
+        value = servers_of(spec).call(name, arguments)
+        return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
     tool = load_functions(spec)[name]
     bound = inspect.signature(tool).bind(**{**arguments, **_given(media, space)})
     value = settled(tool(*bound.args, **bound.kwargs))

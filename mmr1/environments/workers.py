@@ -26,7 +26,8 @@ _LIMITS = Limits(memory=8 * GIB, open_files=256)
 
 def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     """What a tool reads: the folder of its file, and what the configuration names."""
-    return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, config.readable)
+    readable = config.sandbox.readable if config.sandbox is not None else ()
+    return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
 
 
 def tool_workers(
@@ -41,7 +42,14 @@ def tool_workers(
     """
     readable = [path for spec in specs for path in readable_of(spec, config)]
     warm = Job("mmr1.environments.worker:imported", ())
-    return ToolWorkers(config, warm=warm, prepare=prepare, limits=_LIMITS, readable=readable)
+    return ToolWorkers(
+        config,
+        warm=warm,
+        prepare=prepare,
+        limits=_LIMITS,
+        readable=readable,
+        walls=config.sandbox is not None,
+    )
 
 
 def code_workers(config: EnvironmentConfig) -> ToolWorkers:

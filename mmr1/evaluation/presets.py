@@ -1,15 +1,19 @@
 """Benchmarks by name: the reward function and the prompt template of each.
 
-The records come from ``mmr1-data convert`` with :attr:`Preset.converter`. A preset replaces the
-rewards and the prompt template of the configuration. Scoring is always by rule, even if the
-benchmark's own script uses a language model to read the answer.
+``presets.yaml`` lists them. The records come from ``mmr1-data convert`` with
+:attr:`Preset.converter`. A preset replaces the rewards and the prompt template of the
+configuration. Scoring is always by rule, even if the benchmark's own script uses a language model
+to read the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from mmr1.config import Config
 
@@ -34,49 +38,15 @@ class Preset:
     converter: str
     reward: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    accuracy_thresholds: tuple[float, ...] = RIGHT
+    accuracy_thresholds: Sequence[float] = RIGHT
     group_by: str | None = None
     template: str = "think_answer"
 
 
 PRESETS = {
-    "mathvista": Preset(
-        "MathVista testmini: the option, the integer, or the number rounded to the row's precision",
-        "mathvista", "auto", group_by="question_type",
-    ),
-    "mathverse": Preset(
-        "MathVerse testmini: the option or an equal value, by version of the problem",
-        "mathverse", "auto", group_by="problem_version",
-    ),
-    "math_vision": Preset(
-        "MATH-Vision: the option or an equal value, by level",
-        "math_vision", "auto", group_by="level"
-    ),
-    "superclevr": Preset(
-        "SuperCLEVR counting as R1-V evaluates it: the exact count",
-        "superclevr_eval", "count", template="r1_v",
-    ),
-    "geoqa": Preset(
-        "GeoQA as R1-V evaluates it: an equal value", "geoqa_eval", "math", template="r1_v"
-    ),
-    "geometry3k": Preset(
-        "Geometry3K as EasyR1 and verl evaluate it: an equal value, boxed",
-        "geometry3k_hub", "math", template="easyr1",
-    ),
-    "refcoco": Preset(
-        "RefCOCO/+/g: IoU of at least 0.5; boxes in pixels of the image as Qwen2.5-VL sees it",
-        "refcoco", "iou", {"space": "resized"}, (0.5,), template="grounding",
-    ),
-    "charades_sta": Preset(
-        "Charades-STA: R@1 at temporal IoU 0.5, also 0.3 and 0.7; its mean is the mIoU",
-        "charades_sta", "tiou", accuracy_thresholds=(0.5, 0.3, 0.7), template="video",
-    ),
-    "vsi_bench": Preset(
-        "VSI-Bench: the option, or for numbers the mean relative accuracy, by type of question",
-        "video_r1", "auto", {"regression": {"mean_relative": True}}, (),
-        group_by="original_question_type", template="video_r1",
-    ),
-}  # fmt: skip
+    name: Preset(**keys)
+    for name, keys in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+}
 
 
 def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] | None) -> Config:
@@ -106,7 +76,7 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
                 preset.reward: {"options": dict(preset.options)},
             },
             "eval.accuracy_function": preset.reward,
-            "eval.accuracy_thresholds": preset.accuracy_thresholds,
+            "eval.accuracy_thresholds": tuple(preset.accuracy_thresholds),
             "eval.group_by": preset.group_by,
         }
     return config.changed(values)

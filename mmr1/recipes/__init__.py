@@ -84,7 +84,9 @@ def run(
     name: Annotated[str, typer.Argument(help="As mmr1 recipe list has it")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="key=value for all stages; --smoke is a small test on the CPU"),
+        typer.Argument(
+            help="key=value for all stages; --smoke: a test on the CPU; --exact: the original"
+        ),
     ] = None,
 ) -> None:
     """Run a recipe in the current folder: the data in data/, the output in runs/."""

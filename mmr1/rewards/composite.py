@@ -43,6 +43,7 @@ class CompositeReward:
 
     def __init__(self, config: RewardsConfig, reward_models: Mapping[str, RewardFunction]) -> None:
         self.config = config
+        self._counting = list(config.weights or config.functions)
         self._pool = Pool(
             config.processes,
             config.timeout_s,
@@ -137,14 +138,9 @@ class CompositeReward:
             components.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
             if not reward.valid and reward.status is not Status.SKIPPED:
                 return Reward(None, reward.status, components, f"{name}: {reward.error}")
-        if self._all_skipped(rewards):
+        if all(n in rewards and rewards[n].status is Status.SKIPPED for n in self._counting):
             return Reward(None, Status.SKIPPED, components, "every reward function skipped it")
         return Reward(total, status, components)
-
-    def _all_skipped(self, rewards: Mapping[str, Reward]) -> bool:
-        """Whether no function that counts is for this row."""
-        counting = self.config.weights or self.config.functions
-        return all(name in rewards and rewards[name].status is Status.SKIPPED for name in counting)
 
 
 def _passes(reward: Reward, gate: float) -> bool:
@@ -175,20 +171,23 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
         valid = [value for value in values if value is not None]
         if valid:
             stats[f"reward/{name}"] = sum(valid) / len(valid)
-        if missing := sum(_is_at_fault(name, r) for r in rewards):
+        # Where a valid sum lacks a function, it was skipped.
+        if missing := sum(not r.valid and r.components.get(name, 0.0) is None for r in rewards):
             stats[f"reward/invalid/{name}"] = float(missing)
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
         stats[f"reward/invalid/{status.value}"] = float(count)
     return stats
 
 
-def _is_at_fault(name: str, reward: Reward) -> bool:
-    """Whether this function has no valid reward; where a valid sum lacks it, it was skipped."""
-    return not reward.valid and name in reward.components and reward.components[name] is None
+def report_invalid(
+    rewards: Sequence[Reward], items: Sequence[RewardItem], max_fraction: float
+) -> None:
+    """Report the rewards that are not valid, by their first function without one and by status.
 
-
-def tell_invalid(rewards: Sequence[Reward]) -> None:
-    """Tell the rewards that are not valid, by their first function without one and by status."""
+    Raises:
+        TooManyInvalidRewardsError: The share without one is above ``max_fraction``. Names the
+            first reward function and sample.
+    """
     first: dict[str, Reward] = {}
     counts: Counter[str] = Counter()
     for reward in rewards:
@@ -201,17 +200,6 @@ def tell_invalid(rewards: Sequence[Reward]) -> None:
     for kind, count in counts.items():
         message = f"{count} of {len(rewards)} completions have no valid reward: {first[kind].error}"
         tell_fault(logger, kind, message, count, level=logging.INFO)
-
-
-def refuse_too_many_invalid(
-    rewards: Sequence[Reward], items: Sequence[RewardItem], max_fraction: float
-) -> None:
-    """End the run when too many completions of a step have no valid reward.
-
-    Raises:
-        TooManyInvalidRewardsError: The share without one is above ``max_fraction``. Names the
-            first reward function and sample.
-    """
     invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):
         return

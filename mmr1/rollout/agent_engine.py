@@ -304,6 +304,8 @@ class AgentEngine:
         if answer.error is None:
             episode.reward = answer.value
             return
+        if episode.truncated and answer.status == Status.ERROR:
+            return  # its client raised what a limit had refused: the completion is cut, not broken
         reason = episode.passed if answer.status == Status.TIMEOUT else None
         error = answer.error if reason is None else f"it was ended after {reason}"
         episode.failure = (answer.status, f"program: {error}")
@@ -332,9 +334,11 @@ class AgentEngine:
             patient = idle and not asked and bool(running)
             if self._at_once:
                 patient |= any(episode.holds_up for episode in running.values())
-            try:
-                item = self._inbox.get(block=patient)
+            try:  # not for ever: Ctrl-C just before would be heard only after the next request
+                item = self._inbox.get(block=patient, timeout=_LOOK_S)
             except queue.Empty:
+                if patient:
+                    continue
                 return asked
             if item is not None:
                 asked.append(item)

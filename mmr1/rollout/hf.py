@@ -310,28 +310,28 @@ class SharedPromptSampler:
         return logits.repeat_interleave(sizes, dim=0), decoder
 
     def _padded(self, prompts: Sequence[Prompt]) -> _Padded:
-        ids, positions, media = [], [], []
+        read, media = [], []
         for prompt in prompts:
             prepared = [self.media[m] for m in prompt.media]
-            row = self.family.expand_placeholders(prompt.token_ids, prepared)
-            ids.append(torch.tensor(row))
-            positions.append(self.family.prompt_positions(row, prepared))
+            read.append(self.family.read_prompt(prompt, prepared))
             media.extend(prepared)
-        longest = max(len(row) for row in ids)
+        longest = max(len(prompt.ids) for prompt in read)
 
         def stacked(rows: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
             padded = [torch.nn.functional.pad(r, (longest - r.shape[-1], 0)) for r in rows]
             return torch.stack(padded, dim).to(self.model.device)
 
-        tokens, real = stacked(ids), stacked([torch.ones_like(row) for row in ids])
-        kinds = list(self.family.placeholder_kinds)
-        of_media = torch.tensor(kinds, dtype=torch.int64, device=tokens.device)
-        slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
-        starts = [self.family.completion_start(rows) for rows in positions]
+        tokens = stacked([prompt.ids for prompt in read])
+        real = stacked([torch.ones_like(prompt.ids) for prompt in read])
+        slots = torch.zeros(0, dtype=torch.int64, device=tokens.device)
+        if media:
+            of_media = torch.tensor(list(self.family.placeholder_kinds), device=tokens.device)
+            slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
+        starts = [prompt.completion_start for prompt in read]
         return _Padded(
             tokens,
             real,
-            stacked(positions, 1),
+            stacked([prompt.positions for prompt in read], 1),
             torch.tensor(starts, device=tokens.device),
             slots,
             media,

@@ -1,24 +1,28 @@
-"""The data of ``mmr1 train``, ``dpo`` and ``eval``: read and checked before anything is written."""
+"""The data of a command: read and checked before anything is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import AgentConfig, Config, CurriculumConfig
+from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Curriculum, Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
+from mmr1.progress import doing
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
 from mmr1.types import Prompt, Sample
@@ -53,6 +57,11 @@ class Inputs:
     demonstrations: Demonstrations | None = None
 
     @property
+    def count(self) -> int:
+        """How many training samples there are, of all datasets together."""
+        return sum(map(len, self.sources.values()))
+
+    @property
     def dropped(self) -> list[dict[str, str]]:
         """The rows left out so far, with their reasons."""
         return [entry for rows in self.quarantines.values() for entry in rows.dropped]
@@ -66,6 +75,11 @@ class Inputs:
         """A new loader of the training samples at its start; equal seeds give equal orders."""
         chosen = None if curriculum is None else Curriculum(curriculum, seed)
         return SampleLoader(Sampler(self.sources, seed, self.weights), self.check, chosen)
+
+    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
+        """The distinct samples among the loader's first ``count``."""
+        drawn = self.loader(seed).draw(count)
+        return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
 
 
 def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:
@@ -123,6 +137,51 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         render,
         demonstrations,
     )
+
+
+@doing("reading the data")
+def check_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Inputs:
+    """The same for a command that samples nothing: ``data.train`` alone.
+
+    Args:
+        check: Raises ValueError for a sample that cannot be used.
+
+    Raises:
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
+    """
+    check_directory(config, resume=resume)
+    refuse_keys_of_train(config.trainer)
+    check_trackers(config.trainer.trackers)
+    threads, determinism = config.trainer.threads, config.full_determinism
+    set_up_torch(config.seed, threads, determinism, expandable_segments=True)
+    warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
+    rows = Quarantine(config.data.max_bad_fraction)
+    sources, weights = load_mixture(config.data, rows)
+    for sample in chain.from_iterable(sources.values()):
+        try:
+            check(sample)
+        except ValueError as error:
+            raise ValueError(f"data.train: {error}") from None
+    family = family_of(config, tool_schemas(config.environment))
+    media = (checked_media if config.resources.ranks > 1 else media_cache)(family, config)
+    render, usable = renderer(family, config), MediaCheck(media, rows)
+    return Inputs(sources, weights, [], usable, {"train": rows}, family, media, render)
+
+
+def refuse_keys_of_train(config: TrainerConfig) -> None:
+    """Raises ValueError for checkpoints of the model alone and for traces of steps, which only
+    ``mmr1 train`` writes.
+    """
+    if config.save_only_model:
+        raise ValueError(
+            "trainer.save_only_model: only mmr1 train writes checkpoints of the model alone; leave "
+            "it out"
+        )
+    if config.profile_steps:
+        raise ValueError(
+            f"trainer.profile_steps={config.profile_steps}: only mmr1 train writes traces of "
+            "steps; leave it out"
+        )
 
 
 def _refuse_unseen_pictures(config: Config) -> None:

@@ -7,6 +7,7 @@ not know which implementation it holds. ``run.py`` drives it: records the steps,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 from mmr1.config import Config
@@ -14,8 +15,9 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward.micro_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
-from mmr1.trainer.sampler import Sampler
+from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience
+from mmr1.trainer.sampling.views import vision_use
 from mmr1.types import Experience, StepStats
 
 
@@ -29,12 +31,13 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     policy, critic, reference = components.policy, components.critic, components.reference
     algorithm, validation = config.algorithm, components.validation
     models, moving = Models(policy, reference, critic), algorithm.moving_reference
-    reward_weights = config.rewards.weights
+    reward_weights, vision_use_steps = config.rewards.weights, config.trainer.vision_use_steps
     critic_alone = 0 if algorithm.critic is None else algorithm.critic.warmup_steps
-    with Sampler(config, components) as sampler:
+    with open_sampler(config, components) as sampler:
         for number in range(done + 1, config.trainer.steps + 1):
             timer = PhaseTimer(f"step {number}")
-            with profiled(config.trainer, number, components.ranks):
+            traced = number in config.trainer.profile_steps
+            with profiled(config.trainer, number, components.ranks) if traced else nullcontext():
                 batch = sampler.sample(number)  # prompts, completions, rewards
                 stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
 
@@ -51,6 +54,9 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         own = round_robin(components.demonstrations.next(), experience.mini_batches)
                         experience = replace(experience, demonstrations=own)
                 advantages = first_advantages(experience)
+                if vision_use_steps and number % vision_use_steps == 0:
+                    with timer("vision"):
+                        stats |= vision_use(policy, [scored.group for scored in batch.groups])
 
                 with timer("update"):
                     try:

@@ -122,12 +122,13 @@ class Run:
         quarantines: Of the rows of the data that have been left out.
         log_completions_steps: Completions are logged after so many steps, and after the first and
             the last one.
+        trackers: None without ``trainer.tracking``.
         at_end: Closes the trackers.
     """
 
     config: Config
     directory: RunDirectory
-    trackers: Trackers
+    trackers: Trackers | None
     display: Display
     media: MediaCache
     quarantines: Sequence[Quarantine]
@@ -137,7 +138,8 @@ class Run:
     def begin(self) -> None:
         """Nothing can refuse the run any more: write its configuration, start its trackers."""
         self.directory.begin()
-        self.at_end.enter_context(self.trackers)
+        if self.trackers is not None:
+            self.at_end.enter_context(self.trackers)
         self.directory.log_dropped(self.quarantines)
 
     def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Steps:
@@ -214,13 +216,15 @@ class Run:
         """
         try:
             self.directory.log(step.metrics)
-            self.trackers.log(step.metrics)
+            if self.trackers is not None:
+                self.trackers.log(step.metrics)
             ends = (1, self.config.trainer.steps)
             due = step.number % self.log_completions_steps == 0 or step.number in ends
             if step.scored and due:
                 advantages = step.advantages or repeat(None)
                 self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
-                self.trackers.log_rollouts(step.number, step.scored, advantages)
+                if self.trackers is not None:
+                    self.trackers.log_rollouts(step.number, step.scored, advantages)
             self.directory.log_dropped(self.quarantines)
             self.display.show(step)
         except OSError as error:
@@ -255,7 +259,7 @@ def open_run(
     every = log_completions_steps or config.trainer.log_completions_steps
     with RunDirectory(config) as directory, ExitStack() as at_end:
         display = Display(config.trainer, directory, functions)
-        trackers = Trackers(config, directory.path)
+        trackers = Trackers(config, directory.path) if config.trainer.trackers else None
         own = tuple(quarantines)
         yield Run(config, directory, trackers, display, media, own, every, at_end)
 

@@ -8,13 +8,14 @@ not depend on timing: step k is sampled with the weights after update
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from mmr1.config import Config, SamplingConfig
+from mmr1.config import Config, ResampleConfig, SamplingConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.engine import Request, RolloutEngine, requests_for
 from mmr1.trainer.components import TrainerComponents
@@ -22,7 +23,8 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
-from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample, ScoredGroup, StepStats
+from mmr1.trainer.sampling.views import shuffled
+from mmr1.types import Sample, ScoredGroup, StepStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +52,15 @@ class Batch:
 
 
 class Sampler:
-    """Samples and scores the batches of a run's steps, ahead of the update where that is asked for.
+    """Samples and scores the batches of a run's steps, with the weights that the engine has.
 
-    A context: when it ends without an error, the engine has the last weights.
-
-    No step is being sampled when a checkpoint is due, so that a resumed run has the same schedule,
-    nor when a validation is, which needs the engine. A signal may stop a run between checkpoints:
-    the steps sampled ahead are lost then, and the resumed run samples them again.
+    One that samples ahead of the update is a :class:`SamplerAhead`; ``open_sampler`` chooses.
     """
 
     def __init__(self, config: Config, components: TrainerComponents) -> None:
         self._config, self._components = config, components
-        self._has_signal = group_filter(
-            config.algorithm,
-            components.algorithm.advantage.step_supervision,
-            list(config.rewards.weights),
-        )
-        self._resamples = config.algorithm.resamples
-        self._sampling = config.rollout.sampling
+        self._sampling, self._resamples = config.rollout.sampling, config.algorithm.resamples
         self._shuffles_frames = config.rewards.uses("temporal_contrast")
-        ahead = config.rollout.max_off_policy_steps > 0
-        self._thread = ThreadPoolExecutor(1, "rollout") if ahead else None
-        self._batches: dict[int, Future[Batch]] = {}
-        self._loading: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.finish()
-        finally:
-            if self._thread is not None:
-                self._thread.shutdown(wait=False, cancel_futures=True)
 
     def sample(self, number: int) -> Batch:
         """The batch of step ``number``; steps are taken in order.
@@ -93,65 +68,58 @@ class Sampler:
         Raises:
             NoSignalError: Dynamic sampling found no group to learn from.
         """
-        if self._thread is None:
-            return self._sample(number)
-        first = max(self._batches, default=number - 1) + 1
-        for step in range(first, self._last_ahead(number) + 1):
-            self._batches[step] = self._thread.submit(self._sample, step, self._loading)
-        return self._batches.pop(number).result()
-
-    def sync(self, policy: Policy) -> None:
-        """Load the policy's weights into the engine, for what is sampled after this."""
-        engine = self._components.rollout
-        if self._thread is None:
-            engine.load_weights(policy.weights(), policy.version)
-            return
-        # A copy: the next update changes the weights while the engine still samples.
-        weights = policy.weights(copy=True)
-        self._loading = self._thread.submit(engine.load_weights, weights, policy.version)
-
-    def finish(self) -> None:
-        """Wait until the engine has the last weights."""
-        if self._loading is not None:
-            self._loading.result()
-
-    def _last_ahead(self, number: int) -> int:
-        """The last step that may be sampled while step ``number`` learns."""
-        last = number + self._config.rollout.max_off_policy_steps
-        trainer = self._config.trainer
-        return min(last, next_due(trainer, number), trainer.next_validation(number))
-
-    def _sample(self, number: int, loading: Future[None] | None = None) -> Batch:
-        if loading is not None:
-            loading.result()  # finished before this began; raises its error
-        config, components = self._config, self._components
-        timer = PhaseTimer(f"step {number}")
-        resamples, size = self._resamples, config.data.train_batch_size
-        keeps_surplus = resamples is not None and resamples.keep_surplus
-        earlier = components.kept.groups if components.kept and keeps_surplus else []
-        selection = Selection(size, resamples, self._has_signal, earlier)
-        while prompts := selection.prompts_needed():
-            selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
-        sampled = selection.sampled()
-        if components.kept and keeps_surplus:
-            components.kept.keep(selection.surplus)
+        components, resamples = self._components, self._resamples
+        timer, stats = PhaseTimer(f"step {number}"), dict[str, float]()
+        if resamples is None:
+            groups = self._sample_and_score(number, self._config.data.train_batch_size, 0, timer)
+            all_groups = groups
+        else:
+            groups, all_groups, stats = self._resample(number, resamples, timer)
         if components.replay is not None:
-            sampled = components.replay.fill(number, sampled)
-        stats = sampled.stats
+            groups, replayed = components.replay.fill(number, groups)
+            stats |= replayed
         if components.loader.curriculum is not None:
-            stats = {**stats, **components.loader.curriculum.stats()}
-        oldest = min(c.policy_version for s in sampled.groups for c in s.group.completions)
+            stats |= components.loader.curriculum.stats()
+        oldest = min(c.policy_version for s in groups for c in s.group.completions)
         state, kept = components.loader.state_dict(), None
         if components.kept is not None:
             kept = components.kept.state_now()
         return Batch(
-            sampled.groups,
-            sampled.all_groups,
+            groups,
+            all_groups,
             stats,
             timer.phases,
             oldest,
             lambda: {"sampler": state} if kept is None else {"sampler": state, "kept": kept()},
         )
+
+    def sync(self, policy: Policy) -> None:
+        """Load the policy's weights into the engine, for what is sampled after this."""
+        self._components.rollout.load_weights(policy.weights(), policy.version)
+
+    def finish(self) -> None:
+        """Wait until the engine has the last weights: it has them."""
+
+    def _resample(
+        self, number: int, resamples: ResampleConfig, timer: PhaseTimer
+    ) -> tuple[list[ScoredGroup], list[ScoredGroup], StepStats]:
+        """The groups that the step learns from, all that it sampled, and metrics."""
+        config, kept = self._config, self._components.kept
+        has_signal = group_filter(
+            config.algorithm,
+            self._components.algorithm.advantage.step_supervision,
+            list(config.rewards.weights),
+        )
+        surplus = kept if resamples.keep_surplus else None
+        earlier = surplus.groups if surplus is not None else []
+        selection = Selection(config.data.train_batch_size, resamples, has_signal, earlier)
+        while prompts := selection.prompts_needed():
+            selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
+        groups, stats = selection.sampled()
+        if surplus is not None:
+            surplus.keep(selection.surplus)
+        # Where the surplus of the step before was enough, nothing was drawn to take means of.
+        return groups, selection.all_groups or groups, stats
 
     def _sample_and_score(
         self, number: int, count: int, batch: int, timer: PhaseTimer
@@ -184,6 +152,75 @@ class Sampler:
             return components.steps.score(scored) if components.steps else scored
 
 
+class SamplerAhead:
+    """Samples and scores ahead of the update, in a thread of its own.
+
+    A context: when it ends without an error, the engine has the last weights.
+
+    No step is being sampled when a checkpoint is due, so that a resumed run has the same schedule,
+    nor when a validation is, which needs the engine. A signal may stop a run between checkpoints:
+    the steps sampled ahead are lost then, and the resumed run samples them again.
+    """
+
+    def __init__(self, config: Config, sampler: Sampler, engine: RolloutEngine) -> None:
+        self._config, self._sampler, self._engine = config, sampler, engine
+        self._thread = ThreadPoolExecutor(1, "rollout")
+        self._batches: dict[int, Future[Batch]] = {}
+        self._loading: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def sample(self, number: int) -> Batch:
+        """As :meth:`Sampler.sample`."""
+        first = max(self._batches, default=number - 1) + 1
+        for step in range(first, self._last_ahead(number) + 1):
+            self._batches[step] = self._thread.submit(self._sample, step, self._loading)
+        return self._batches.pop(number).result()
+
+    def sync(self, policy: Policy) -> None:
+        """Load the policy's weights into the engine when the steps sampled ahead are done."""
+        # A copy: the next update changes the weights while the engine still samples.
+        weights = policy.weights(copy=True)
+        self._loading = self._thread.submit(self._engine.load_weights, weights, policy.version)
+
+    def finish(self) -> None:
+        """Wait until the engine has the last weights."""
+        if self._loading is not None:
+            self._loading.result()
+
+    def _last_ahead(self, number: int) -> int:
+        """The last step that may be sampled while step ``number`` learns."""
+        last = number + self._config.rollout.max_off_policy_steps
+        trainer = self._config.trainer
+        return min(last, next_due(trainer, number), trainer.next_validation(number))
+
+    def _sample(self, number: int, loading: Future[None] | None) -> Batch:
+        if loading is not None:
+            loading.result()  # finished before this began; raises its error
+        return self._sampler.sample(number)
+
+
+@contextmanager
+def open_sampler(config: Config, components: TrainerComponents) -> Iterator[Sampler | SamplerAhead]:
+    """The sampler of a run; ahead of the update with ``rollout.max_off_policy_steps``."""
+    sampler = Sampler(config, components)
+    if config.rollout.max_off_policy_steps == 0:
+        yield sampler
+        return
+    with SamplerAhead(config, sampler, components.rollout) as ahead:
+        yield ahead
+
+
 def sample_shuffled(
     engine: RolloutEngine, requests: Sequence[Request], sampling: SamplingConfig
 ) -> dict[int, tuple[str, ...]]:
@@ -206,26 +243,19 @@ def sample_shuffled(
     }
 
 
-def refuse_without_videos(sources: Iterable[Sequence[Sample]]) -> None:
-    """Raises ValueError when no sample has a video to shuffle."""
-    if not any("video" in kinds for samples in sources for kinds in kinds_of(samples)):
+def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:
+    """Raises ValueError where no sample has what ``config`` asks to show in another way."""
+    shuffles = config.rewards.uses("temporal_contrast")
+    if not shuffles and config.trainer.vision_use_steps is None:
+        return
+    kinds = {kind for samples in sources for kinds in kinds_of(samples) for kind in kinds}
+    if shuffles and "video" not in kinds:
         raise ValueError(
             "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
             "no video; leave it out, or use other data"
         )
-
-
-def shuffled(prompt: Prompt, seed: int) -> Prompt:
-    """The prompt with the frames of each video shuffled; text and tokens stay as they are."""
-    messages = tuple(
-        Message(message.role, tuple(_shuffled(content, seed) for content in message.parts))
-        for message in prompt.sample.messages
-    )
-    return replace(prompt, sample=replace(prompt.sample, messages=messages))
-
-
-def _shuffled(content: ContentPart, seed: int) -> ContentPart:
-    if not isinstance(content, MediaRef) or content.kind != "video":
-        return content
-    # The options are part of a medium's digest, so no cache takes it for the original.
-    return replace(content, options={**content.options, "shuffle": seed})
+    if not kinds:
+        raise ValueError(
+            "trainer.vision_use_steps measures whether completions depend on pictures and "
+            "data.train has none; leave it out, or use other data"
+        )

@@ -40,14 +40,14 @@ from mmr1.trainer.run import (
     with_epochs,
 )
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
-from mmr1.trainer.sampler import refuse_without_videos
+from mmr1.trainer.sampler import refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_reward_manager
+from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_rewards
 from mmr1.trainer.validation.evaluate import Scored, Validation, evaluate
 
 
@@ -88,17 +88,31 @@ def training_steps(
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
-        samples = sum(map(len, inputs.sources.values()))
-        config = with_epochs(config, samples, config.data.train_batch_size)
+        config = with_epochs(config, inputs.count, config.data.train_batch_size)
         build_algorithm(config.algorithm)  # one's own may be wrong
-        if config.rewards.uses("temporal_contrast"):
-            refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, values)
+        refuse_without_media(config, inputs.sources.values())
+        steps = build_step_rewards(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
-        with start as sampling:
-            return (yield from _train(config, inputs, steps, workers, sampling, timer))
+        sampling = stack.enter_context(start)
+        run, components = sampling.run, _components(config, inputs, steps, workers, sampling)
+        done = _weights_and_state(components, run)
+        sampling.make_ready(config, inputs, workers.policy, timer)
+        with run.display, heap_frozen():
+            validation = components.validation
+            if validation and config.trainer.validates_before and done == 0:
+                run.record(Step(0, {"step": 0, **validation(0)}))
+            steps_of_run = train(config, components, done)
+            checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
+        if validation:
+            if validation.last is None or validation.last[0] != config.trainer.steps:
+                run.display.say("evaluating the last weights")
+                validation(config.trainer.steps)
+            assert validation.last is not None
+            run.record_evaluation(validation.last[1])
+        run.display.say(f"checkpoint: {checkpoint}")
+        return checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +163,14 @@ class SamplingRun:
         policy: SupportsLogprobs,
         timer: PhaseTimer,
     ) -> None:
-        """Check that the engine, which has the policy's weights, agrees with it, and begin."""
+        """Check that the engine, which has the policy's weights, agrees with it, and begin.
+
+        Once more when colocated engines have slept and woken up: with damaged weights they would go
+        on without an error.
+        """
         with timer("comparing log-probs of engine and trainer"):
-            check_agreement(config, inputs, self.engine, policy, self.run.display.say)
+            for _ in range(2 if config.rollout.colocated else 1):
+                self.run.display.say(parity_summary(config, inputs, self.engine, policy))
         self.run.begin()
 
 
@@ -183,57 +202,47 @@ def started(
             yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
 
 
-def _train(
+def _components(
     config: Config,
     inputs: Inputs,
     steps: StepRewards | None,
     workers: Workers,
     sampling: SamplingRun,
-    timer: PhaseTimer,
-) -> Steps:
-    run, policy = sampling.run, workers.policy
-    algorithm = build_algorithm(config.algorithm)
-    validation = _validation(config, inputs, sampling)
-    kept = _kept(config, inputs)
-    components = TrainerComponents(
+) -> TrainerComponents:
+    algorithm, kept = build_algorithm(config.algorithm), _kept(config, inputs)
+    return TrainerComponents(
         loader=inputs.loader(config.seed, config.data.curriculum),
         render=inputs.render,
         rollout=sampling.engine,
         rewards=sampling.rewards,
         algorithm=algorithm,
-        policy=policy,
+        policy=workers.policy,
         reference=workers.reference,
         coefficients=Coefficients(config.algorithm),
         media=inputs.media,
         steps=steps,
         critic=workers.critic,
         demonstrations=inputs.demonstrations,
-        validation=validation,
+        validation=_validation(config, inputs, sampling),
         kept=kept,
         replay=_replay(config, algorithm, kept),
         ranks=workers.ranks,
     )
-    before = run.directory.last_checkpoint(warn=run.display.say)
-    done = 0
-    if before:
+
+
+def _weights_and_state(components: TrainerComponents, run: Run) -> int:
+    """Take over the last checkpoint, if there is one; the steps that are done.
+
+    The engine has the policy's weights then, as after each update: so the check that follows is one
+    of the transfer too.
+    """
+    if before := run.directory.last_checkpoint(warn=run.display.say):
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    else:  # as after each update: so the check below is one of the transfer too
-        sampling.engine.load_weights(policy.weights(copy=True), policy.version)
-    sampling.make_ready(config, inputs, policy, timer)
-    with run.display, heap_frozen():
-        if validation and config.trainer.validates_before and done == 0:
-            run.record(Step(0, {"step": 0, **validation(0)}))
-        steps_of_run = train(config, components, done)
-        checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
-    if validation:
-        if validation.last is None or validation.last[0] != config.trainer.steps:
-            run.display.say("evaluating the last weights")
-            validation(config.trainer.steps)
-        assert validation.last is not None
-        run.record_evaluation(validation.last[1])
-    run.display.say(f"checkpoint: {checkpoint}")
-    return checkpoint
+        return done
+    policy = components.policy
+    components.rollout.load_weights(policy.weights(copy=True), policy.version)
+    return 0
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
@@ -273,22 +282,6 @@ def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Valida
         sampling.run.directory.log_validation(step, scored, inputs.media)
 
     return Validation(lambda keep: of_held_out(keep=keep), record)
-
-
-def check_agreement(
-    config: Config,
-    inputs: Inputs,
-    engine: ProbedEngine,
-    policy: SupportsLogprobs,
-    say: Callable[[str], None],
-) -> None:
-    """Check that engine and trainer agree, before a run begins.
-
-    Once more when colocated engines have slept and woken up: with damaged weights they would
-    continue without an error.
-    """
-    for _ in range(2 if config.rollout.colocated else 1):
-        say(parity_summary(config, inputs, engine, policy))
 
 
 def parity_summary(

@@ -35,6 +35,8 @@ FORMATS = (
     "AVIF",
     "JPEG2000",
 )
+GREY = 127
+"""What a blank picture shows."""
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 """What follows ``ftyp`` at the beginning of a HEIC file."""
 
@@ -50,7 +52,8 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
     Args:
         ref: The image.
         budget: Resize to this budget (and to the budgets in ``ref.options``) the way qwen-vl-utils
-            does; every engine's own processor then leaves the pixels as they are.
+            does; every engine's own processor then leaves the pixels as they are. With the option
+            ``blank`` all of them are grey.
 
     Raises:
         ValueError: Names the file: it cannot be read or decoded, is larger than
@@ -61,6 +64,8 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
         upright = ImageOps.exif_transpose(image) if _orientation(image) != 1 else image
         pixels = to_rgb(upright)
     _check_stated(ref, pixels.size)
+    if "blank" in ref.options:
+        pixels = Image.new("RGB", pixels.size, (GREY, GREY, GREY))
     return pixels if budget is None else _fitted(pixels, ref, budget)
 
 

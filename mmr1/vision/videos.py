@@ -31,6 +31,7 @@ from mmr1.vision.budget import (
     sampled_indices,
     video_grid,
 )
+from mmr1.vision.images import GREY
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
@@ -68,7 +69,7 @@ def load_video(
 
     ``ref.options`` may hold ``fps`` or ``nframes``, ``min_frames``, ``max_frames``, ``start`` and
     ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``; and ``shuffle``, a
-    seed, to put the sampled frames into another order.
+    seed, to put the sampled frames into another order, and ``blank`` to show grey ones.
 
     Returns:
         The frames ``[T, 3, H, W]`` uint8, already of the size the model sees (give processors
@@ -96,6 +97,8 @@ def load_video(
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
     if "shuffle" in ref.options:
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
+    if "blank" in ref.options:
+        pixels = np.full_like(pixels, GREY)
     metadata = _metadata(ref, header, indices)
     metadata.video_backend = facts["backend"]
     return torch.from_numpy(pixels), metadata

@@ -115,6 +115,7 @@ set_exact() {
             *) given+=("$override") ;;
         esac
     done
+    if [[ -n "$smoke" ]] && grep -q "  validation:" "$file"; then given+=(trainer.validation=null); fi
     if [[ -n "$smoke" && -z "${ORIGINAL:-}" ]]; then
         "$python" scripts/recipes/without_original.py "$file" "$folder/$name.yaml" "$out/exact_$name.yaml"
         file="$out/exact_$name.yaml"
@@ -124,3 +125,13 @@ set_exact() {
 # The records of a dataset, and the last checkpoint of a stage.
 records() { if read_raw "$1"; then find "$out/rows/$1" -name '*.jsonl' 2> /dev/null || true; else echo "$out/data/$1/records.jsonl"; fi }
 checkpoint() { find "$out/$exact$1/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1; }
+
+# evaluate STAGE BENCHMARK ...: evaluates the last checkpoint of a stage on benchmarks (mmr1/evaluation/presets.yaml), whose
+# records `convert` has made under their names.
+evaluate() {
+    local stage="$1" data=() name
+    shift
+    for name in "$@"; do data+=("eval.data.$name=$(records "$name")"); done
+    mmr1 eval "$out/$exact$stage/config.yaml" "model.path=$(checkpoint "$stage")" "${data[@]}" "eval.output_dir=$out/eval" \
+        "${overrides[@]}"
+}

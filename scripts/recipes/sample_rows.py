@@ -82,6 +82,15 @@ def rec(folder: Path, number: int) -> Row:
     return {"id": number, "image": image, "conversations": [asked, said]}
 
 
+def rec_eval(folder: Path, number: int) -> Row:
+    image, box = rectangle(folder, number)
+    return {
+        "image": image, "problem": "Give the bounding box of: the green rectangle",
+        "solution": [float(side) for side in box], "width": SIDE, "height": SIDE,
+        "normalized_solution": [side * 1000 // SIDE for side in box],
+    }  # fmt: skip
+
+
 def lmm_r1(folder: Path, number: int) -> Row:
     image, count = dots(folder, number)
     content = [
@@ -151,7 +160,7 @@ def deepeyes(folder: Path, number: int) -> Row:
     asked = {"role": "user", "content": "<image>\nHow many dots are there?"}
     return {
         "data_source": "vstar", "prompt": [system, asked], "images": [image], "ability": "vqa",
-        "env_name": "visual_toolbox_v2",
+        "env_name": "visual_toolbox_v2", "extra_info": {"question": "How many dots are there?"},
         "reward_model": {"style": "model", "ground_truth": str(count)},
     }  # fmt: skip
 
@@ -187,6 +196,7 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "geoqa_eval": r1_v_eval,
     "geometry3k_hub": geometry3k,
     "vlm_r1_rec_train": rec,
+    "vlm_r1_rec": rec_eval,
     "lmm_r1": lmm_r1,
     "text": lmm_r1_text,
     "r1_onevision": r1_onevision,

@@ -15,7 +15,7 @@ import yaml
 
 def main(exact: Path, own: Path, output: Path) -> None:
     tree, ours = (yaml.safe_load(path.read_text()) for path in (exact, own))
-    if "ORIGINAL" in exact.read_text():
+    if "rewards" in tree or "ORIGINAL" in exact.read_text():
         print(f"ORIGINAL is not set: prompt and rewards are those of {own}", flush=True)
     tree["data"]["prompt_template"] = ours["data"].get("prompt_template")
     if "rewards" in tree:

@@ -28,6 +28,7 @@ FIRES = [
     (["trainer.validation.data=x", "trainer.validation.steps=2"], "rm"),
     (["resources.engines=2"], "sft"),
     (["trainer.log_completions_steps=2"], "dpo"),
+    (["trainer.vision_use_steps=2"], "sft"),
     (["rollout.max_restarts=1"], "train"),
     (["dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
     (["resources.collective_timeout_s=60"], "rm"),

@@ -541,7 +541,9 @@ def test_calls_beyond_the_cap_are_not_run_and_the_policy_is_told(few):
 def test_independent_calls_run_side_by_side_and_are_answered_in_order(few, tmp_path):
     """Nothing is said to the first before the second hears: in turn, it would time out."""
     hear = f"{OWN}:hear"
-    config = ToolsConfig(tools=(hear,), workers=2, timeout_s=20, readable=(str(tmp_path),))
+    config = ToolsConfig(
+        tools=(hear,), workers=2, timeout_s=20, sandbox={"readable": (str(tmp_path),)}
+    )
     environment = ToolEnvironment(config)
     pipes = [tmp_path / name for name in ("one", "two")]
     for pipe in pipes:

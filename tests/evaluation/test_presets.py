@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from PIL import Image
 
 from datasets_prep.converters import CONVERTERS
 from mmr1.config import Config
+from mmr1.data.forms.form import Place
 from mmr1.data.templates import load_template
 from mmr1.evaluation.presets import PRESETS, with_preset
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Message, Sample, TextPart
+from tests.vision.media import write_video
 
 SIZE = (200, 100)
 BASE = Config(model={"path": "x"})
@@ -64,6 +69,68 @@ def value(preset: str, completion: str, answer: object, task: str, **meta: objec
 )
 def test_scores(preset, completion, answer, task, meta, expected):
     assert value(preset, completion, answer, task, **meta) == pytest.approx(expected)
+
+
+CHOICE = {
+    "problem_id": 1,
+    "problem": "Which way does it move?",
+    "data_type": "video",
+    "problem_type": "multiple choice",
+    "options": ["A. Left", "B. Right"],
+    "process": "",
+    "solution": "<answer>B</answer>",
+    "path": "clip.mp4",
+    "data_source": "test",
+}
+BOX = {
+    "image": "a.png",
+    "problem": "Give the box of: the cup",
+    "solution": [20.0, 20.0, 100.0, 80.0],
+    "normalized_solution": [100, 200, 500, 800],
+    "width": 200,
+    "height": 100,
+}
+BOXES = ("[10, 10, 50, 40]", "[60, 10, 90, 40]")
+ROWS = {
+    "mmmu": (
+        {
+            "question": "<image 1> Which is it?",
+            "options": "['a cat', 'an ant']",
+            "image_1": "a.png",
+            "question_type": "multiple-choice",
+            "subfield": "Zoology",
+            "answer": "B",
+        },
+        ("B", "A"),
+    ),
+    "clevr": (
+        {"image": "a.png", "problem": "How many?", "solution": "<answer> 3 </answer>"},
+        ("3", "4"),
+    ),
+    **dict.fromkeys(("video_mme", "mvbench", "mmvu"), (CHOICE, ("B", "A"))),
+    **dict.fromkeys(("tempcompass", "video_mmmu"), (CHOICE, ("B", "A"))),
+    **dict.fromkeys(("refcoco", "refcoco_plus", "refcocog", "lisa"), (BOX, BOXES)),
+}
+"""Rows in the documented form of benchmarks that could not be fetched; a right answer, a wrong."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Path) -> None:
+    Image.new("RGB", (200, 100)).save(tmp_path / "a.png")
+    write_video(tmp_path / "clip.mp4")
+    row, (right, wrong) = ROWS[name]
+    preset = PRESETS[name]
+    (sample,) = CONVERTERS.load(preset.converter).convert(row, Place(tmp_path, "test", 0))
+    config = with_preset(BASE, name, None)
+    items = [
+        RewardItem(f"<answer>{text}</answer>", sample, media_sizes=((100, 50),))
+        for text in (right, wrong)
+    ]
+    with build_composite_reward(config.rewards) as composite_reward:
+        values = [r.components[preset.reward] for r in composite_reward.score(items)]
+    (least, *_) = preset.accuracy_thresholds
+    assert [value >= least for value in values] == [True, False]
+    assert preset.group_by is None or preset.group_by in sample.meta
 
 
 @pytest.mark.parametrize("name", PRESETS)

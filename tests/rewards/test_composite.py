@@ -10,9 +10,8 @@ from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rewards.composite import (
     TooManyInvalidRewardsError,
-    refuse_too_many_invalid,
+    report_invalid,
     reward_stats,
-    tell_invalid,
 )
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
@@ -129,10 +128,9 @@ def test_accounting(composite_reward: CompositeReward) -> None:
     assert stats["reward/invalid/bad_gold"] == 1
     assert stats["reward/no_answer"] == 1
     with faults_told() as told:
-        tell_invalid(rewards)
+        report_invalid(rewards, items, 0.34)
     ((kind, count, message),) = told.faults
     assert (kind, count) == ("reward/math/bad_gold", 1)
     assert message.startswith("1 of 3 completions have no valid reward: math: ")
-    refuse_too_many_invalid(rewards, items, 0.34)
     with pytest.raises(TooManyInvalidRewardsError, match=r"1 of 3 .* sample 's1': math: the gold"):
-        refuse_too_many_invalid(rewards, items, 0.3)
+        report_invalid(rewards, items, 0.3)

@@ -45,7 +45,8 @@ def engine_of(parts, program, **options):
     family, model, media = parts
     engine = HfEngine(model, family, media)
     config = AgentConfig(
-        use=f"{PROGRAMS}:{program}", **{"max_tokens_per_turn": 30, "workers": 4, **options}
+        use=program if program == "gymnasium" else f"{PROGRAMS}:{program}",
+        **{"max_tokens_per_turn": 30, "workers": 4, **options},
     )
     turns = BatchedTurns(engine, family)
     return AgentEngine(engine, turns, config, family, media, at_once=True, limit=2000)
@@ -205,6 +206,30 @@ def test_a_program_that_cannot_be_loaded_is_refused(parts):
         engine_of(parts, "shown")
     with pytest.raises(ValueError, match="did you mean 'turns'"):
         engine_of(parts, "turn")
+
+
+def test_an_environment_of_gymnasium_shows_its_pictures(parts):
+    pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+    pytest.importorskip("pygame", reason="pygame, which draws FrozenLake, is not installed")
+    asked = (Message("user", (TextPart("Go to the present."),)),)
+    samples = [Sample(str(n), asked, meta={"seed": n}) for n in range(2)]
+    options = {
+        "id": "FrozenLake-v1",
+        "actions": ["a", "e", "i", "o"],  # what a policy that knows nothing writes
+        "make": {"is_slippery": False},
+        "max_steps": 4,
+        "bad_action": -1.0,
+    }
+    groups = rolled_out(parts, "gymnasium", samples, options=options)
+    check_logprobs(parts, groups)
+    for group in groups:
+        assert len(group.prompt.media) == 1  # the board at its beginning, once for the group
+        for c in group.completions:
+            assert c.failure is None
+            asked_again = sum("Write one of" in s.text for s in c.spans)
+            assert len(c.media) + asked_again == c.turns - 1
+            assert c.reward is not None
+            assert -asked_again - 1 <= c.reward <= 1 - asked_again
 
 
 def test_a_policy_is_served_to_programs_that_others_start(tiny_model, tmp_path):

@@ -10,10 +10,13 @@ import sys
 
 import pytest
 
+from mmr1.config import RewardsConfig
 from mmr1.config.commands import SECTIONS
 from mmr1.config.file import command_in, load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.proposal import reward_ranks
+from mmr1.rewards import RewardItem, build_composite_reward
+from mmr1.types import Sample
 from scripts.dev.exact_table import differences
 from scripts.dev.recipe_gpus import MEMORY, stages
 from tests.paths import REPOSITORY
@@ -203,6 +206,39 @@ def run_smoke(name, tmp_path, *options, **variables):
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert list((tmp_path / name).glob("*/checkpoints/step_000002/config.json"))
+
+
+def test_deepeyes_functions_see_the_pictures_that_tools_showed(tmp_path):
+    """As decoded there: its functions count the marks of pictures in the whole conversation."""
+    package = tmp_path / "verl/utils/reward_score"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "def _default_compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    from . import rules\n"
+        "    return rules.of[data_source](solution_str, ground_truth, extra_info['question'])\n"
+    )
+    (package / "rules.py").write_text(
+        "def vstar(text, gold, question):\n"
+        "    shown = text.count('<|vision_start|><|image_pad|>')\n"
+        "    right = text.split('<answer>')[-1].split('</answer>')[0] == gold\n"
+        "    return (0.8 + 1.2 * (shown > 0)) * right * (question == 'Which?')\n"
+        "of = {'vstar': vstar}\n"
+    )
+    call = {"role": "assistant", "content": "<tool_call>zoom</tool_call>"}
+    said = {"role": "assistant", "content": "<answer>red</answer>"}
+    conversations = [
+        (said,), (call, {"role": "tool", "content": "here", "images": ["digest"]}, said),
+        (call, {"role": "tool", "content": "Error: no"}, said),
+    ]  # fmt: skip
+    meta = {"data_source": "vstar", "extra_info": {"question": "Which?"}}
+    items = [
+        RewardItem("", Sample("s", (), "red", meta=meta), messages=turns) for turns in conversations
+    ]
+    use = {"use": f"{RECIPES}/deepeyes/original.py:score", "options": {"original": str(tmp_path)}}
+    with build_composite_reward(
+        RewardsConfig(functions={"score": {**use, "sandbox": None}}, timeout_s=60.0)
+    ) as score:
+        assert [reward.value for reward in score.score(items)] == [0.8, 2.0, 0.8]
 
 
 def test_a_wrong_option_is_told():

@@ -35,7 +35,7 @@ from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.step_rewards import build_step_reward_manager
+from mmr1.trainer.sampling.step_rewards import build_step_rewards
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.algorithms.test_algorithms import own_algorithm
@@ -111,7 +111,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
         reference=reference,
         coefficients=Coefficients(config.algorithm),
         media=media,
-        steps=build_step_reward_manager(config, family, {}),
+        steps=build_step_rewards(config, family, {}),
         critic=build_critic(config, inputs),
     )
     return list(train(config, parts)), model, reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.algorithms.losses import rollout_importance_weights
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.sampler import Sampler
+from mmr1.trainer.sampler import Sampler, SamplerAhead, open_sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
@@ -85,7 +86,7 @@ def sampler_of(parts, digit_samples):
     """Makes a sampler of a configuration and an engine."""
     family, _, media, _ = parts
 
-    def make(config: Config, engine: Any) -> Sampler:
+    def make(config: Config, engine: Any) -> AbstractContextManager[Sampler | SamplerAhead]:
         components = TrainerComponents(
             loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
             render=family.render_prompt,
@@ -97,7 +98,7 @@ def sampler_of(parts, digit_samples):
             coefficients=Coefficients(config.algorithm),
             media=media,
         )
-        return Sampler(config, components)
+        return open_sampler(config, components)
 
     return make
 

@@ -14,6 +14,7 @@ const CHARTS = [
   ['entropy, nats per token', (name) => name === 'entropy'],
   ['KL to the reference', (name) => name === 'kl'],
   ['clip fraction', (name) => name.startsWith('clip_fraction')],
+  ['log-prob lost without the picture, nats per token', (name) => name.startsWith('vision/')],
   ['log-prob gap, engine to trainer', (name) => name === 'rollout/logprob_gap'],
   ['seconds per step', (name) => name.startsWith('time/')],
   ['tokens per step', (name) => name.startsWith('tokens/')],

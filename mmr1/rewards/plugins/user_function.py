@@ -286,21 +286,22 @@ class PluginReward:
                 rewards.update(zip(indices, answer, strict=True))
             else:
                 failed += [(index, answer[0]) for index in indices]
-        failed = _in_turn_by_prompt(items, failed)
-        probes = [index for index, _ in failed[:_PROBES]]
-        rewards.update(self._one_by_one(items, probes))
-        rest = failed[_PROBES:]
-        if any(rewards[index].valid for index in probes):
-            rewards.update(self._one_by_one(items, [index for index, _ in rest]))
-        else:
-            rewards.update(rest)
+        if failed:
+            rewards.update(self._repeated(items, _in_turn_by_prompt(items, failed)))
         return [rewards[index] for index in range(len(items))]
 
-    def _one_by_one(
-        self, items: Sequence[RewardItem], indices: Sequence[int]
-    ) -> list[tuple[int, Reward]]:
-        answers = self._call([[items[index]] for index in indices])
-        return [(index, answer[0]) for index, answer in zip(indices, answers, strict=True)]
+    def _repeated(
+        self, items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
+    ) -> dict[int, Reward]:
+        """The items of calls that failed, one by one; all of them if one of the first succeeds."""
+        rewards = dict(failed)
+        for part in (failed[:_PROBES], failed[_PROBES:]):
+            indices = [index for index, _ in part]
+            answers = self._call([[items[index]] for index in indices])
+            rewards |= {i: answer[0] for i, answer in zip(indices, answers, strict=True)}
+            if not any(rewards[index].valid for index in indices):
+                break
+        return rewards
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         """Nothing is checked: only the function knows what its golds are."""
@@ -310,21 +311,24 @@ class PluginReward:
         self._pool.close()
 
     def _call(self, batches: Sequence[Sequence[RewardItem]]) -> list[list[Reward]]:
+        if not self.reads_media:  # then it is not sent them
+            batches = [
+                [replace(item, sample=without_bytes(item.sample)) for item in batch]
+                for batch in batches
+            ]
         jobs = [
             Job(
                 "mmr1.rewards.plugins.user_function:run",
-                (*self._function, [self._light(item) for item in batch]),
+                (*self._function, batch),
                 cached=False,
                 size=len(batch),
             )
             for batch in batches
         ]
         answers = self._pool.run(jobs)
-        return [[_with_remedy(r) for r in a] for a in answers] if self.isolated else answers
-
-    def _light(self, item: RewardItem) -> RewardItem:
-        """The item without encoded media, unless the function asks for media."""
-        return item if self.reads_media else replace(item, sample=without_bytes(item.sample))
+        if self.isolated:
+            return [[_with_remedy(r) if r.error else r for r in rewards] for rewards in answers]
+        return answers
 
 
 def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
@@ -371,7 +375,8 @@ def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
 
 
 def _with_remedy(reward: Reward) -> Reward:
-    return replace(reward, error=reward.error + _remedy(reward.error)) if reward.error else reward
+    error = reward.error or ""
+    return replace(reward, error=error + _remedy(error))
 
 
 def _remedy(error: str) -> str:

@@ -64,7 +64,7 @@ class _Kind(Generic[T]):
     """What jobs are asked for: how an answer is read, and what stands for one that failed."""
 
     name: str
-    read: Callable[[Any, Job], T]
+    read: Callable[[Any, int], T]
     failed: Callable[[Status, str], T]
 
 
@@ -326,7 +326,7 @@ class Pool:
         try:
             answer = self._take(worker)
             if answer is not None:
-                done = kind.read(answer, job)
+                done = kind.read(answer, job.size)
                 worker.rest()
                 if self._once:
                     self._renew(worker)
@@ -336,6 +336,8 @@ class Pool:
             failure = _WorkerError(Status.TIMEOUT, f"no verdict in {limit}")
         except _WorkerError as raised:
             failure = raised
+        except ValueError as error:
+            failure = _WorkerError(Status.ERROR, f"the verifier process sent {error}")
         self._replace(worker, failure.error)
         return kind.failed(failure.status, failure.error)
 
@@ -370,26 +372,19 @@ class _WorkerError(Exception):
         self.status, self.error = status, error
 
 
-def _rewards(answer: Any, job: Job) -> list[Reward]:
-    try:
-        return read_rewards(answer, job.size)
-    except ValueError as error:
-        raise _WorkerError(Status.ERROR, f"the verifier process sent {error}") from error
-
-
 def _value(answer: Any) -> Any:
     """What a preparation returned.
 
     Raises:
         _WorkerError: It failed.
     """
-    read = _answer(answer, None)
+    read = _answer(answer)
     if read.error is not None:
         raise _WorkerError(Status.ERROR, read.error)
     return read.value
 
 
-def _answer(answer: Any, job: Job | None) -> Answer:
+def _answer(answer: Any, size: int = 1) -> Answer:
     """A value, in ``{"value": ...}`` or ``{"error": ...}``."""
     if not isinstance(answer, dict) or set(answer) not in ({"value"}, {"error"}):
         raise _WorkerError(Status.ERROR, "the verifier process sent no value")
@@ -398,7 +393,7 @@ def _answer(answer: Any, job: Job | None) -> Answer:
     return Answer(answer["value"])
 
 
-_REWARDS = _Kind(REWARDS, _rewards, lambda status, error: [invalid(status, error)])
+_REWARDS = _Kind(REWARDS, read_rewards, lambda status, error: [invalid(status, error)])
 _VALUES = _Kind(VALUE, _answer, lambda status, error: Answer(None, status, error))
 
 

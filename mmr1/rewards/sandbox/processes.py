@@ -25,7 +25,6 @@ from mmr1.rewards.sandbox.wire import (
     MAX_RESULT,
     FrameBuffer,
     describe,
-    new_number,
     pack_job,
     recv_frame,
     send_frame,
@@ -62,10 +61,11 @@ class Worker:
 
         A worker that died shows as the end of its channel.
         """
-        self.number, self.buffer = new_number(), FrameBuffer(max_result)
+        self.buffer = FrameBuffer(max_result)
+        self.number, body = pack_job(kind, job.target, job.args)
         self.channel.settimeout(_SEND_S)
         with suppress(OSError):
-            send_frame(self.channel, pack_job(self.number, kind, job.target, job.args))
+            send_frame(self.channel, body)
         self.channel.setblocking(False)
 
     def rest(self) -> None:

@@ -13,6 +13,7 @@ import pickle
 import secrets
 import socket
 import struct
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmr1.types import Reward, Status
@@ -42,16 +43,16 @@ def recv_frame(channel: socket.socket) -> bytes:
     return recv_exactly(channel, LENGTH.unpack(recv_exactly(channel, LENGTH.size))[0])
 
 
+@dataclass(slots=True)
 class FrameBuffer:
     """Collects a frame from pieces, so that the parent never waits on a worker's word.
 
-    Args:
+    Attributes:
         max_result: Bytes of the longest frame.
     """
 
-    def __init__(self, max_result: int = MAX_RESULT) -> None:
-        self._data = bytearray()
-        self._max_result = max_result
+    max_result: int = MAX_RESULT
+    _data: bytearray = field(default_factory=bytearray)
 
     def feed(self, chunk: bytes) -> bytes | None:
         """The frame's body once it is whole.
@@ -63,7 +64,7 @@ class FrameBuffer:
         if len(self._data) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._data)
-        if length > self._max_result:
+        if length > self.max_result:
             raise ValueError(f"a result of {length} bytes")
         if len(self._data) < LENGTH.size + length:
             return None
@@ -72,14 +73,16 @@ class FrameBuffer:
         return bytes(self._data[LENGTH.size :])
 
 
-def new_number() -> int:
-    """What an answer must repeat. Random, so that no job can answer ahead for the next one."""
-    return secrets.randbits(48)
+def pack_job(kind: str, target: str, args: tuple[Any, ...]) -> tuple[int, bytes]:
+    """A job, and the number that its answer must repeat.
 
+    The number is random, so that no job can answer ahead for the next one.
 
-def pack_job(number: int, kind: str, target: str, args: tuple[Any, ...]) -> bytes:
-    """A job: ``kind`` is ``REWARDS``, or ``VALUE`` for any JSON value."""
-    return pickle.dumps((number, kind, target, args), protocol=pickle.HIGHEST_PROTOCOL)
+    Args:
+        kind: ``REWARDS``, or ``VALUE`` for any JSON value.
+    """
+    number = secrets.randbits(48)
+    return number, pickle.dumps((number, kind, target, args), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def pack_answer(number: int, answer: Any) -> bytes:
@@ -113,7 +116,7 @@ def read_rewards(rows: Any, expected: int) -> list[Reward]:
     """
     if not isinstance(rows, list):
         raise ValueError("a result that is not a list")
-    rewards = [_reward(row) for row in rows]
+    rewards = list(map(_reward, rows))
     if len(rewards) != expected and not (len(rewards) == 1 and not rewards[0].valid):
         raise ValueError(f"{len(rewards)} rewards for {expected}")
     return rewards

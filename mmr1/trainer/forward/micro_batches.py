@@ -7,7 +7,6 @@ they logged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -64,12 +63,6 @@ class _Bin:
     digests: set[str] = field(default_factory=set)
     cost: float = 0.0
 
-    def added_cost(self, part: _GroupSlice, vision_token_cost: float) -> float:
-        """A medium that another prompt in the bin has already costs nothing more."""
-        media = part.vision_tokens.items()
-        new = [tokens for digest, tokens in media if digest not in self.digests]
-        return part.tokens + vision_token_cost * sum(new)
-
 
 def micro_batches(
     groups: Sequence[GroupInput],
@@ -112,10 +105,14 @@ def micro_batches(
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        if kept := [row for row in rows if keep is None or keep[row]]:
-            slices += _split(
-                group, rows, kept, shares_prompts, math.inf if whole else budget, vision_token_cost
-            )
+        kept = [row for row in rows if keep is None or keep[row]]
+        if not kept:
+            continue
+        part = _slice(group, rows.start, kept, shares_prompts, vision_token_cost)
+        if whole or part.cost <= budget:
+            slices.append(part)
+        else:
+            slices += _split(group, rows.start, kept, shares_prompts, budget, vision_token_cost)
     bins = [_Bin([part], cost=part.tokens) for part in slices]
     if shares_prompts:
         bins = _first_fit_decreasing(slices, budget, vision_token_cost)
@@ -144,9 +141,33 @@ def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
     return [sorted(share) for share in indices]
 
 
+def _slice(
+    group: GroupInput,
+    start: int,
+    rows: Sequence[int],
+    shares_prompt: bool,
+    vision_token_cost: float,
+) -> _GroupSlice:
+    """Some rows of a group whose first is ``start``."""
+    part = group
+    if len(rows) < len(group.completions):
+        part = group.select([row - start for row in rows])
+    prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
+    if shares_prompt:
+        tokens = prompt + sum(lengths)
+        # A model's own forward takes the media of each prompt, whatever others show.
+        of = f"{rows[0]} " if part.arguments else ""
+        vision_tokens = {f"{of}{m.digest}": m.tokens for m in part.all_media}
+    else:
+        tokens = len(lengths) * (prompt + max(lengths))
+        vision_tokens = {f"{row} {m.digest}": m.tokens for row in rows for m in part.media}
+    cost = tokens + vision_token_cost * sum(vision_tokens.values())
+    return _GroupSlice(part, tuple(rows), tokens, vision_tokens, cost)
+
+
 def _split(
     group: GroupInput,
-    rows: range,
+    start: int,
     kept: Sequence[int],
     shares_prompt: bool,
     budget: float,
@@ -154,38 +175,20 @@ def _split(
 ) -> list[_GroupSlice]:
     """The kept rows of a group in slices within the budget, the longest completions placed first.
 
-    Args:
-        rows: Of all its completions.
+    A single row may be beyond it.
     """
-
-    def sliced(chosen: Sequence[int]) -> _GroupSlice:
-        part = group.select([row - rows.start for row in chosen])
-        prompt, lengths = len(part.prompt_ids), [len(row) for row in part.completions]
-        if shares_prompt:
-            tokens = prompt + sum(lengths)
-            # A model's own forward takes the media of each prompt, whatever others show.
-            of = f"{chosen[0]} " if part.arguments else ""
-            vision_tokens = {f"{of}{m.digest}": m.tokens for m in part.all_media}
-        else:
-            tokens = len(lengths) * (prompt + max(lengths))
-            vision_tokens = {f"{row} {m.digest}": m.tokens for row in chosen for m in part.media}
-        cost = tokens + vision_token_cost * sum(vision_tokens.values())
-        return _GroupSlice(part, tuple(chosen), tokens, vision_tokens, cost)
-
-    whole = sliced(kept)
-    if whole.cost <= budget:
-        return [whole]
-    singles = {row: sliced([row]).cost for row in kept}
+    costs = (shares_prompt, vision_token_cost)
+    singles = {row: _slice(group, start, [row], *costs).cost for row in kept}
     limit = max(budget, *singles.values())
     parts: list[list[int]] = []
     for row in sorted(kept, key=lambda row: -singles[row]):
         for part in parts:
-            if sliced([*part, row]).cost <= limit:
+            if _slice(group, start, [*part, row], *costs).cost <= limit:
                 part.append(row)
                 break
         else:
             parts.append([row])
-    return [sliced(sorted(part)) for part in parts]
+    return [_slice(group, start, sorted(part), *costs) for part in parts]
 
 
 def _first_fit_decreasing(
@@ -196,11 +199,16 @@ def _first_fit_decreasing(
         for bin_ in bins:
             if bin_.slices[0].group.kind != part.group.kind:
                 continue
-            if bin_.cost + bin_.added_cost(part, vision_token_cost) <= budget:
+            # A medium that another prompt in the bin has already costs nothing more.
+            media = part.vision_tokens.items()
+            new = sum(tokens for digest, tokens in media if digest not in bin_.digests)
+            cost = part.tokens + vision_token_cost * new
+            if bin_.cost + cost <= budget:
                 break
         else:
             bins.append(bin_ := _Bin())
-        bin_.cost += bin_.added_cost(part, vision_token_cost)
+            cost = part.cost
+        bin_.cost += cost
         bin_.slices.append(part)
         bin_.digests.update(part.vision_tokens)
     return bins

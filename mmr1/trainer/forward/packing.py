@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -84,20 +85,18 @@ def pack(
     rows = _read_rows(segments, read)
     if any(group.observed for group in groups):
         rows = rows[mask[length_mask([len(row) for g in groups for row in g.completions])]]
-
-    def there(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, non_blocking=True)
-
+    to_device: dict[str, Any] = {"device": device, "non_blocking": True}
+    places = mask.nonzero().T.to(**to_device)
     return Packed(
-        ids=there(ids),
-        positions=there(_positions(segments)),
+        ids=ids.to(**to_device),
+        positions=_positions(segments).to(**to_device),
         layout=_layout(segments, device),
-        rows=there(rows),
-        padded=PaddedRows((len(mask), mask.shape[1]), there(mask.nonzero().T)),
-        targets=there(completion_ids[mask]),
+        rows=rows.to(**to_device),
+        padded=PaddedRows((len(mask), mask.shape[1]), places),
+        targets=completion_ids[mask].to(**to_device),
         media=media,
-        feature_rows=there(feature_rows),
-        feature_slots=there(feature_slots),
+        feature_rows=feature_rows.to(**to_device),
+        feature_slots=feature_slots.to(**to_device),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,13 @@ from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packing import Packed, pack
-from mmr1.trainer.forward.rotary import check_lengths
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import architecture_of, model_parts, packed_architecture_of
 from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 
-def packed_states(
+def completion_states(
     model: Any,
     groups: Sequence[GroupInput],
     read: Read = "before",
@@ -30,11 +29,29 @@ def packed_states(
     run_tower: bool = False,
     context: Context | None = None,
 ) -> CompletionStates:
-    """See :func:`completion_states`. All groups are one sequence, and nothing is computed twice.
+    """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
-    Equal to ``padded.py`` in what it computes. Each image, video and prompt goes through the
-    network once however many completions it has.
+    By the packed forward of a family: all groups are one sequence, in which each image, video and
+    prompt goes through the network once however many completions it has, and which equals
+    ``padded.py`` in what it computes. For other models by the packed forward of any model, or by
+    transformers' own where the layers cannot share a prompt.
+
+    Args:
+        model: A transformers model of a known family, as it is or inside a peft model.
+        groups: B sequences in all.
+        read: ``"before"``: the state each token is predicted from (critics). ``"at"``: the state
+            at the token, the last one included (reward models).
+        features: Vision features of a frozen tower, kept from call to call.
+        run_tower: Run the vision tower even where there is nothing to see, because it is sharded
+            and other ranks run it.
+        context: Ranks that are given the same groups, and share the work; the states are those of
+            this rank's tokens, which :func:`to_rows` puts together.
     """
+    _check_lengths(unwrapped(model).config, groups)
+    if not architecture_of(model).shares_prompts:
+        assert context is None, "the model's own forward sees each sequence whole"
+        forward = unshared_states if verdict_of(model) is None else shared_states
+        return forward(model, groups, read, run_tower)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
     packed = pack(*inputs) if context is None else pack_own(*inputs, context)
@@ -75,37 +92,34 @@ def _placed_features(
     return rows if packed.exchange is None else packed.exchange(rows)
 
 
-def completion_states(
-    model: Any,
-    groups: Sequence[GroupInput],
-    read: Read = "before",
-    features: FeatureCache | None = None,
-    run_tower: bool = False,
-    context: Context | None = None,
-) -> CompletionStates:
-    """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
+def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
+    """Refuse sequences that would turn the angles of others, or be turned by how long they are.
 
-    By the packed forward of a family, by that of any model, or by transformers' own where a model's
-    layers cannot share a prompt.
+    Dynamic NTK scaling makes the angles of every token anew for each length beyond the original
+    one; LongRoPE has two sets of them, on either side of it. A forward takes the longest sequence's
+    for all.
 
-    Args:
-        model: A transformers model of a known family, as it is or inside a peft model.
-        groups: B sequences in all.
-        read: ``"before"``: the state each token is predicted from (critics). ``"at"``: the state
-            at the token, the last one included (reward models).
-        features: Vision features of a frozen tower, kept from call to call.
-        run_tower: Run the vision tower even where there is nothing to see, because it is sharded
-            and other ranks run it.
-        context: Ranks that are given the same groups, and share the work; the states are those of
-            this rank's tokens, which :func:`to_rows` puts together.
+    Raises:
+        ValueError: Sequences are on both sides of that length, or, of dynamic scaling, beyond it.
     """
-    check_lengths(unwrapped(model).config, groups)
-    if architecture_of(model).shares_prompts:
-        return packed_states(model, groups, read, features, run_tower, context)
-    assert context is None, "the model's own forward sees each sequence whole"
-    if verdict_of(model) is not None:
-        return shared_states(model, groups, read, run_tower)
-    return unshared_states(model, groups, read, run_tower)
+    language = config.get_text_config()
+    parameters = getattr(language, "rope_parameters", None) or {}
+    # Those of all layers, or of each type of layers.
+    for rope in (parameters, *parameters.values()):
+        kind = str(rope.get("rope_type")) if isinstance(rope, Mapping) else ""
+        if kind not in ("dynamic", "longrope"):
+            continue
+        named = "original_max_position_embeddings"
+        limit = rope.get(named) or getattr(language, named, None)
+        limit = int(limit or language.max_position_embeddings)
+        lengths = [len(g.prompt_ids) + len(row) for g in groups for row in g.completions]
+        if max(lengths) > limit and (kind == "dynamic" or min(lengths) <= limit):
+            raise ValueError(
+                f"the model's rotary embedding is of the type '{kind}', and a sequence of "
+                f"{max(lengths)} tokens beyond its original {limit} would change what others "
+                "compute; lower rollout.max_prompt_length and rollout.max_response_length to "
+                f"{limit} together"
+            )
 
 
 def completion_scores(

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, WholeFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, ReadPrompt, WholeFamily, is_packed
 from mmr1.vision.families.rows import Piece, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
@@ -172,7 +172,7 @@ class ModelInputs:
 
     def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
         """Their inputs, in order."""
-        if not is_packed(self.family):
+        if not self.family.shares_prompts:
             new = [group for group in groups if id(group) not in self._last]
             self._media.prefetch(m for group in new for m in group.prompt.media)
         # A group is kept beside its inputs, so that no other object can take over its id.
@@ -187,40 +187,52 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
     """The model inputs of a rollout group."""
     shown_first = tuple(_medium(family, media, m) for m in group.prompt.media)
     read = family.read_prompt(group.prompt, shown_first)
-    length = len(read.ids)
-
-    def observed(completion: Completion) -> Observed | None:
-        if not completion.spans:
-            return None
-        shown = tuple(_medium(family, media, m) for m in completion.media)
-        sampled = sampled_mask(completion)
-        sequences = tuple(
-            (sum(span.tokens for span in spans), sum(len(span.media) for span in spans))
-            for spans in completion.sequences
-        )
-        if is_packed(family):
-            prompt, ids, parts = read.ids.tolist(), completion.token_ids.tolist(), []
-            token = medium = 0
-            for tokens, count in sequences:
-                whole = [*prompt, *ids[token : (token := token + tokens)]]
-                seen = (*shown_first, *shown[medium : (medium := medium + count)])
-                parts.append(family.prompt_positions(whole, seen)[:, length:])
-            return Observed(sampled, torch.cat(parts, dim=1), shown, sequences)
-        ids = torch.tensor(completion.token_ids)
-        rows = length + torch.arange(len(ids))[None]
-        arguments = cast(WholeFamily, family).arguments_of_media(ids, shown)
-        return Observed(sampled, rows, shown, sequences, arguments)
-
-    of_environment = tuple(map(observed, group.completions))
+    observed: list[Observed | None] = []
+    if any(completion.spans for completion in group.completions):
+        observed = [_observed(family, media, shown_first, read, c) for c in group.completions]
     return GroupInput(
         prompt_ids=read.ids,
         prompt_positions=read.positions,
         completion_start=read.completion_start,
         media=shown_first,
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
-        observed=of_environment if any(of_environment) else (),
+        observed=tuple(observed),
         arguments=read.arguments,
     )
+
+
+def _observed(
+    family: ModelFamily,
+    media: MediaCache,
+    shown_first: tuple[Medium, ...],
+    read: ReadPrompt,
+    completion: Completion,
+) -> Observed | None:
+    """What a completion has of an environment; None of one without.
+
+    Args:
+        shown_first: The media of the prompt.
+    """
+    if not completion.spans:
+        return None
+    length, shown = len(read.ids), tuple(_medium(family, media, m) for m in completion.media)
+    sampled = sampled_mask(completion)
+    sequences = tuple(
+        (sum(span.tokens for span in spans), sum(len(span.media) for span in spans))
+        for spans in completion.sequences
+    )
+    if is_packed(family):
+        prompt, own, parts = read.ids.tolist(), completion.token_ids.tolist(), []
+        token = medium = 0
+        for tokens, count in sequences:
+            whole = [*prompt, *own[token : (token := token + tokens)]]
+            seen = (*shown_first, *shown[medium : (medium := medium + count)])
+            parts.append(family.prompt_positions(whole, seen)[:, length:])
+        return Observed(sampled, torch.cat(parts, dim=1), shown, sequences)
+    ids = torch.tensor(completion.token_ids)
+    rows = length + torch.arange(len(ids))[None]
+    arguments = cast(WholeFamily, family).arguments_of_media(ids, shown)
+    return Observed(sampled, rows, shown, sequences, arguments)
 
 
 def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:

@@ -132,8 +132,9 @@ class PackedModel:
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
         """Log-probs and entropies ``[B, R]`` without gradient or dropout, in main memory."""
         self.model.eval()
-        # Read from the device when all are done, so that it never waits.
-        done = [(b, self.token_scores(b)) for b in self.batches(groups)]
+        done = []  # read from the device when all are, so that it never waits
+        for batch in self.batches(groups):
+            done.append((batch, self.token_scores(batch)))
         shape = completion_mask(groups).shape
         logprobs, entropy = torch.zeros(shape), torch.zeros(shape)
         for batch, of_batch in done:

@@ -122,7 +122,7 @@ class LocalPolicy:
         self._sync_adapters_only = sync_adapters_only
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._packed_model.logprobs(groups)
+        return self._packed_model.scores(groups).logprobs
 
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
         return self._packed_model.scores(groups)

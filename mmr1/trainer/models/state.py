@@ -21,6 +21,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +74,45 @@ class HasState(Protocol):
     def load_state_dict(self, state: Any) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """A model and its optimizer as they are or were; a ``WriteCheckpoint``.
+
+    Attributes:
+        weights, adapters: Of the model.
+        tensors: The optimizer's; None in a checkpoint without ``training/``.
+        rng: The state of the generators.
+    """
+
+    model: Any
+    processor: Any
+    weights: Mapping[str, torch.Tensor]
+    adapters: Mapping[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor] | None
+    rng: Mapping[str, torch.Tensor]
+    process_group: ProcessGroup
+
+    def __call__(self, folder: Path) -> Digests:
+        rank, written = self.process_group.rank, list[Path]()
+        training = folder / TRAINING
+        failure: Exception | None = None
+        try:
+            save_pretrained(self.model, folder, self.weights, self.adapters, writes=rank == 0)
+            if rank == 0:
+                self.processor.save_pretrained(folder)
+                files = (path for path in folder.rglob("*") if path.is_file())
+                written += (path for path in files if training not in path.parents)  # other ranks'
+        except Exception as error:
+            failure = error  # of rank 0's disk: the other ranks wait for it below
+        if self.tensors is not None:
+            saving = self.process_group.saving
+            written += save_tensors(training / "optimizer", self.tensors, saving)
+            written.append(_save_rng(training / "rng", self.rng, rank))
+        if failure is not None:
+            raise failure
+        return sync_and_digest(folder, written)
+
+
 def model_snapshot(
     model: Any,
     processor: Any,
@@ -80,43 +120,21 @@ def model_snapshot(
     copy: bool = False,
     process_group: ProcessGroup | None = None,
     only_model: bool = False,
-) -> WriteCheckpoint:
-    """What writes model and optimizer as they are now into a checkpoint's folder.
+) -> ModelSnapshot:
+    """Model and optimizer as they are now, to be written into a checkpoint's folder.
 
     With ``only_model`` there is no ``training/``, and no run can resume from it. Of a sharded model
     all ranks must call both this and what it returns, and each gets the digests of the files that
     it wrote. With ``copy`` the latter may be called from another thread while training continues.
     """
     group = process_group or SingleProcess()
-    rank = group.rank
     weights: Mapping[str, torch.Tensor] = model_weights(model)
     adapters: Mapping[str, torch.Tensor] = model_adapters(model)
-    tensors: Mapping[str, torch.Tensor] = {} if only_model else optimizer.tensors()
+    tensors = None if only_model else optimizer.tensors()
     if copy:
-        weights, adapters = (copy_on_first(each, rank) for each in (weights, adapters))
-        tensors = copies(tensors)
-    rng = _rng_state()
-
-    def write_files(folder: Path) -> Digests:
-        written: list[Path] = []
-        failure: Exception | None = None
-        try:
-            save_pretrained(model, folder, weights, adapters, writes=rank == 0)
-            if rank == 0:
-                processor.save_pretrained(folder)
-                training = folder / TRAINING  # where other ranks write
-                files = (path for path in folder.rglob("*") if path.is_file())
-                written += (path for path in files if training not in path.parents)
-        except Exception as error:
-            failure = error  # of rank 0's disk: the other ranks wait for it below
-        if not only_model:
-            written += save_tensors(folder / TRAINING / "optimizer", tensors, group.saving)
-            written.append(_save_rng(folder / TRAINING / "rng", rng, rank))
-        if failure is not None:
-            raise failure
-        return sync_and_digest(folder, written)
-
-    return write_files
+        weights, adapters = (copy_on_first(each, group.rank) for each in (weights, adapters))
+        tensors = None if tensors is None else copies(tensors)
+    return ModelSnapshot(model, processor, weights, adapters, tensors, _rng_state(), group)
 
 
 def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None:

@@ -14,8 +14,8 @@ from weakref import ReferenceType, ref
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmr1.adapters import unwrapped
-from mmr1.trainer.models.lora import MergedWeights, adapter_state, plain_weights
+from mmr1.adapters import has_adapters, unwrapped
+from mmr1.trainer.models.lora import MergedWeights, adapter_state
 
 
 def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, torch.Tensor]:
@@ -27,7 +27,7 @@ def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, 
     Args:
         left_out: Names of weights that are not wanted.
     """
-    weights = plain_weights(model)
+    weights = MergedWeights.of(model) if has_adapters(model) else model.state_dict()
     if left_out:
         weights = _Selected(weights, tuple(name for name in weights if name not in left_out))
     sharded = any(isinstance(p, DTensor) for p in model.parameters())

@@ -22,6 +22,7 @@ from mmr1.data.responses import group_of_responses
 from mmr1.progress import doing
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.inputs import Inputs, check_records
 from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.loading import LoadModel, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -34,9 +35,7 @@ from mmr1.trainer.offline.preference_losses import (
     reference_point,
 )
 from mmr1.trainer.offline.training import (
-    Records,
     learning,
-    load_training_records,
     policy_learner,
     run_offline,
 )
@@ -84,7 +83,7 @@ def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
     check_loss(config.dpo)
     paired = config.dpo.loss.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
-    records = load_training_records(config, check, resume=resume)
+    records = check_records(config, check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     group_of = attrgetter("group")
     with learning(config, records.family, records.media, build_dpo, group_of) as learner:
@@ -130,7 +129,7 @@ def preference_step(config: PreferenceLoss) -> PreferenceStep:
 
 @doing("computing the log-probs of the reference")
 def _preferences(
-    config: Config, records: Records, learner: Learner[Preference]
+    config: Config, records: Inputs, learner: Learner[Preference]
 ) -> dict[int, Preference]:
     """The preferences that the run will use, by the identity of their samples."""
     samples = records.distinct_samples(

@@ -23,12 +23,11 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
-from mmr1.trainer.inputs import Inputs, check_inputs
+from mmr1.trainer.inputs import Inputs, check_inputs, refuse_keys_of_train
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
 from mmr1.trainer.offline.dpo import Preference, build_dpo, check_loss
 from mmr1.trainer.offline.rounds import Rounds
-from mmr1.trainer.offline.training import refuse_keys_of_train
 from mmr1.trainer.run import Steps, already_finished, to_the_end, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models

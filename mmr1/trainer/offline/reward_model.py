@@ -23,6 +23,7 @@ from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
+from mmr1.trainer.inputs import Inputs, check_records
 from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -34,10 +35,8 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.offline.training import (
-    Records,
     itself,
     learning,
-    load_training_records,
     run_offline,
     scalar_learner,
 )
@@ -67,7 +66,7 @@ class RewardTask(Generic[Example]):
     check: Callable[[Sample], object]
     build: Build
     group_of: Callable[[Example], RolloutGroup]
-    example: Callable[[Records, Sample], Example]
+    example: Callable[[Inputs, Sample], Example]
     centred: bool
     evaluate: Callable[[Learner[Example], Sequence[Example]], dict[str, Any]]
     summary: Callable[[dict[str, Any], int], str]
@@ -93,7 +92,7 @@ def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
     config = config.for_command("rm")
     task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
-    records = load_training_records(config, task.check, resume=resume)
+    records = check_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
     held_out = load_held_out(config, eval_rows) if config.eval_records is not None else []
@@ -139,7 +138,7 @@ def build_reward_model(
     return scalar_learner(config, family, media, process_group, load, reward_model_step, OUTCOME)
 
 
-def _group(records: Records, sample: Sample) -> RolloutGroup:
+def _group(records: Inputs, sample: Sample) -> RolloutGroup:
     return group_of_responses(records.family, records.render(sample), ranking_of(sample))
 
 
@@ -274,7 +273,7 @@ def build_process_reward_model(
     return scalar_learner(config, family, media, process_group, load, process_step, supervision)
 
 
-def _example(config: ProcessConfig, records: Records, sample: Sample) -> LabelledSteps:
+def _example(config: ProcessConfig, records: Inputs, sample: Sample) -> LabelledSteps:
     steps, separator = labelled_steps(sample), config.step_separator
     text = separator.join(step for step, _ in steps)
     group = group_of_responses(records.family, records.render(sample), [text])

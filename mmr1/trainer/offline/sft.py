@@ -15,6 +15,7 @@ from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.inputs import check_records
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
@@ -23,7 +24,6 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.offline.training import (
     itself,
     learning,
-    load_training_records,
     policy_learner,
     run_offline,
 )
@@ -46,7 +46,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
 def sft_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_sft`, step by step."""
     config = config.for_command("sft")
-    records = load_training_records(config, assistant_text, resume=resume)
+    records = check_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     family = records.family
     with learning(config, family, records.media, build_sft, itself) as learner:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeVar
 
-from mmr1.config import Config, TrainerConfig
-from mmr1.data.loader import MediaCheck, SampleLoader
-from mmr1.data.quarantine import Quarantine
-from mmr1.data.rendering import renderer
-from mmr1.data.sampler import Sampler
-from mmr1.data.sources import load_mixture
-from mmr1.environments.schemas import tool_schemas
+from mmr1.config import Config
+from mmr1.data.loader import SampleLoader
 from mmr1.progress import doing
-from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
 from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer
@@ -28,94 +21,16 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision
 from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
 from mmr1.trainer.run import Steps, open_run, with_state
-from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.step import PhaseTimer, Step
-from mmr1.trainer.runs.tracking import check_trackers
-from mmr1.types import Prompt, RolloutGroup, Sample, StepStats
-from mmr1.vision.build import checked_media, family_of, media_cache
+from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The checked training records of a run, and the function that renders them."""
-
-    sources: dict[str, Sequence[Sample]]
-    shares: dict[str, float]
-    quarantine: Quarantine
-    check: MediaCheck
-    family: ModelFamily
-    media: MediaCache
-    render: Callable[[Sample], Prompt]
-
-    @property
-    def count(self) -> int:
-        """How many there are, of all datasets together."""
-        return sum(map(len, self.sources.values()))
-
-    def loader(self, seed: int) -> SampleLoader:
-        """A new loader at its start; equal seeds give equal orders."""
-        return SampleLoader(Sampler(self.sources, seed, self.shares), self.check)
-
-    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the loader's first ``count``."""
-        drawn = self.loader(seed).draw(count)
-        return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
-
-
-@doing("reading the data")
-def load_training_records(
-    config: Config, check: Callable[[Sample], object], *, resume: bool
-) -> Records:
-    """Read ``data.train``; ``check`` raises ValueError for a sample that cannot be used.
-
-    Raises:
-        ValueError: The configuration or the data cannot be used; nothing has been written yet.
-    """
-    check_directory(config, resume=resume)
-    refuse_keys_of_train(config.trainer)
-    check_trackers(config.trainer.trackers)
-    set_up_torch(
-        config.seed, config.trainer.threads, config.full_determinism, expandable_segments=True
-    )
-    warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
-    quarantine = Quarantine(config.data.max_bad_fraction)
-    sources, shares = load_mixture(config.data, quarantine)
-    for sample in chain.from_iterable(sources.values()):
-        try:
-            check(sample)
-        except ValueError as error:
-            raise ValueError(f"data.train: {error}") from None
-    family = family_of(config, tool_schemas(config.environment))
-    render = renderer(family, config)
-    on_ranks = config.resources.ranks > 1
-    media = (checked_media if on_ranks else media_cache)(family, config)
-    return Records(
-        sources, shares, quarantine, MediaCheck(media, quarantine), family, media, render
-    )
-
-
-def refuse_keys_of_train(config: TrainerConfig) -> None:
-    """Raises ValueError for checkpoints of the model alone and for traces of steps, which only
-    ``mmr1 train`` writes.
-    """
-    if config.save_only_model:
-        raise ValueError(
-            "trainer.save_only_model: only mmr1 train writes checkpoints of the model alone; leave "
-            "it out"
-        )
-    if config.profile_steps:
-        raise ValueError(
-            f"trainer.profile_steps={config.profile_steps}: only mmr1 train writes traces of "
-            "steps; leave it out"
-        )
-
-
 def run_offline(
     config: Config,
-    records: Records,
+    records: Inputs,
     learner: Learner[Any],
     learn: Callable[[Sequence[Sample]], StepStats],
     before_save: Callable[[int], None] | None = None,
@@ -130,7 +45,7 @@ def run_offline(
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with open_run(config, records.media, [records.quarantine]) as run:
+    with open_run(config, records.media, records.quarantines.values()) as run:
         loader = records.loader(config.seed)
         stateful: dict[str, HasState] = {"optimizer": learner, "sampler": loader}
         steps_done = 0

@@ -93,7 +93,9 @@ class Display:
         self._done, self._last = step.number, step.metrics
         self._ended.append(time.monotonic())
         parts = list(_parts(step.metrics, self._shown))
-        if self._is_due(step.number):
+        waited = time.monotonic() - self._last_line >= LINE_S
+        by_number = step.number % self._config.logging_steps == 0
+        if by_number or waited or step.number in (1, self._config.max_steps):
             self._last_line = time.monotonic()
             head = f"step {step.number:>5}/{self._config.max_steps}"
             logger.info("%s", "  ".join((head, *parts)))
@@ -102,11 +104,6 @@ class Display:
                 self._console.print(printable(joined([head, *parts], width)), soft_wrap=True)
         if self._cell is not None:
             self._cell.show(step, "  ".join(parts))
-
-    def _is_due(self, number: int) -> bool:
-        by_number = number % self._config.logging_steps == 0
-        by_time = time.monotonic() - self._last_line >= LINE_S
-        return by_number or by_time or number in (1, self._config.max_steps)
 
     def _live_line(self) -> Text:
         """``12/300 ━━━━╺───── 0:12:40 left  reward 0.512  4.1 s/step  rollout 12 s``."""

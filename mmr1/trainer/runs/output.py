@@ -176,7 +176,7 @@ class RunDirectory:
             OSError: The disk refuses, or the folder of the run was removed.
         """
         self._append(self.metrics_file, [stats])
-        self._summary.done(int(stats["step"]))
+        self._summary.write(int(stats["step"]))
 
     def log_dropped(self, quarantines: Iterable[Quarantine]) -> None:
         """Bring ``quarantine.jsonl`` up to all the rows left out; no file if there are none."""
@@ -382,7 +382,7 @@ class RunSummary:
         self._step = 0
         self._state = RUNNING
         self._began = False
-        self._counter = FaultCounter(self._write)
+        self._counter = FaultCounter(self.write)
         logging.getLogger(ROOT).addHandler(self._counter)
 
     def begin(self, step: int) -> None:
@@ -391,13 +391,8 @@ class RunSummary:
         if before["step"] and not self._began:
             self._counter.counts.update(before["faults"])
             _tell_end(before)
-        self._step, self._began = step, True
-        self._write()
-
-    def done(self, step: int) -> None:
-        """A step is done."""
-        self._step = step
-        self._write()
+        self._began = True
+        self.write(step)
 
     def end(self, error: BaseException | None, checkpoint: Path | None) -> None:
         """The process ends, with an error or without, and with the run's last checkpoint."""
@@ -408,11 +403,17 @@ class RunSummary:
         else:
             self._state = FAILED
         last = None if checkpoint is None else str(checkpoint.relative_to(self._path.parent))
-        self._write({"checkpoint": last, "quarantined": self.quarantined})
+        self.write(results={"checkpoint": last, "quarantined": self.quarantined})
         logging.getLogger(ROOT).removeHandler(self._counter)
 
-    def _write(self, results: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Not synced to the disk: what a kill leaves is enough, and it is written at every step."""
+    def write(
+        self, step: int | None = None, results: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Write it; ``step`` is the last that is done, if that has changed.
+
+        Not synced to the disk: what a kill leaves is enough, and it is written at every step.
+        """
+        self._step = self._step if step is None else step
         if not self._began:
             return
         summary = {

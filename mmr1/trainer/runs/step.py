@@ -148,7 +148,7 @@ class Traceable(Protocol):
 
 @contextmanager
 def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -> Iterator[None]:
-    """Records the block if ``trainer.profile_steps`` has the step.
+    """Records the block, a step that ``trainer.profile_steps`` names.
 
     Writes ``OUTPUT/profile/step_000003.json.gz``, with the phases of the step as spans
     ``mmr1/...``. What vLLM does is not in it.
@@ -156,9 +156,6 @@ def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -
     Args:
         ranks: They learn, where this process does not.
     """
-    if step not in config.profile_steps:
-        yield
-        return
     if ranks:
         ranks.begin_trace()
     with recording() as recorded:

@@ -14,28 +14,11 @@ class NoSignalError(RuntimeError):
     """No group of a step has rewards that differ; there is nothing to learn from."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledGroups:
-    """What a step sampled.
-
-    Attributes:
-        groups: The groups that the update learns from.
-        all_groups: Also those without a signal. Logged means are over these; over ``groups`` they
-            would be biased.
-        stats: The ``sampling/`` metrics of dynamic sampling, and those of replay and curriculum.
-    """
-
-    groups: list[ScoredGroup]
-    all_groups: list[ScoredGroup]
-    stats: StepStats
-
-
 @dataclass
 class Selection:
-    """The groups of a step while it is being sampled.
+    """The groups of a step with ``algorithm.filter_groups.type: resample``, while it is sampled.
 
-    Without ``algorithm.filter_groups.type: resample`` they are those of ``count`` prompts. With it
-    (arXiv 2503.14476, section 3.2) each of them has a signal: prompts are needed until there are
+    Each of them has a signal (arXiv 2503.14476, section 3.2): prompts are needed until there are
     ``count`` such groups, each time ``gen_batch_size``, or as many as groups are missing. After
     ``max_num_gen_batches`` the step uses the groups it has.
 
@@ -46,7 +29,7 @@ class Selection:
     """
 
     count: int
-    resamples: ResampleConfig | None
+    resamples: ResampleConfig
     has_signal: Callable[[ScoredGroup], bool]
     earlier: Sequence[ScoredGroup] = ()
     all_groups: list[ScoredGroup] = field(default_factory=list)
@@ -57,8 +40,6 @@ class Selection:
 
     def prompts_needed(self) -> int:
         """The number of prompts to sample next; 0 when the step has its groups."""
-        if self.resamples is None:
-            return 0 if self.batches else self.count
         missing = self.count - len(self.groups)
         if missing <= 0 or self.batches == self.resamples.max_num_gen_batches:
             return 0
@@ -66,9 +47,8 @@ class Selection:
 
     def add(self, scored: Sequence[ScoredGroup]) -> None:
         """Take one generation batch."""
-        filtering = self.resamples is not None
         self.all_groups += scored
-        self.groups += [group for group in scored if not filtering or self.has_signal(group)]
+        self.groups += [group for group in scored if self.has_signal(group)]
         self.batches += 1
 
     @property
@@ -76,14 +56,12 @@ class Selection:
         """The groups with a signal beyond those of the step."""
         return self.groups[self.count :]
 
-    def sampled(self) -> SampledGroups:
-        """What the step has sampled.
+    def sampled(self) -> tuple[list[ScoredGroup], StepStats]:
+        """The step's groups, and the ``sampling/`` metrics.
 
         Raises:
             NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
         """
-        if self.resamples is None:
-            return SampledGroups(self.groups, self.all_groups, {})
         if not self.groups:
             raise NoSignalError(_no_signal(self.all_groups, self.batches, self.resamples.range))
         groups = self.groups[: self.count]
@@ -91,16 +69,13 @@ class Selection:
         drawn, earlier, learned, later = (
             sum(len(s.rewards) for s in gs) for gs in (self.all_groups, self.earlier, groups, kept)
         )
-        stats = {
+        without = len(self.all_groups) + len(self.earlier) - len(self.groups)
+        return groups, {
             "sampling/gen_batches": float(self.batches),
-            "sampling/no_signal": float(
-                len(self.all_groups) + len(self.earlier) - len(self.groups)
-            ),
+            "sampling/no_signal": float(without),
             "sampling/surplus": float(len(self.surplus)),
             "sampling/extra_rollouts": float(drawn + earlier - learned - later),
         }
-        # Where the surplus of the step before was enough, nothing was drawn to take means of.
-        return SampledGroups(groups, self.all_groups or groups, stats)
 
 
 def group_filter(

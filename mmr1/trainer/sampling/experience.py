@@ -89,7 +89,18 @@ def build_experience(
     """
     config, advantage, groups = algorithm.config, algorithm.advantage, [s.group for s in scored]
     coefficients = coefficients or Coefficients(config)
-    old = _ask_models(models, groups, algorithm)
+
+    # The policy's own log-probs need a forward pass only when several updates share the rollout,
+    # the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
+    old_logprobs = old_entropy = ref_logprobs = None
+    if models.reference is not None and not isinstance(config.kl, KlFull):  # the update measures it
+        ref_logprobs = models.reference.logprobs(groups)
+    kl_in_reward = models.reference is not None and algorithm.kl_in_reward
+    if algorithm.token_share < 1:
+        scores = models.policy.scores(groups)
+        old_logprobs, old_entropy = scores.logprobs, scores.entropy
+    elif algorithm.needs_old_logprobs or kl_in_reward:
+        old_logprobs = models.policy.logprobs(groups)
 
     sampled = counted = completion_mask(groups)
     if not advantage.step_supervision:
@@ -98,7 +109,13 @@ def build_experience(
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
         mask = counted & ~_truncated(groups)[:, None]
 
-    inputs = _advantage_inputs(scored, counted, old, algorithm, coefficients.kl, reward_weights)
+    inputs = _advantage_inputs(scored, counted, algorithm, reward_weights)
+    if kl_in_reward and ref_logprobs is not None:
+        assert old_logprobs is not None
+        estimate = ESTIMATORS[algorithm.kl_estimator](old_logprobs, ref_logprobs)
+        inputs = replace(inputs, kl_penalty=coefficients.kl * estimate)
+    if models.critic is not None:
+        inputs = _with_values(inputs, models.critic, groups, config)
     advantages = without_gaps(advantage.of_tokens, inputs, sampled) * mask
     critic = None
     if advantage.returns is not None and inputs.values is not None:
@@ -108,14 +125,8 @@ def build_experience(
     mini_batch = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     parts = [rows_of(scored, mini_batch, part)[:, None] for part in range(max(mini_batch) + 1)]
     chosen = None
-    if (choose := algorithm.policy_loss.choose) is not None:  # compares tokens of a mini-batch
-        assert old.logprobs is not None
-        of_parts = [UpdateTokens(old.logprobs, advantages, mask & part) for part in parts]
-        chosen = torch.stack([choose(tokens) for tokens in of_parts]).any(0)
-    if old.entropy is not None:
-        share = algorithm.token_share
-        kept = [high_entropy(old.entropy, mask & part, share) for part in parts]
-        advantages = advantages * torch.stack(kept).any(0)
+    if old_entropy is not None or algorithm.policy_loss.choose is not None:
+        advantages, chosen = _chosen(advantages, mask, parts, algorithm, old_logprobs, old_entropy)
 
     ptx = 0.0 if config.ptx is None else config.ptx.coef
     weighed = (coefficients.kl, coefficients.ppo_kl, coefficients.entropy, ptx)
@@ -128,46 +139,48 @@ def build_experience(
         mini_batches=len(parts),
         mini_batch_of=mini_batch,
         coefficients=LossCoefficients(*weighed),
-        old_logprobs=old.logprobs,
-        ref_logprobs=old.ref_logprobs,
+        old_logprobs=old_logprobs,
+        ref_logprobs=ref_logprobs,
         critic=critic,
         chosen=chosen,
         after_picture=after_picture(groups),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """What the models say of the completions before the update; None where nothing asks for it."""
+def _with_values(
+    inputs: AdvantageInputs,
+    critic: SupportsValues,
+    groups: Sequence[RolloutGroup],
+    config: AlgorithmConfig,
+) -> AdvantageInputs:
+    """With what the critic says of the states."""
+    values, final_values = critic.values(groups) * inputs.mask, None
+    if config.critic is not None and config.critic.bootstrap_truncated:
+        final_values = critic.final_values(groups) * _truncated(groups)
+    return replace(inputs, values=values, final_values=final_values)
 
-    logprobs: torch.Tensor | None = None
-    entropy: torch.Tensor | None = None
-    ref_logprobs: torch.Tensor | None = None
-    values: torch.Tensor | None = None
-    final_values: torch.Tensor | None = None
 
+def _chosen(
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    parts: Sequence[torch.Tensor],
+    algorithm: Algorithm,
+    logprobs: torch.Tensor | None,
+    entropy: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The advantages of the tokens to learn from, and the tokens that the loss treats apart.
 
-def _ask_models(models: Models, groups: Sequence[RolloutGroup], algorithm: Algorithm) -> _Old:
-    """The policy's own log-probs need a forward pass only when several updates share the rollout,
-    the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
+    The tokens of each mini-batch are compared with one another.
     """
-    policy, reference, critic = models.policy, models.reference, models.critic
-    config, ref_logprobs = algorithm.config, None
-    if reference is not None and not isinstance(config.kl, KlFull):  # the update measures it
-        ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = reference is not None and algorithm.kl_in_reward
-    logprobs = entropy = None
-    if algorithm.token_share < 1:
-        scores = policy.scores(groups)
-        logprobs, entropy = scores.logprobs, scores.entropy
-    elif algorithm.needs_old_logprobs or kl_in_reward:
-        logprobs = policy.logprobs(groups)
-    values = final_values = None
-    if critic is not None:
-        values = critic.values(groups)
-        if config.critic is not None and config.critic.bootstrap_truncated:
-            final_values = critic.final_values(groups) * _truncated(groups)
-    return _Old(logprobs, entropy, ref_logprobs, values, final_values)
+    chosen = None
+    if (choose := algorithm.policy_loss.choose) is not None:
+        assert logprobs is not None, "it needs those before the update"
+        of_parts = [UpdateTokens(logprobs, advantages, mask & part) for part in parts]
+        chosen = torch.stack([choose(tokens) for tokens in of_parts]).any(0)
+    if entropy is not None:
+        kept = [high_entropy(entropy, mask & part, algorithm.token_share) for part in parts]
+        advantages = advantages * torch.stack(kept).any(0)
+    return advantages, chosen
 
 
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -227,11 +240,10 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
 def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
-    old: _Old,
     algorithm: Algorithm,
-    kl_coef: float,
     reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
+    """The rewards; no model has been asked."""
     rows = [s.rewards for s in scored]
     sizes = {len(s.rewards): s.group.prompt.sample.id for s in scored}
     if len(sizes) > 1:
@@ -246,11 +258,6 @@ def _advantage_inputs(
     step_rewards = step_ends = None
     if algorithm.advantage.step_supervision:
         step_rewards, step_ends = _step_rewards(scored, mask.shape)
-    kl_penalty = torch.zeros(1).expand(mask.shape)
-    if algorithm.kl_in_reward and old.ref_logprobs is not None:
-        assert old.logprobs is not None
-        estimate = ESTIMATORS[algorithm.kl_estimator]
-        kl_penalty = kl_coef * estimate(old.logprobs, old.ref_logprobs)
     # [F, G, n]: of each reward function, 0 without a valid reward
     components = [
         [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
@@ -260,13 +267,11 @@ def _advantage_inputs(
         rewards=rewards,
         valid=valid,
         mask=mask,
-        kl_penalty=kl_penalty,
+        kl_penalty=torch.zeros(1).expand(mask.shape),
         greedy=greedy,
         greedy_valid=greedy_valid,
         step_rewards=step_rewards,
         step_ends=step_ends,
-        values=None if old.values is None else old.values * mask,
-        final_values=old.final_values,
         components=torch.tensor(components, dtype=torch.float32),
         weights=torch.tensor(list(reward_weights.values())),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,16 @@ import torch
 from mmr1.config import ReplayConfig
 from mmr1.data.rows import ids_of
 from mmr1.trainer.algorithms.advantages import grpo
-from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.types import (
+    Completion,
+    Prompt,
+    Reward,
+    RolloutGroup,
+    Sample,
+    ScoredGroup,
+    Status,
+    StepStats,
+)
 
 
 class KeptGroups:
@@ -87,8 +95,10 @@ class Replay:
         self._has_signal = has_signal
         self.kept = kept
 
-    def fill(self, step: int, sampled: SampledGroups) -> SampledGroups:
-        """A step's groups, earlier ones in the places of those without a signal.
+    def fill(
+        self, step: int, sampled: Sequence[ScoredGroup]
+    ) -> tuple[list[ScoredGroup], StepStats]:
+        """A step's groups, earlier ones in the places of those without a signal; and metrics.
 
         The step's own groups with a signal are kept for later.
 
@@ -96,16 +106,15 @@ class Replay:
         most, ``|A|`` the mean of its completions' absolute advantages as in GRPO. Where there are
         too few, groups without a signal stay.
         """
-        places = [i for i, g in enumerate(sampled.groups) if not self._has_signal(g)]
+        places = [i for i, g in enumerate(sampled) if not self._has_signal(g)]
         earlier = self._draw(step, len(places))
-        groups = list(sampled.groups)
+        groups = list(sampled)
         for place, group in zip(places, earlier, strict=False):
             groups[place] = group
-        own = [g for g in sampled.groups if self._has_signal(g)]
+        own = [g for g in sampled if self._has_signal(g)]
         self.kept.keep([*self.kept.groups, *own][-self._config.capacity :])
         size = len(self.kept.groups)
-        stats = {"replay/replayed": float(len(earlier)), "replay/size": float(size)}
-        return replace(sampled, groups=groups, stats={**sampled.stats, **stats})
+        return groups, {"replay/replayed": float(len(earlier)), "replay/size": float(size)}
 
     def _draw(self, step: int, count: int) -> list[ScoredGroup]:
         groups = self.kept.groups

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -33,7 +32,7 @@ from mmr1.trainer.models.scalar_model import (
     is_scalar_model,
     supervision_of,
 )
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -161,15 +160,14 @@ class RewardModelReward:
         self._family = family_of(of_reward_model(config, path))
         of_steps = supervision_of(path).kind == "process"
         _check_reduction(key, reduce, of_steps)
-        self._rewards: Callable[[Sequence[RolloutGroup]], list[Reward]]
-        if of_steps:
-            judge = ProcessRewardModel(path, self._family, values[path])
-            self._rewards = partial(_reduced, judge, REDUCTIONS[reduce or "min"])
-        else:
-            self._rewards = partial(_at_the_end, values[path])
+        self._values, self._reduce = values[path], REDUCTIONS[reduce or "min"]
+        self._steps = step_judge(path, self._family, values[path]) if of_steps else None
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
-        """Each completion's value: at its last token, or from the chances of its steps."""
+        """Each completion's value: at its last token, or from the chances of its steps.
+
+        One without a step has no answer.
+        """
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
@@ -181,6 +179,12 @@ class RewardModelReward:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def _rewards(self, groups: Sequence[RolloutGroup]) -> list[Reward]:
+        if self._steps is None:
+            return [Reward(v) for v in at_the_end(self._values(groups), groups).tolist()]
+        chances = [[chance for _, chance in steps] for steps in self._steps(groups)]
+        return [Reward(self._reduce(own)) if own else no_answer() for own in chances]
 
     def _group(self, items: Sequence[RewardItem]) -> RolloutGroup:
         first = items[0]
@@ -203,24 +207,9 @@ def _check_reduction(key: str, reduce: Any, of_steps: bool) -> None:
         raise ValueError(f"reduce={reduce} beside {key} is none of {', '.join(REDUCTIONS)}")
 
 
-def _at_the_end(values: GroupValues, groups: Sequence[RolloutGroup]) -> list[Reward]:
-    return [Reward(value) for value in at_the_end(values(groups), groups).tolist()]
-
-
-def _reduced(
-    judge: ProcessRewardModel,
-    reduce: Callable[[list[float]], float],
-    groups: Sequence[RolloutGroup],
-) -> list[Reward]:
-    """A completion without a step has no answer."""
-    return [
-        Reward(reduce([chance for _, chance in steps])) if steps else no_answer()
-        for steps in judge.steps(groups)
-    ]
-
-
-StepChances = tuple[tuple[int, float], ...]
-"""For each step of a completion the index of its last token and the chance that it is right."""
+Steps = tuple[tuple[int, float], ...]
+"""For each step of a completion the index of its last token and its reward, or its chance to be
+right."""
 
 
 def refuse_others_than_of_steps(path: str) -> None:
@@ -232,31 +221,25 @@ def refuse_others_than_of_steps(path: str) -> None:
         )
 
 
-class ProcessRewardModel:
-    """Judges the steps of completions; its tokenizer is the policy's."""
+def step_judge(
+    path: str, family: ModelFamily, values: GroupValues
+) -> Callable[[Sequence[RolloutGroup]], list[Steps]]:
+    """What a reward model of steps says of completions; its tokenizer is the policy's."""
+    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    return partial(step_chances, values, supervision_of(path).step_separator, decode)
 
-    def __init__(self, path: str, family: ModelFamily, values: GroupValues) -> None:
-        self._separator = supervision_of(path).step_separator
-        self._decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-        self._values = values
 
-    def steps(self, groups: Sequence[RolloutGroup]) -> list[StepChances]:
-        """Of each completion, in group order. A blank completion has no step."""
-        chances = self._values(groups).sigmoid()
-        completions = [completion for group in groups for completion in group.completions]
-        return [
-            tuple(
-                (token, float(row[token]))
-                for end in step_ends(completion.text, self._separator)
-                for token in [token_at(completion, end, self._decode)]
-            )
-            for completion, row in zip(completions, chances, strict=True)
-        ]
-
-    def score(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
-        """The same groups with their ``steps``; a step's reward is its chance."""
-        steps = iter(self.steps([s.group for s in scored]))
-        return [replace(s, steps=tuple(next(steps) for _ in s.group.completions)) for s in scored]
+def step_chances(
+    values: GroupValues, separator: str, decode: Decode, groups: Sequence[RolloutGroup]
+) -> list[Steps]:
+    """Of each completion, in group order. A blank completion has no step."""
+    completions = [completion for group in groups for completion in group.completions]
+    judged: list[Steps] = []
+    for completion, row in zip(completions, values(groups).sigmoid(), strict=True):
+        ends = step_ends(completion.text, separator)
+        tokens = [token_at(completion, end, decode) for end in ends]
+        judged.append(tuple((token, float(row[token])) for token in tokens))
+    return judged
 
 
 Decode = Callable[[Sequence[int]], str]

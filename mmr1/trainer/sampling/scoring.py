@@ -12,7 +12,7 @@ import numpy as np
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import kept, measured
 from mmr1.rewards import CompositeReward, RewardItem
-from mmr1.rewards.composite import refuse_too_many_invalid, tell_invalid
+from mmr1.rewards.composite import report_invalid
 from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup, Span
@@ -96,8 +96,7 @@ class RewardManager:
             next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
             for failure in failures
         ]
-        tell_invalid(rewards)
-        refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
+        report_invalid(rewards, items, self._max_invalid_fraction)
         in_order = iter(rewards)
         return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
 
@@ -119,7 +118,8 @@ class RewardManager:
                 messages=tuple(map(_message, completion.spans)),
                 tool_calls=tuple(
                     {"name": c.name, "arguments": dict(c.arguments), "error": c.error}
-                    for c in completion.calls
+                    for span in completion.spans
+                    for c in span.calls
                 ),
                 environment_reward=completion.reward,
             )

@@ -79,7 +79,9 @@ class Chat:
         messages = sample.messages[: sample.demonstrated_from]
         if system_prompt is not None and all(m.role != "system" for m in messages):
             messages = (Message("system", (TextPart(system_prompt),)), *messages)
-        text = self._rendered(self._with_instructions(messages), add_generation_prompt=True)
+        if self.tool_instructions:
+            messages = self._with_instructions(messages)
+        text = self._rendered(messages, add_generation_prompt=True)
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
             raise ValueError(
@@ -104,7 +106,7 @@ class Chat:
         return ("" if ended else end) + after + whole[len(before) :]
 
     def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
-        if not self.knows_tools:
+        if not self.knows_tools and any(m.role == "tool" for m in messages):
             messages = _as_user(messages)
         conversation = [{"role": m.role, "content": self.content(m)} for m in messages]
         try:
@@ -118,9 +120,7 @@ class Chat:
                 "data.chat_template, or change the messages"
             ) from error
 
-    def _with_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
-        if not self.tool_instructions:
-            return messages
+    def _with_instructions(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         if messages and messages[0].role == "system":
             own, *rest = messages
             added = TextPart(f"\n\n{self.tool_instructions}")

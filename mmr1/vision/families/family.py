@@ -1,4 +1,4 @@
-"""What mmr1 asks of a model family. ``docs/models.md`` says how to add one.
+"""What mmr1 asks of a model family. ``docs/own_family.md`` says how to add one.
 
 Two protocols, since some callers have a model and no processor: :class:`ModelFamily` is what mmr1
 asks about a model's inputs, :class:`Architecture` what it asks about the model itself.

@@ -76,7 +76,8 @@ def architecture_named(name: str) -> Architecture:
 def architecture_of(model: Any) -> Architecture:
     """The architecture of a loaded transformers model, or of the one inside a peft model."""
     model_type = unwrapped(model).config.model_type
-    return architecture_named(model_type if model_type in FAMILIES.names() else GENERAL)
+    known = model_type in FAMILIES.builtin or model_type in FAMILIES.names()
+    return architecture_named(model_type if known else GENERAL)
 
 
 def packed_architecture_of(model: Any) -> PackedArchitecture:

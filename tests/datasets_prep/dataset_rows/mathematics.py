@@ -271,4 +271,23 @@ MATHEMATICS = [
         },
         [Record(["user: [left.png][right.png]How many cups in both?"], "5", "math")],
     ),
+    Dataset(
+        "mmmu",
+        {
+            "validation-00000.parquet": [
+                {
+                    "id": "validation_Biology_1", "question": "<image 1> Which is it?",
+                    "options": "['a cat', 'an ant']", "image_1": embedded("bio.png"),
+                    "question_type": "multiple-choice", "subfield": "Zoology", "answer": answer,
+                }
+                for answer in ("B", "?")
+            ]
+        },
+        [
+            Record(["user: [bio.png] Which is it?\nA. a cat\nB. an ant"], "B", "choice",
+                   {"question_type": "multiple-choice", "subfield": "Zoology",
+                    "options": ["a cat", "an ant"], "source_id": "validation_Biology_1"})
+        ],
+        dropped=["the answer is withheld"],
+    ),
 ]  # fmt: skip

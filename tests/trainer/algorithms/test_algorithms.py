@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -21,14 +22,22 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs, completion_means
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
-    SampledGroups,
     Selection,
     group_filter,
     rewards_differ,
 )
 from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.step_rewards import StepRewardManager
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.trainer.sampling.step_rewards import StepRewards, steps_by_function
+from mmr1.types import (
+    Completion,
+    Prompt,
+    Reward,
+    RolloutGroup,
+    Sample,
+    ScoredGroup,
+    Status,
+    StepStats,
+)
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import config_of
 
@@ -208,8 +217,9 @@ def sample_groups(
     config: AlgorithmConfig,
     step_supervision: bool = False,
     functions: Sequence[str] = (),
-) -> SampledGroups:
-    """A step's groups, as the sampler selects them from what ``draw`` gives."""
+) -> tuple[list[ScoredGroup], StepStats]:
+    """A step's groups and metrics, as the sampler selects them from what ``draw`` gives."""
+    assert config.resamples is not None
     selection = Selection(
         count, config.resamples, group_filter(config, step_supervision, functions)
     )
@@ -222,8 +232,8 @@ def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():
     config = config_of("process_grpo", filter_groups={"type": "resample", "max_num_gen_batches": 1})
     assert build_algorithm(config).advantage.step_supervision
     alike, differing = steps_of(1.0, 1.0), steps_of(0.0, 1.0)  # all outcomes are 0
-    sampled = sample_groups(lambda count, batch: [alike, differing], 2, config, True)
-    assert sampled.groups == [differing]
+    sampled, _ = sample_groups(lambda count, batch: [alike, differing], 2, config, True)
+    assert sampled == [differing]
     with pytest.raises(NoSignalError):
         sample_groups(lambda count, batch: [alike, differing], 2, config)
 
@@ -247,9 +257,9 @@ def test_groups_can_be_filtered_by_accuracy_alone():
     def kept(**within: object) -> list[int]:
         keys = {"type": "resample", "max_num_gen_batches": 1, "range": within or None}
         config = AlgorithmConfig(filter_groups=keys)
-        sampled = sample_groups(lambda count, batch: groups, 4, config)
-        assert sampled.stats["sampling/no_signal"] == 4 - len(sampled.groups)
-        return [groups.index(group) for group in sampled.groups]
+        sampled, stats = sample_groups(lambda count, batch: groups, 4, config)
+        assert stats["sampling/no_signal"] == 4 - len(sampled)
+        return [groups.index(group) for group in sampled]
 
     assert kept() == [0, 1, 2, 3]
     assert kept(metric="right") == [1, 3]
@@ -278,8 +288,8 @@ def test_each_reward_function_can_be_normalised_by_itself():
     assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected, 0, 0], abs=1e-4)
 
     def kept(functions: list[str]) -> list[int]:
-        sampled = sample_groups(lambda count, batch: groups, 2, config, functions=functions)
-        return [groups.index(group) for group in sampled.groups]
+        sampled, _ = sample_groups(lambda count, batch: groups, 2, config, functions=functions)
+        return [groups.index(group) for group in sampled]
 
     assert kept(["right", "overlong"]) == [0]  # a signal that the sum does not show
     with pytest.raises(NoSignalError):
@@ -451,11 +461,10 @@ def drawing(*rewards: list[float]):
 
 def test_dynamic_sampling_replaces_groups_without_signal():
     draw, asked = drawing(EQUAL, MIXED, EQUAL, MIXED, MIXED)
-    sampled = sample_groups(draw, 3, AlgorithmConfig(name="dapo"))
+    sampled, stats = sample_groups(draw, 3, AlgorithmConfig(name="dapo"))
     assert asked == [3, 2]
-    assert [[r.value for r in s.rewards] for s in sampled.groups] == [MIXED] * 3
-    assert len(sampled.all_groups) == 5
-    assert sampled.stats == {
+    assert [[r.value for r in s.rewards] for s in sampled] == [MIXED] * 3
+    assert stats == {
         "sampling/gen_batches": 2,
         "sampling/no_signal": 2,
         "sampling/surplus": 0,
@@ -465,18 +474,18 @@ def test_dynamic_sampling_replaces_groups_without_signal():
 
 def test_over_provision_and_bound():
     draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
-    sampled = sample_groups(
+    sampled, stats = sample_groups(
         draw, 2, AlgorithmConfig(name="dapo", filter_groups={"gen_batch_size": 4})
     )
     assert asked == [4]
-    assert len(sampled.groups) == 2
-    assert sampled.stats["sampling/surplus"] == 2
+    assert len(sampled) == 2
+    assert stats["sampling/surplus"] == 2
     draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
-    sampled = sample_groups(
+    sampled, _ = sample_groups(
         draw, 2, AlgorithmConfig(name="dapo", filter_groups={"max_num_gen_batches": 3})
     )
     assert asked == [2, 1, 1]
-    assert len(sampled.groups) == 1  # the step makes do with what has a signal
+    assert len(sampled) == 1  # the step makes do with what has a signal
 
 
 def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
@@ -486,17 +495,18 @@ def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
     ).resamples
     before = Selection(2, resamples, rewards_differ)
     before.add([first, second, third])
-    assert before.sampled().groups == [first, second]
+    groups, stats = before.sampled()
+    assert groups == [first, second]
     assert before.surplus == [third]
-    assert before.sampled().stats["sampling/extra_rollouts"] == 0  # the next step learns from it
+    assert stats["sampling/extra_rollouts"] == 0  # the next step learns from it
     after = Selection(2, resamples, rewards_differ, before.surplus)
     assert after.prompts_needed() == 3
     fourth, equal = scored([1, 1], MIXED), scored([1, 1], EQUAL)
     after.add([equal, fourth, equal])
-    sampled = after.sampled()
-    assert sampled.groups == [third, fourth]
-    assert sampled.all_groups == [equal, fourth, equal]
-    assert sampled.stats == {
+    groups, stats = after.sampled()
+    assert groups == [third, fourth]
+    assert after.all_groups == [equal, fourth, equal]
+    assert stats == {
         "sampling/gen_batches": 1,
         "sampling/no_signal": 2,
         "sampling/surplus": 0,
@@ -504,7 +514,7 @@ def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
     }
     enough = Selection(1, resamples, rewards_differ, [first])
     assert enough.prompts_needed() == 0
-    assert enough.sampled().all_groups == [first]
+    assert enough.sampled()[0] == [first]
 
 
 def test_no_signal_at_all_stops_with_a_message():
@@ -517,12 +527,6 @@ def test_no_signal_at_all_stops_with_a_message():
         )
 
 
-def test_without_dynamic_sampling_one_draw_is_all():
-    draw, asked = drawing(EQUAL, EQUAL)
-    sampled = sample_groups(draw, 2, AlgorithmConfig())
-    assert (asked, len(sampled.groups), sampled.stats) == ([2], 2, {})
-
-
 def test_step_rewards_go_to_the_tokens_that_end_steps():
     # Tokens of 2 characters each and an end token without text: "aabbcc".
     def decode(ids):
@@ -532,7 +536,8 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
     bare = ScoredGroup(group, (Reward(1.0),))
 
     def steps(*actual):
-        return StepRewardManager(lambda text, sample: actual, decode).score([bare])[0].steps
+        of_groups = partial(steps_by_function, lambda text, sample: actual, decode)
+        return StepRewards(of_groups).score([bare])[0].steps
 
     assert steps((2, 0.1), (3, 0.2), (6, 1)) == (((0, 0.1), (1, 0.2), (3, 1.0)),)
     assert steps() == ((),)

@@ -21,7 +21,6 @@ from mmr1.config import ModelConfig, OptimizerConfig
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.loading import load_trainable
-from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.quantization import quantized_weights
@@ -108,7 +107,7 @@ def _check_4_bits(rank: int, mesh: Any, path: Path, adapter: Path, out: Path) ->
     sharded = {n for n, p in model.named_parameters() if isinstance(p, DTensor)}
     assert {n for n, p in model.named_parameters() if p.requires_grad} <= sharded
     assert not sharded & set(quantized_weights(model))
-    whole = plain_weights(load_trainable(config))
+    whole = model_weights(load_trainable(config))
     weights = model_weights(model)
     assert list(weights) == list(whole)
     for name, weight in whole.items():

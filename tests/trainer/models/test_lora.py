@@ -13,11 +13,12 @@ from mmr1.config import AlgorithmConfig, Config, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters, plain_weights
+from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference
+from mmr1.trainer.models.weights import model_weights
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
@@ -134,7 +135,7 @@ def test_bfloat16_weights_are_merged_in_the_adapters_precision(parts):
             module.lora_A.float(), module.lora_B.float()
     layer = base.model.language_model.layers[0].mlp.up_proj
     exact = layer.base_layer.weight.float() + layer.get_delta_weight("default")
-    merged = plain_weights(own.model)["model.language_model.layers.0.mlp.up_proj.weight"]
+    merged = model_weights(own.model)["model.language_model.layers.0.mlp.up_proj.weight"]
     assert torch.equal(merged, exact.bfloat16())
 
 

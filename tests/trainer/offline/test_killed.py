@@ -75,3 +75,58 @@ def test_killed_runs_end_with_the_weights_of_one_that_was_not(
         assert process.wait() == -signal.SIGKILL, f"it ended {when}"
     assert started("killed").wait() == 0
     assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+AT_ROUNDS: dict[str, Callable[[Path], bool]] = {
+    "in the save of a policy": lambda run: (
+        run / "round_1/policy/checkpoints/step_000002.tmp/model.safetensors"
+    ).exists(),
+    "in the training of a reward model": lambda run: bool(
+        _text(run / "round_1/reward_model/metrics.jsonl")
+    ),
+    "after a round": lambda run: (run / "round_1/reward_model/checkpoints/step_000002").exists(),
+}
+
+
+@pytest.mark.slow
+def test_rounds_of_a_policy_and_a_reward_model_that_are_killed_end_as_those_that_were_not(
+    tiny_model, digits, pair_file, reward_model, tmp_path
+):
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
+    own = f"own: {{use: '{tmp_path}/own.py:reward', sandbox: null, weight: 0}}"
+    liked = f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}"
+
+    folder = tmp_path / "run"  # the state of a reward model names the rankings by their paths
+
+    def started() -> subprocess.Popen[bytes]:
+        run = config_of(
+            *(tiny_model, digits / "rl.jsonl", digits, folder),
+            f"rewards.functions={{{own}, {liked}}}",
+            *("data.train_batch_size=4", "data.num_workers=0", *SAMPLED),
+            *("trainer.max_steps=2", "iterate.rounds=2", "iterate.rm_steps=2"),
+            *(f"iterate.history={pair_file}", "iterate.ranked_by=own"),
+            *("eval.accuracy_function=own", "trainer.checkpoints={save_steps: 1}"),
+            command="iterate",
+        )
+        path = tmp_path / "run.yaml"
+        path.write_text(dump_yaml(run))
+        program = [sys.executable, "-m", "mmr1", "iterate", str(path), "--resume"]
+        return subprocess.Popen(program, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    assert started().wait() == 0
+    folder.rename(tmp_path / "whole")
+    for when, reached in AT_ROUNDS.items():
+        process = started()
+        while process.poll() is None and not reached(folder):
+            time.sleep(0.0005)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, f"it ended {when}"
+    assert started().wait() == 0
+    parts = [path.parent.relative_to(tmp_path / "whole") for path in _runs(tmp_path / "whole")]
+    assert len(parts) == 3  # the last round has no reward model
+    for part in parts:
+        assert_same(tmp_path / "whole" / part, folder / part)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round_*/*/config.yaml"))

@@ -33,7 +33,7 @@ from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.forward.micro_batches import SingleProcess
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
-from mmr1.trainer.inputs import check_inputs
+from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -55,7 +55,6 @@ from mmr1.trainer.offline.reward_model import (
     reward_model_step,
 )
 from mmr1.trainer.offline.rounds import NoPreferencesError, Rounds, judged
-from mmr1.trainer.offline.training import Records
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training
@@ -603,5 +602,6 @@ def test_two_sources_may_share_ids():
     quarantine = Quarantine(0)
     media = MediaCache(lambda medium: pytest.fail("there are none"))
     check = MediaCheck(media, quarantine)
-    records = Records(sources, {"old": 1.0, "new": 1.0}, quarantine, check, None, media, None)
+    weights, rows = {"old": 1.0, "new": 1.0}, {"train": quarantine}
+    records = Inputs(sources, weights, [], check, rows, None, media, None)
     assert sorted(sample.answer for sample in records.distinct_samples(0, 6)) == [1, 2, 3]

@@ -12,7 +12,7 @@ import pytest
 
 from mmr1.config import ReplayConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.sampling.dynamic_sampling import SampledGroups, rewards_differ
+from mmr1.trainer.sampling.dynamic_sampling import rewards_differ
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, mean_advantage, prompt_finder
 from mmr1.types import (
     Completion,
@@ -55,8 +55,9 @@ def kept(samples: list[Sample]) -> KeptGroups:
     return KeptGroups("algorithm.filter_groups.type=replay", find)
 
 
-def fill(own: Replay, step: int, *groups: ScoredGroup) -> SampledGroups:
-    return own.fill(step, SampledGroups(list(groups), list(groups), {"sampling/x": 1.0}))
+def fill(own: Replay, step: int, *groups: ScoredGroup) -> list[ScoredGroup]:
+    filled, _ = own.fill(step, groups)
+    return filled
 
 
 def names(groups: list[ScoredGroup]) -> list[str]:
@@ -66,15 +67,14 @@ def names(groups: list[ScoredGroup]) -> list[str]:
 def test_groups_without_a_signal_make_room_for_earlier_ones():
     own = replay(capacity=2)
     first = fill(own, 1, group(0, 1, 0), group(1, 1, 1))  # nothing to replay yet
-    assert names(first.groups) == ["s0", "s1"]
-    second = fill(own, 2, group(2, 0, 0), group(3, 1, 0), group(4, None, 1))
+    assert names(first) == ["s0", "s1"]
+    second, stats = own.fill(2, [group(2, 0, 0), group(3, 1, 0), group(4, None, 1)])
     # One earlier group for two places; a group with one valid reward has no signal.
-    assert names(second.groups) == ["s0", "s3", "s4"]
-    assert names(second.all_groups) == ["s2", "s3", "s4"]
-    assert second.stats == {"sampling/x": 1.0, "replay/replayed": 1.0, "replay/size": 2.0}
+    assert names(second) == ["s0", "s3", "s4"]
+    assert stats == {"replay/replayed": 1.0, "replay/size": 2.0}
     fill(own, 3, group(5, 1, 0))  # the oldest of three goes
     third = fill(own, 4, group(6, 0, 0), group(7, 0, 0), group(1, 0, 0))
-    assert sorted(names(third.groups)) == ["s1", "s3", "s5"]
+    assert sorted(names(third)) == ["s1", "s3", "s5"]
 
 
 def test_a_group_comes_back_by_its_advantages():
@@ -84,7 +84,7 @@ def test_a_group_comes_back_by_its_advantages():
     assert [mean_advantage(group(0, *row)) for row in rows] == pytest.approx(worth, abs=1e-5)
     own = replay()
     fill(own, 0, *(group(i, *row) for i, row in enumerate(rows)))
-    drawn = Counter(names(fill(own, step, group(7, 1, 1)).groups)[0] for step in range(1, 2001))
+    drawn = Counter(names(fill(own, step, group(7, 1, 1)))[0] for step in range(1, 2001))
     for number, weight in enumerate(worth):
         share = weight / sum(worth)
         error = math.sqrt(share * (1 - share) / 2000)
@@ -114,9 +114,7 @@ def test_what_is_kept_survives_a_checkpoint():
             )
             assert np.array_equal(a.token_ids, b.token_ids)
             assert np.array_equal(a.logprobs, b.logprobs)
-    assert names(fill(other, 9, group(3, 1, 1)).groups) == names(
-        fill(own, 9, group(3, 1, 1)).groups
-    )
+    assert names(fill(other, 9, group(3, 1, 1))) == names(fill(own, 9, group(3, 1, 1)))
     gone = kept(SAMPLES[1:])
     with pytest.raises(ValueError, match=r"sample 's0' of a, which the data do not have"):
         gone.load_state_dict(own.kept.state_dict())

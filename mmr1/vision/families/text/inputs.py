@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
@@ -11,7 +12,7 @@ from transformers import AutoTokenizer
 
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
-from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
+from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.prepare import Medium
@@ -23,6 +24,7 @@ class TextFamily:
 
     path: str
     processor: Any
+    tokenizer: Any
     chat: Chat
     pad_id: int
     stop_ids: tuple[int, ...]
@@ -30,10 +32,6 @@ class TextFamily:
 
     shares_prompts = True
     recurrent = False
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.processor
 
     @property
     def placeholder_kinds(self) -> Mapping[int, Kind]:
@@ -76,7 +74,8 @@ class TextFamily:
         return len(prompt.token_ids)
 
     def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
-        return read_expanded(self, prompt, media)
+        ids = torch.tensor(prompt.token_ids)
+        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids))
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         return list(token_ids)
@@ -115,15 +114,12 @@ def load_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> TextFa
     return TextFamily(
         path=path,
         processor=tokenizer,
-        chat=load_chat(path, tokenizer, tokenizer, _content, chat),
+        tokenizer=tokenizer,
+        chat=load_chat(path, tokenizer, tokenizer, attrgetter("text"), chat),
         pad_id=pad,
         stop_ids=stops,
         forbidden_ids=tuple({pad} - {*stops}),
     )
-
-
-def _content(message: Message) -> str:
-    return message.text
 
 
 def _check_tokenizer(path: str, tokenizer: Any) -> None:

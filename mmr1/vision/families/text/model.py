@@ -27,9 +27,7 @@ class TextArchitecture:
     position_rows = 1
     presets = tuple(tiny.PRESETS)
 
-    @property
-    def no_mask(self) -> torch.Tensor:
-        return torch.empty(0, 0, 0, 0)
+    no_mask = torch.empty(0, 0, 0, 0)
 
     def load_family(
         self,

@@ -1,0 +1,129 @@
+"""Grey and swapped pictures: what the model is shown, and how much its completions lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmr1.config.file import load_config
+from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.sampling.views import blank, shuffled, swapped, vision_use
+from mmr1.trainer.train import run_training
+from mmr1.types import MediaRef, RolloutGroup
+from mmr1.vision.images import load_image
+from mmr1.vision.videos import load_video
+from tests.jsonl import read_jsonl
+from tests.trainer.tiny_groups import new_model
+from tests.vision.media import write_video
+
+
+def test_a_blank_picture_keeps_its_size_and_nothing_else(tmp_path):
+    Image.effect_noise((70, 42), 90).convert("RGB").save(tmp_path / "noise.png")
+    shown = load_image(MediaRef("image", tmp_path / "noise.png", options={"blank": 1}))
+    assert shown.size == (70, 42)
+    assert set(np.asarray(shown).ravel().tolist()) == {127}
+    clip = write_video(tmp_path / "bar.mp4", 8, 56, 56, fps=2)
+    plain, metadata = load_video(MediaRef("video", clip))
+    grey, same = load_video(MediaRef("video", clip, options={"blank": 1}))
+    assert grey.shape == plain.shape
+    assert set(grey.ravel().tolist()) == {127}
+    assert same.frames_indices == metadata.frames_indices
+
+
+def test_media_are_swapped_among_prompts_with_the_same_kinds(digit_samples, parts):
+    family = parts[0]
+    prompts = [family.render_prompt(sample) for sample in digit_samples[:3]]
+    text = replace(prompts[0], shown=())
+    video = replace(prompts[0], shown=(MediaRef("video", data=b"x"),))
+    others = swapped([prompts[0], text, prompts[1], video, prompts[2]])
+    assert list(others) == [0, 2, 4]
+    assert [others[i].media for i in others] == [p.media for p in (*prompts[1:], prompts[0])]
+    assert all(others[i].token_ids == p.token_ids for i, p in zip(others, prompts, strict=True))
+
+
+def test_what_is_lost_equals_a_plain_forward_of_each_completion(parts):
+    """transformers' own forward on the processor's own inputs, a completion at a time."""
+    family, _, media, scored = parts
+    model = new_model()
+    groups = [replace(s.group, completions=s.group.completions[:2]) for s in scored[:2]]
+
+    def logprobs(group, picture: Image.Image) -> list[torch.Tensor]:
+        inputs = family.processor(
+            text=[group.prompt.text], images=[picture], return_tensors="pt", do_resize=False
+        )
+        found = []
+        for completion in group.completions:
+            tokens = torch.from_numpy(completion.token_ids)[None]
+            ids = torch.cat([inputs["input_ids"], tokens], dim=1)
+            given = {k: v for k, v in inputs.items() if k not in ("input_ids", "attention_mask")}
+            if "mm_token_type_ids" in given:
+                given["mm_token_type_ids"] = torch.cat(
+                    [given["mm_token_type_ids"], torch.zeros_like(tokens)], dim=1
+                )
+            with torch.no_grad():
+                logits = model(input_ids=ids, **given).logits[0, -tokens.shape[1] - 1 : -1]
+            logits[:, list(family.forbidden_ids)] = -torch.inf  # nothing samples placeholders
+            found.append(logits.log_softmax(-1).gather(1, tokens[0][:, None])[:, 0].double())
+        return found
+
+    pictures = [family.decode_media(g.prompt.media[0]) for g in groups]
+    plain = torch.cat([x for g, p in zip(groups, pictures, strict=True) for x in logprobs(g, p)])
+    grey = [Image.new("RGB", p.size, (127, 127, 127)) for p in pictures]
+    blanked = torch.cat([x for g, p in zip(groups, grey, strict=True) for x in logprobs(g, p)])
+    other = torch.cat(
+        [x for g, p in zip(groups, pictures[::-1], strict=True) for x in logprobs(g, p)]
+    )
+    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    found = vision_use(policy, groups)
+    assert found["vision/blank"] == pytest.approx(float((plain - blanked).mean()), abs=1e-5)
+    assert found["vision/swapped"] == pytest.approx(float((plain - other).mean()), abs=1e-5)
+    assert abs(found["vision/blank"]) > 1e-3
+
+
+def test_prompts_without_media_have_no_figure(parts):
+    family, model, media, scored = parts
+    text = [RolloutGroup(replace(s.group.prompt, shown=()), s.group.completions) for s in scored]
+    assert vision_use(PackedModel(model, ModelInputs(family, media), 1.0, 10_000), text) == {}
+
+
+def test_views_are_digests_of_their_own(digit_samples, parts):
+    prompt = parts[0].render_prompt(digit_samples[0])
+    assert blank(prompt).media[0].digest() != prompt.media[0].digest()
+    assert shuffled(prompt, 3).media == prompt.media  # a picture has no frames
+
+
+def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
+    overrides = [
+        f"model.path={tiny_model}",
+        "model.dtype=float32",
+        f"data.train={digits}/rl.jsonl",
+        "data.train_batch_size=3",
+        "rollout={engine: hf, n: 2, max_response_length: 8, max_prompt_length: 104}",
+        "rewards.functions={format: 1.0}",
+        f"trainer={{max_steps: 4, threads: 1, vision_use_steps: 2, output_dir: {tmp_path}/run}}",
+    ]
+    run_training(load_config(None, overrides))
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert [{"vision/blank", "vision/swapped"} <= row.keys() for row in rows] == [0, 1, 0, 1]
+    assert rows[1]["time/vision"] > 0
+
+
+def test_data_without_pictures_are_refused(tiny_model, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        '{"version": 1, "id": "1", "messages": [{"role": "user", "content": "2 + 2"}], '
+        '"answer": "4"}\n'
+    )
+    overrides = [
+        f"model.path={tiny_model}",
+        f"data.train={tmp_path}/rows.jsonl",
+        "rollout.engine=hf",
+        "rewards.functions={format: 1.0}",
+        f"trainer={{vision_use_steps: 2, output_dir: {tmp_path}/run}}",
+    ]
+    with pytest.raises(ValueError, match=r"trainer\.vision_use_steps measures"):
+        run_training(load_config(None, overrides))
