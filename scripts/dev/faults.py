@@ -3,6 +3,7 @@
 python scripts/dev/faults.py               every row; hours, most of them the rows of the soak
 python scripts/dev/faults.py disk video    rows in which one of the words occurs
 python scripts/dev/faults.py --quick       without the tests that are marked slow
+python scripts/dev/faults.py --without soak
 
 Each row names a test that brings the fault about for real. Exit code 1 if one does not hold.
 """
@@ -14,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,23 +46,34 @@ def faults() -> Iterator[Fault]:
         yield Fault(*cells, test.strip("`| "))
 
 
-def outcome(test: str, quick: bool) -> str:
-    """What became of a test, with all of its cases."""
+def run(tests: Sequence[str], quick: bool) -> list[ElementTree.Element]:
+    """Run the tests in one process, whose output is shown; the cases that ran."""
+    chosen = [] if quick else ["-m", "not gpu"]
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        chosen = [] if quick else ["-m", "not gpu"]
-        command = [sys.executable, "-m", "pytest", "-q", "--junitxml", report.name, *chosen, test]
-        run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-        if run.returncode == 5:  # all were deselected
-            return "slow"
-        cases = ElementTree.parse(report.name).getroot().findall(".//testcase")
+        command = [sys.executable, "-m", "pytest", "-q", "--junitxml", report.name, *chosen]
+        subprocess.run([*command, *dict.fromkeys(tests)], cwd=REPOSITORY)
+        return ElementTree.parse(report.name).getroot().findall(".//testcase")
+
+
+def outcome(cases: Sequence[ElementTree.Element]) -> str:
+    """What became of the cases of a test."""
     bad = [case for case in cases if {child.tag for child in case} & {"failure", "error"}]
     skipped = [case for case in cases if case.find("skipped") is not None]
-    if bad or not cases:
-        print(run.stdout[-4000:], file=sys.stderr)
+    if not cases:
+        return "slow"
+    if bad:
         return f"{len(bad)} of {len(cases)} FAILED"
     if len(skipped) == len(cases):
         return "skipped"
     return f"held, {len(skipped)} skipped" if skipped else "held"
+
+
+def cases_of(test: str, cases: Sequence[ElementTree.Element]) -> list[ElementTree.Element]:
+    """Those of a test with all its parameters, or of a whole file."""
+    file, _, name = test.partition("::")
+    module = file.removesuffix(".py").replace("/", ".")
+    of_file = [case for case in cases if case.get("classname") == module]
+    return [case for case in of_file if name in ("", case.get("name", "").partition("[")[0])]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,19 +83,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("words", nargs="*")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--without", nargs="*", default=[], help="words of rows to leave out")
     args = parser.parse_args(arguments)
+
+    def named(fault: Fault, words: Sequence[str]) -> bool:
+        return any(re.search(word, f"{fault.name} {fault.test}", re.I) for word in words)
+
+    rows = [f for f in faults() if not args.words or named(f, args.words)]
+    rows = [f for f in rows if not named(f, args.without)]
+    cases = run([fault.test for fault in rows], args.quick)
     table = Table("fault", "what is lost", "outcome", "s", show_lines=True)
     table.columns[3].justify = "right"
     failed = False
-    for fault in faults():
-        if args.words and not any(re.search(word, fault.name, re.I) for word in args.words):
-            continue
-        begin = time.perf_counter()
-        became = outcome(fault.test, args.quick)
-        failed |= "FAILED" in became
-        seconds = f"{time.perf_counter() - begin:.0f}"
-        print(f"{fault.test}: {became}, {seconds} s", file=sys.stderr, flush=True)
-        table.add_row(fault.name, fault.lost, became, seconds)
+    for fault in rows:
+        own = cases_of(fault.test, cases)
+        became = outcome(own)
+        failed |= "FAILED" in became or (became == "slow" and not args.quick)
+        seconds = sum(float(case.get("time", 0)) for case in own)
+        table.add_row(fault.name, fault.lost, became, f"{seconds:.0f}")
     Console(width=80, markup=False).print(table)
     sys.exit(failed)
 
