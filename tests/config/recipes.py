@@ -31,4 +31,4 @@ def command_of(file: Path) -> Command:
     for command in named:
         if command in tree:
             return command
-    return "train" if "algorithm" in tree else BY_NAME[file.stem]
+    return "train" if "algorithm" in tree else BY_NAME[file.stem.removeprefix("exact_")]

@@ -50,8 +50,8 @@ def test_all_references_are_the_gold(
 
 def test_answers_that_are_none(root: Path) -> None:
     for answers, said in (
-        ([], "no list of texts"), ([None], "no list of texts"), (["", " "], "are empty"),
-        (7, "no list of texts"), ([{"text": "x"}], "no list of texts"),
+        ([], "not a list of texts"), ([None], "not a list of texts"), (["", " "], "are empty"),
+        (7, "not a list of texts"), ([{"text": "x"}], "not a list of texts"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             read({"question": "What?", "answers": answers}, root, "vqa_references")

@@ -143,5 +143,5 @@ def test_a_pickle_of_refs_runs_no_code(root: Path) -> None:
         read_refs(path)
     assert not (root / "ran").exists()
     path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(ValueError, match="no list of referring expressions"):
+    with pytest.raises(ValueError, match="not a list of referring expressions"):
         read_refs(path)

@@ -182,7 +182,7 @@ def test_unreadable_golds_are_errors_at_preparation() -> None:
         gold("")
     with pytest.raises(ValueError, match="names none of the options"):
         gold("E", "choice", options=["x", "y"])
-    with pytest.raises(ValueError, match="no list of boxes"):
+    with pytest.raises(ValueError, match="not a list of boxes"):
         gold([[5, 5, 1, 1]], "iou")
 
 

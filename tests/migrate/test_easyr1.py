@@ -366,7 +366,7 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
     (tmp_path / "x.yaml").write_text("actor_rollout_ref: {}\n")
     code, _, message = mmr1("migrate", tmp_path / "x.yaml")
     assert code == 2
-    assert "no keys of EasyR1" in message
+    assert "not keys of EasyR1" in message
     with pytest.raises(ValueError, match="'other' has no counterpart; it can be one of grpo, rloo"):
         migrated("algorithm.adv_estimator=other")
     with pytest.raises(ValueError, match="'trainer' is not an override"):

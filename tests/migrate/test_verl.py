@@ -113,7 +113,7 @@ critic: {ppo_mini_batch_size: "${oc.select:actor_rollout_ref.actor.ppo_mini_batc
     assert "_target_" not in output
     code, _, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "easyr1")
     assert code == 2
-    assert "no keys of EasyR1" in message
+    assert "not keys of EasyR1" in message
     code, _, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "varl")
     assert "one of easyr1, verl" in message
 

@@ -107,9 +107,9 @@ def test_the_driver_of_a_cluster_keeps_no_patches_and_finds_what_cannot_be_decod
     monkeypatch.setattr(inputs, "load_image", None)
     monkeypatch.setattr(inputs, "check_image", lambda ref: (asked.append("image"), decode(ref))[1])
 
-    def counted(ref, request, deadline):
+    def counted(ref, path, request, deadline):
         asked.append(request["task"])
-        return ask(ref, request, deadline)
+        return ask(ref, path, request, deadline)
 
     monkeypatch.setattr(videos, "_ask", counted)
     check = MediaCheck(here, Quarantine(0.9))

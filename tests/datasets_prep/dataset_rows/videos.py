@@ -204,7 +204,7 @@ VIDEOS = [
             Record(
                 [
                     "user: [videos/d.mp4]Which way?Options:\nA. left\nB. right\n",
-                    "assistant: <think>It goes right.</think><answer>B</answer>",
+                    "assistant: <think>It goes right.</think>\n<answer>B</answer>",
                 ],
                 "B", "choice",
                 {"problem_id": 1, "options": ["left", "right"], "data_source": "made"},

@@ -264,8 +264,8 @@ def test_a_busy_judge_is_asked_again_when_it_says() -> None:
     [
         ((500, {"error": "broken"}), "HTTP 500"),
         ((401, {"error": "who are you?"}), "HTTP 401"),
-        ((200, {"choices": []}), "no chat completion"),
-        ((200, ["no"]), "no chat completion"),
+        ((200, {"choices": []}), "not a chat completion"),
+        ((200, ["no"]), "not a chat completion"),
         (said("I like it."), "the judge's reply has no 'score' in JSON: 'I like it.'"),
         (said('{"score": 11}'), "11 is outside of scale=[0, 1]"),
         (said('{"score": NaN}'), "outside of scale"),
@@ -286,7 +286,7 @@ def test_what_is_no_verdict_is_no_reward(answer: Answer, error: str) -> None:
         (silent, Status.TIMEOUT, "no answer within 0.3 s"),
         (drips(OK + b"Content-Length: 900\r\n\r\n{"), Status.TIMEOUT, "no answer within 0.3 s"),
         (lambda connection: connection.close(), Status.ERROR, "127.0.0.1"),
-        (replies(b'{"choices": [{"mess'), Status.ERROR, "no JSON"),
+        (replies(b'{"choices": [{"mess'), Status.ERROR, "not JSON"),
         (replies(b" " * (2 << 20)), Status.ERROR, "longer than 1,048,576 bytes"),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_server_that_sleeps() -> None:
     ("options", "message"),
     [
         ({"retry": 1}, "no option 'retry'"),
-        ({"urls": ["x"]}, "no http address"),
+        ({"urls": ["x"]}, "not an http address"),
         ({"urls": ["http://host:port/"]}, "not readable"),
         ({"headers": {"Authorization": "two\nlines"}}, "'Authorization' is not one line"),
     ],
@@ -240,8 +240,8 @@ def test_the_deadline_holds_while_the_request_is_sent() -> None:
         (replies(b"{}", b"Content-Encoding: br\r\n"), "compressed as 'br'"),
         (replies(b'{"rewards": ' + b"[" * 200_000), "nests deeper than 32"),
         (replies(b'{"a":' * 100_000), "nests deeper than 32"),
-        (replies(b"\xff\xfe"), "no JSON"),
-        (replies(b'{"rewards": [' + b"9" * 10_000 + b"]}"), "no JSON"),
+        (replies(b"\xff\xfe"), "not JSON"),
+        (replies(b'{"rewards": [' + b"9" * 10_000 + b"]}"), "not JSON"),
         (lambda connection: connection.sendall(OK + b"Content-Length: 99\r\n\r\n{"), "closed"),
         (lambda connection: None, "disconnected"),
         (lambda connection: connection.sendall(b"SSH-2.0-x\r\n\r\n"), "http"),
@@ -525,7 +525,7 @@ def test_the_server_bounds_a_request() -> None:
         for body, told in (
             (b"[" * 50_000, "nests deeper"),
             (b'{"rows": [' + b'{"a":' * 10_000, "nests deeper"),
-            (b"{", "no JSON"),
+            (b"{", "not JSON"),
             (b'{"query": 3}', "query"),
             (b'{"query": ["a"], "labels": [1e400]}', "1e400 is not a finite number"),
             (b'{"query": ["a"], "labels": [NaN]}', "NaN is not a finite number"),

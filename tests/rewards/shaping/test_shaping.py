@@ -214,7 +214,10 @@ def test_auto_checks_golds_by_task() -> None:
     config = RewardsConfig(functions={"auto": reward_function()})
     with build_composite_reward(config) as composite_reward:
         problems = composite_reward.check_gold([i.sample for i in items])
-    assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]
+    assert ["not a finite number" in problems[0][1], "no task type" in problems[1][1]] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

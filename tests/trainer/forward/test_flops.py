@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmr1.trainer.forward.any_model.forward import Verdict, admit, shared_states
-from mmr1.trainer.forward.scores import completion_scores, packed_states
+from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.vision.families.loading import UNCHANGED, architecture_named
 from mmr1.vision.prepare import MediaCache
@@ -49,7 +49,7 @@ def test_a_familys_model_costs_the_same_by_the_way_of_any_model(name):
     any_model = tiny.model()
     admit(any_model, Verdict("packed"))
     ways = (
-        (packed_states, model, group_input(tiny.family, cache, talk)),
+        (completion_states, model, group_input(tiny.family, cache, talk)),
         (shared_states, any_model, group_input(whole, MediaCache(whole.prepare_media), talk)),
     )
     work, states = [], []
