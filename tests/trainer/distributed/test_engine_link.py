@@ -146,9 +146,10 @@ def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     process.suspend()
     assert link._client is not None
     link._timeout_s = link._client.timeout_s = 5
-    with pytest.raises(TransferError, match="no answer for 5 s"):
+    ended = "no answer for 5 s|did not reach all engines"  # by the side that waits no longer
+    with pytest.raises(TransferError, match=ended):
         link.send(weights("known"), [stuck], 2)
-    with pytest.raises(TransferError, match="did not reach all engines"):  # it connects anew
+    with pytest.raises(TransferError, match=ended):  # it connects anew
         link.send(weights("known"), [stuck], 3)
     process.kill()
 
