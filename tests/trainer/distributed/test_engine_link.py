@@ -141,8 +141,8 @@ def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, li
 
 def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     stuck = actor(Receiving)
+    process = psutil.Process(ask(stuck, Receiving.process))  # starting is not part of the limit
     link.send(weights("known"), [stuck], 1)
-    process = psutil.Process(ask(stuck, Receiving.process))
     process.suspend()
     assert link._client is not None
     link._timeout_s = link._client.timeout_s = 5
