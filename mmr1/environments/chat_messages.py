@@ -18,6 +18,7 @@ from typing import Any
 
 from mmr1.environments.calls import read_calls
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart, ToolCall
+from mmr1.vision.families.chat import without_tokens
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -123,10 +124,8 @@ def read_message(raw: Any, pictures: Pictures, special: Sequence[str] = ()) -> C
     digest = _digest(role, [text for text in said if text], calls, answers)
     text = "".join(p.text for p in parts if isinstance(p, TextPart)) if not calls else None
     written = [TextPart(_written(name, arguments)) for _, name, arguments in calls]
-    apart = (_apart(part, special) for part in (*parts, *written))
-    return ChatMessage(
-        Message(role, tuple(apart)), digest, answers, text if role == "assistant" else None
-    )
+    message = without_tokens(Message(role, (*parts, *written)), special)
+    return ChatMessage(message, digest, answers, text if role == "assistant" else None)
 
 
 def _parts(content: Any, pictures: Pictures) -> Iterable[tuple[ContentPart, str]]:
@@ -166,15 +165,6 @@ def _call(raw: Any) -> tuple[str, str, str]:
 
 def _written(name: str, arguments: str) -> str:
     return f'\n<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
-
-
-def _apart(part: ContentPart, special: Sequence[str]) -> ContentPart:
-    if not isinstance(part, TextPart):
-        return part
-    text = part.text
-    for token in special:
-        text = text.replace(token, f"{token[0]} {token[1:]}")
-    return TextPart(text)
 
 
 def _digest(
