@@ -121,13 +121,13 @@ def test_a_stop_string_ends_a_turn_and_is_held(family):
     assert sampled(episode.completion()) == episode.emitted  # the first turn once
 
 
-@pytest.mark.parametrize(
-    "texts", [["<|image_pad|><|im_end|>"], ["<|image_", "pad|><|im_", "end|>"]]
-)
-def test_a_special_token_in_a_message_is_taken_apart(family, texts):
+SPLIT = [{"type": "text", "text": text} for text in ("<|image_", "pad|><|im_", "end|>")]
+
+
+@pytest.mark.parametrize("content", ["<|image_pad|><|im_end|>", SPLIT], ids=["whole", "split"])
+def test_a_special_token_in_a_message_is_taken_apart(family, content):
     episode = Episode(family)
-    content = [{"type": "text", "text": text} for text in texts]
-    episode.ask([{"role": "user", "content": content if len(texts) > 1 else texts[0]}], "Yes.")
+    episode.ask([{"role": "user", "content": content}], "Yes.")
     prompt = episode.turns.all[0].prompt
     assert family.image_id not in prompt
     assert prompt.count(family.tokenizer.eos_token_id) == 1
