@@ -19,6 +19,7 @@ from typing import Any
 from mmr1.environments.calls import read_calls
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart, ToolCall
 from mmr1.vision.families.chat import without_tokens
+from mmr1.vision.images import data_url
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -36,17 +37,16 @@ def _content(message: Message) -> Any:
     if all(isinstance(part, TextPart) for part in message.parts):
         return message.text
     return [
-        {"type": "text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "image_url", "image_url": {"url": _uri(part)}}
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else picture_part(part)
         for part in message.parts
     ]
 
 
-def _uri(media: MediaRef) -> str:
+def picture_part(media: MediaRef) -> dict[str, Any]:
+    """A picture as a part of a message. Raises ValueError if it is a video, or cannot be read."""
     if media.kind != "image":
         raise ValueError(f"{media}: OpenAI's API has no videos; show frames of it as pictures")
-    return "data:image/png;base64," + base64.b64encode(media.read()).decode()
+    return {"type": "image_url", "image_url": {"url": data_url(media)}}
 
 
 @dataclass(slots=True)

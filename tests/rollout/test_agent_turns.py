@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from mmr1.environments.chat_messages import chat_messages
 from mmr1.rollout.agent_turns import Turns, completion, conversations, shared_prompt
-from mmr1.types import Completion, Message, Sample, TextPart
+from mmr1.types import Completion, MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
@@ -131,6 +134,16 @@ def test_a_special_token_in_a_message_is_taken_apart(family, content):
     prompt = episode.turns.all[0].prompt
     assert family.image_id not in prompt
     assert prompt.count(family.tokenizer.eos_token_id) == 1
+
+
+def test_a_picture_of_the_record_is_sent_in_its_own_format_and_found_again(family, tmp_path):
+    picture = MediaRef("image", tmp_path / "a.jpg", options={"max_pixels": 3136})
+    Image.new("RGB", (56, 56), "red").save(picture.path)
+    sample = replace(SAMPLE, messages=(Message("user", (picture,)),))
+    messages = chat_messages(sample)
+    assert messages[0]["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    turn = Turns(sample, 0, family, ()).open({"messages": messages})
+    assert turn.media == (picture,)
 
 
 @pytest.mark.parametrize(
