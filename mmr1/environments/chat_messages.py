@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmr1.environments.calls import read_calls
+from mmr1.environments.calls import read_calls, without_calls
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart, ToolCall
 from mmr1.vision.families.chat import without_tokens
 from mmr1.vision.images import data_url
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
-_CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
 _THOUGHT = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
@@ -203,7 +202,7 @@ def reply(text: str, with_tools: bool, seed: int) -> Reply:
     ids = tuple(f"call_{seed:012x}{number}" for number in range(len(calls)))
     message = {
         "role": "assistant",
-        "content": _CALL.sub("", text).strip() or None,
+        "content": without_calls(text).strip() or None,
         "tool_calls": [
             {
                 "id": id_,
