@@ -1,8 +1,8 @@
-"""The turns of one agent program: which request goes on from which, and what is learnt of them.
+"""The turns of one agent program: which request continues which, and what is learnt of them.
 
 A program sends its whole conversation with every request, as messages. Text read back does not give
 the token ids that were sampled, so a turn is found again by what its messages say, and its ids are
-held: the next prompt is those ids and a bridge of what is new. A conversation that goes on from no
+held: the next prompt is those ids and a bridge of what is new. A conversation that continues no
 turn, because the program rewrote it or began another, is rendered from its messages: a fork.
 """
 
@@ -42,8 +42,8 @@ class Turn:
     Attributes:
         prompt: Token ids, placeholders not expanded.
         media: Of the prompt.
-        parent: The turn that it goes on from; None for one that was rendered.
-        cut: It goes on without the token that ended its parent: the program wrote text behind it.
+        parent: The turn that it continues; None for one that was rendered.
+        cut: It continues without the token that ended its parent: the program wrote text behind it.
         with_tools: The request may be answered with calls.
         ids, logprobs: What was sampled.
         text: Of what was sampled.
@@ -145,7 +145,7 @@ class Turns:
     def _bridged(
         self, read: Sequence[ChatMessage], keys: Sequence[bytes], family: PackedFamily
     ) -> Turn | None:
-        """The turn, if it goes on from one whose ids are held."""
+        """The turn, if it continues one whose ids are held."""
         last = max((n for n, m in enumerate(read) if m.message.role == "assistant"), default=-1)
         if last < 0:
             return None
@@ -211,7 +211,7 @@ def _in_order(read: Sequence[ChatMessage], parent: Turn) -> list[Message]:
 
 
 def conversations(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """The conversations that end with a turn from which no other goes on."""
+    """The conversations that end with a turn that no other continues."""
     inner = {id(turn.parent) for turn in turns if turn.parent is not None}
     chains = []
     for leaf in turns:
@@ -283,7 +283,7 @@ def completion(
 ) -> Completion:
     """The turns of an episode as one completion of the prompt that they share.
 
-    Each turn is learnt once; where two conversations go on from it, the second has it as context.
+    Each turn is learnt once; where two conversations continue it, the second has it as context.
     """
     tokens: list[int] = []
     logprobs: list[float] = []

@@ -1,4 +1,4 @@
-"""Which request goes on from which turn, and what of it is learnt."""
+"""Which request continues which turn, and what of it is learnt."""
 
 from __future__ import annotations
 
