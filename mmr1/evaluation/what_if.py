@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from statistics import StatisticsError, correlation, fmean
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from mmr1.config import Config, RewardsConfig
 from mmr1.config.file import read_written
 from mmr1.data.sources import load_mixture
 from mmr1.files import atomic_binary
+from mmr1.rewards.agreement import correlation_of
 from mmr1.rewards.composite import build_composite_reward
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.item_rows import read_rollouts, scored_row
@@ -237,10 +238,8 @@ def _both_valid(pairs: Iterable[tuple[Reward, Reward]]) -> list[tuple[float, flo
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> str:
-    try:
-        return f"{correlation(*zip(*pairs, strict=True)):.3f}"
-    except (StatisticsError, TypeError):
-        return "none: one of them is constant"
+    value = correlation_of(pairs)
+    return "none: one of them is constant" if value is None else f"{value:.3f}"
 
 
 def print_result(result: WhatIf, name: str) -> None:
