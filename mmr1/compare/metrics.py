@@ -64,7 +64,12 @@ _OPERATOR = re.compile(r"(?:^|(?<=\s))([-+*/()])(?=\s|$)")
 
 def check_metric(metric: str) -> None:
     """Raises ValueError for a calculation or a way that there is not."""
-    _calculated(metric, lambda name: float(len(parse_metric(name)) > 0))
+
+    def operand(name: str) -> float:
+        parse_metric(name.removesuffix(BEFORE))
+        return 1.0
+
+    _calculated(metric, operand)
 
 
 def values_of(runs: Sequence[Path], metrics: Mapping[str, str]) -> dict[str, float]:

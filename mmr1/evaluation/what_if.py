@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from statistics import StatisticsError, correlation, fmean
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from mmr1.config import Config, RewardsConfig
 from mmr1.config.file import read_written
 from mmr1.data.sources import load_mixture
 from mmr1.files import atomic_binary
+from mmr1.rewards.agreement import correlation_of
 from mmr1.rewards.composite import build_composite_reward
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.item_rows import read_rollouts, scored_row
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.advantages import dr_grpo
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
-from mmr1.trainer.sampling.experience import reward_matrix
+from mmr1.trainer.sampling.experience import component_matrix, first_advantages, reward_matrix
 from mmr1.types import Reward, Sample, Status
 
 _SHOWN = 3
@@ -171,31 +172,26 @@ def _advantages(
     rows: Sequence[Sequence[Reward]],
     config: RewardsConfig,
 ) -> list[list[float]]:
-    """The advantage of each completion of a step: of its first token that has one."""
+    """The advantage of each completion of a step."""
     rewards, valid = reward_matrix(rows)
     if _needs_more(algorithm):
         return dr_grpo(rewards, valid).tolist()
     completions = [c for group in groups for c in group.row["completions"]]
     tokens = torch.tensor([[c["tokens"]] for c in completions])
     weights = config.weights
-    components = [
-        [[(r.components.get(name) if r.valid else None) or 0.0 for r in row] for row in rows]
-        for name in weights
-    ]
     mask = torch.arange(int(tokens.max())) < tokens
     inputs = AdvantageInputs(
         rewards,
         valid,
         mask & valid.flatten()[:, None],
         torch.zeros(1).expand(mask.shape),
-        components=torch.tensor(components, dtype=torch.float32),
+        components=component_matrix(rows, weights),
         weights=torch.tensor(list(weights.values())),
     )
     of_tokens = algorithm.advantage.of_tokens(inputs)
     if algorithm.config.mask_truncated_completions:
         of_tokens = of_tokens * ~torch.tensor([[c["truncated"]] for c in completions])
-    first = of_tokens.ne(0).float().argmax(dim=1, keepdim=True)
-    return of_tokens.gather(1, first).view(rewards.shape).tolist()
+    return first_advantages(of_tokens).view(rewards.shape).tolist()
 
 
 def figures(result: WhatIf) -> list[tuple[str, str, str]]:
@@ -237,10 +233,8 @@ def _both_valid(pairs: Iterable[tuple[Reward, Reward]]) -> list[tuple[float, flo
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> str:
-    try:
-        return f"{correlation(*zip(*pairs, strict=True)):.3f}"
-    except (StatisticsError, TypeError):
-        return "none: one of them is constant"
+    value = correlation_of(pairs)
+    return "none: one of them is constant" if value is None else f"{value:.3f}"
 
 
 def print_result(result: WhatIf, name: str) -> None:

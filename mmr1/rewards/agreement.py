@@ -77,15 +77,16 @@ def compare(first: Sequence[Reward], second: Sequence[Reward], threshold: float)
         counts.count((False, True)),
         counts.count((False, False)),
         (sum(not r.valid for r in first), sum(not r.valid for r in second)),
-        _correlation(list(pairs.values())),
+        correlation_of(list(pairs.values())),
         tuple(sorted(differing, key=lambda i: (-abs(pairs[i][0] - pairs[i][1]), i))),
     )
 
 
-def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+def correlation_of(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Pearson's r; None of fewer than two pairs, and where one side is constant."""
     try:
         return correlation([a for a, _ in pairs], [b for _, b in pairs])
-    except StatisticsError:  # fewer than two, or no spread
+    except StatisticsError:
         return None
 
 

@@ -16,9 +16,9 @@ from mmr1.trainer.forward.micro_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import open_sampler
-from mmr1.trainer.sampling.experience import Models, build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
 from mmr1.trainer.sampling.views import vision_use
-from mmr1.types import Experience, StepStats
+from mmr1.types import StepStats
 
 
 def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:
@@ -53,7 +53,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                     if components.demonstrations is not None:
                         own = round_robin(components.demonstrations.next(), experience.mini_batches)
                         experience = replace(experience, demonstrations=own)
-                advantages = first_advantages(experience)
+                advantages = first_advantages(experience.advantages).tolist()
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
                         stats |= vision_use(policy, [scored.group for scored in batch.groups])
@@ -81,9 +81,3 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 sampler.finish()
                 line |= validation(number)
             yield Step(number, line, batch.groups, advantages, batch.state)
-
-
-def first_advantages(experience: Experience) -> list[float]:
-    """Each completion's advantage; where its tokens differ, the first that is not 0."""
-    first = experience.advantages.ne(0).float().argmax(dim=1, keepdim=True)
-    return experience.advantages.gather(1, first)[:, 0].tolist()

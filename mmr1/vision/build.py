@@ -79,6 +79,7 @@ def _family(
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
     options = {
+        # By name: the tests record which keys a run reads.
         **{key: getattr(data.video, key) for key in type(data.video).model_fields},
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,

@@ -83,7 +83,7 @@ def load_video(
     """
     budget = (budget or VideoBudget()).of(ref.options)
     with _on_disk(ref) as path:
-        header = probe_video(ref, deadline, path)
+        header = _probed(ref, path, deadline)
         try:
             indices = _indices(ref, header, budget)
             size = fit_frame(header.width, header.height, len(indices), budget)
@@ -124,31 +124,28 @@ def _covered(ref: MediaRef, header: VideoHeader, indices: list[int]) -> int:
     return max(header.frames, len(indices))
 
 
-def probe_video(
-    ref: MediaRef, deadline: Deadline = DEADLINE, path: str | None = None
-) -> VideoHeader:
+def probe_video(ref: MediaRef, deadline: Deadline = DEADLINE) -> VideoHeader:
     """Count the frames and read their times and size; only the first one is decoded.
-
-    Args:
-        path: Where the video lies, if that is known.
 
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    if path is None:
-        with _on_disk(ref) as path:
-            return probe_video(ref, deadline, path)
+    with _on_disk(ref) as path:
+        return _probed(ref, path, deadline)
+
+
+def _probed(ref: MediaRef, path: str, deadline: Deadline) -> VideoHeader:
     if ref.path is None or ref.path.name.endswith(".frames.json"):
         return _header(_ask(ref, path, {"task": "probe"}, deadline)[0])
-    return _header_of_file(str(ref.path), stamp(ref.path), deadline)
+    return _header_of_file(ref.path, path, stamp(ref.path), deadline)
 
 
 @lru_cache(maxsize=64)
-def _header_of_file(path: str, _stamp: tuple[int, ...], deadline: Deadline) -> VideoHeader:
+def _header_of_file(
+    named: Path, path: str, _stamp: tuple[int, ...], deadline: Deadline
+) -> VideoHeader:
     """One video is asked about several times in a row: by its checks, its length, its times."""
-    ref = MediaRef("video", Path(path))
-    with _on_disk(ref) as absolute:
-        return _header(_ask(ref, absolute, {"task": "probe"}, deadline)[0])
+    return _header(_ask(MediaRef("video", named), path, {"task": "probe"}, deadline)[0])
 
 
 def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHeader:

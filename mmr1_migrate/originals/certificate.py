@@ -87,7 +87,7 @@ def certify(
         commit: Of a copy that git does not know.
 
     Raises:
-        ValueError: The checkout is none of the original, or of another commit, or a part of it
+        ValueError: It is not a checkout of the original, is at another commit, or a part of it
             cannot be run here.
     """
     theirs, at = original(recipe, root), _commit(root, commit)

@@ -1,4 +1,4 @@
-"""The claims: each is a comparison, and may have data that a script makes."""
+"""The claims: each is a comparison, whose data a script may make."""
 
 from __future__ import annotations
 

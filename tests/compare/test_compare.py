@@ -144,6 +144,13 @@ def test_metrics_are_calculated_from_those_named_before(run, tmp_path):
             check_metric(metric)
 
 
+def test_a_metric_before_may_name_its_way(run, tmp_path):
+    check_metric("entropy:sum@before / 2")
+    assert values_of([run, tmp_path], {"half": "entropy:sum@before / 2"}) == {"half": 20.0}
+    with pytest.raises(ValueError, match="after the colon stands one of"):
+        check_metric("entropy:median@before")
+
+
 @pytest.fixture
 def arms(tiny_model, digits, tmp_path) -> list[Path]:
     """Two configurations that differ in the algorithm."""

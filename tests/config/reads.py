@@ -1,4 +1,4 @@
-"""Which keys a run reads: recorded while real runs of two steps continue in this process."""
+"""Which keys a run reads: recorded in real runs of two steps in this process."""
 
 from __future__ import annotations
 

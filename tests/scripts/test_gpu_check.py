@@ -1,4 +1,4 @@
-"""``scripts/gpu_check.sh``: its short form on a CPU, and that it continues whatever happens."""
+"""``scripts/gpu_check.sh``: its short form on a CPU, and that no failure ends it."""
 
 from __future__ import annotations
 

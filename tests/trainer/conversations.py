@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from mmr1.data.record import write_records
-from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, Span, TextPart
+from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
@@ -85,9 +85,3 @@ def conversations(
     prompt = family.render_prompt(Sample(str(seed), (message,)))
     numbered = enumerate(turns, start=100 * seed)
     return RolloutGroup(prompt, tuple(completion(family, media, t, n) for n, t in numbered))
-
-
-def one_turn(prompt: Prompt, tokens: int, seed: int) -> RolloutGroup:
-    """A completion without an environment."""
-    ids = np.random.default_rng(seed).integers(20, 600, tokens)
-    return RolloutGroup(prompt, (Completion(ids, np.zeros(tokens, np.float32), "", False, 0),))

@@ -158,13 +158,8 @@ def _imported(path: Path) -> set[str]:
     """The first words of what a module imports."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # the plugin's own error, when it is loaded
-        return set()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # the plugin's own error, when it is loaded
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

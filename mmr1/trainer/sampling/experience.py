@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -237,6 +237,21 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
+def component_matrix(rows: Sequence[Sequence[Reward]], functions: Iterable[str]) -> torch.Tensor:
+    """``[F, G, n]``: the value of each reward function, 0 without a valid reward."""
+    values = [
+        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
+        for name in functions
+    ]
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def first_advantages(advantages: torch.Tensor) -> torch.Tensor:
+    """``[B]``: each completion's advantage; where its tokens differ, the first that is not 0."""
+    first = advantages.ne(0).float().argmax(dim=1, keepdim=True)
+    return advantages.gather(1, first)[:, 0]
+
+
 def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
@@ -258,11 +273,6 @@ def _advantage_inputs(
     step_rewards = step_ends = None
     if algorithm.advantage.step_supervision:
         step_rewards, step_ends = _step_rewards(scored, mask.shape)
-    # [F, G, n]: of each reward function, 0 without a valid reward
-    components = [
-        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
-        for name in reward_weights
-    ]
     inputs = AdvantageInputs(
         rewards=rewards,
         valid=valid,
@@ -272,7 +282,7 @@ def _advantage_inputs(
         greedy_valid=greedy_valid,
         step_rewards=step_rewards,
         step_ends=step_ends,
-        components=torch.tensor(components, dtype=torch.float32),
+        components=component_matrix(rows, reward_weights),
         weights=torch.tensor(list(reward_weights.values())),
     )
     if not algorithm.scales_rewards:

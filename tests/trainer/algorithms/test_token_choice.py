@@ -16,7 +16,7 @@ from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.forward.micro_batches import rows_of
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
-from mmr1.trainer.loop import first_advantages
+from mmr1.trainer.sampling.experience import first_advantages
 from tests.trainer.models.test_mini_batches import recorded
 from tests.trainer.models.test_policy import assert_close, experience, policy
 
@@ -194,7 +194,7 @@ def test_a_completions_logged_advantage_is_one_that_it_learns_from(parts):
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
     plain = build_advantages(parts)
-    logged = first_advantages(batch)
+    logged = first_advantages(batch.advantages).tolist()
     assert any(row[0] == 0 and row.any() for row in batch.advantages)
     for row, value, expected in zip(batch.advantages, logged, plain, strict=True):
         assert value == pytest.approx(expected if row.any() else 0.0, abs=1e-6)

@@ -99,15 +99,20 @@ IMAGE, SQUARE = (
 
 def plain_scores(general: General, model, groups, temperature) -> TokenScores:
     """Each completion alone through the model's own forward, its prompt through the processor."""
-    logprobs, entropies = [], []
     rows = [(g.prompt, torch.tensor(c.token_ids)) for g in groups for c in g.completions]
-    for prompt, row in rows:
-        logits = plain_logits(general, model, prompt, row) / temperature
-        logits[..., list(general.family.forbidden_ids)] = -1e4
-        distribution = logits[0, -len(row) - 1 : -1].log_softmax(-1)
+    logits = [plain_logits(general, model, prompt, row) / temperature for prompt, row in rows]
+    return scores_of(general, logits, [row for _, row in rows])
+
+
+def scores_of(general: General, logits, rows) -> TokenScores:
+    """Of rows of tokens, by logits ``[1, T, V]`` of sequences that end with them."""
+    logprobs, entropies = [], []
+    for of_sequence, row in zip(logits, rows, strict=True):
+        of_sequence[..., list(general.family.forbidden_ids)] = -1e4
+        distribution = of_sequence[0, -len(row) - 1 : -1].log_softmax(-1)
         logprobs.append(distribution.gather(-1, row[:, None])[:, 0])
         entropies.append(-(distribution.exp() * distribution).sum(-1))
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(r)) for _, r in rows], True).bool()
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], True).bool()
     empty = torch.zeros(mask.shape)
     return TokenScores(
         empty.masked_scatter(mask, torch.cat(logprobs)),

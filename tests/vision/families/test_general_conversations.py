@@ -16,10 +16,10 @@ from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.rehearsal import Rehearsal
 from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.forward.sequences import TokenScores, completion_mask, group_input
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.types import Completion, Message, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.prepare import MediaCache
-from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General
+from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General, scores_of
 from tests.vision.families.test_forwards import assert_same
 
 # Of several pictures in one text LLaVA-OneVision's processor cuts none into crops.
@@ -60,34 +60,19 @@ def groups_of(general: General) -> list[RolloutGroup]:
     ]
 
 
-def inputs_of(general: General, groups):
-    media = MediaCache(general.family.prepare_media)
-    return [group_input(general.family, media, group) for group in groups]
-
-
 def plain_scores(general: General, model, groups) -> TokenScores:
     """Each conversation by the model's own forward; the processor sees all of its pictures."""
-    rows = []
-    for group, inputs in zip(groups, inputs_of(general, groups), strict=True):
+    media, logits, rows = MediaCache(general.family.prepare_media), [], []
+    for group, inputs in zip(groups, general.inputs(groups), strict=True):
         for completion in group.completions:
-            ids = torch.cat([inputs.prompt_ids, torch.tensor(completion.token_ids)])[None]
-            shown = (*group.prompt.media, *completion.media)
-            media = MediaCache(general.family.prepare_media)
-            given = general.family.arguments_of_media(ids[0], [media[m] for m in shown])
-            logits = model(
-                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given
-            ).logits
-            logits[..., list(general.family.forbidden_ids)] = -1e4
-            distribution = logits[0, len(inputs.prompt_ids) - 1 : -1].log_softmax(-1)
-            logprobs = distribution.gather(-1, ids[0, len(inputs.prompt_ids) :, None])[:, 0]
-            rows.append((logprobs, -(distribution.exp() * distribution).sum(-1)))
-    mask = completion_mask(groups)
-    width = mask.shape[1]
-    both = (
-        torch.stack([torch.nn.functional.pad(row[i], (0, width - len(row[i]))) for row in rows])
-        for i in (0, 1)
-    )
-    return TokenScores(*(values * mask for values in both))
+            rows.append(torch.tensor(completion.token_ids))
+            ids = torch.cat([inputs.prompt_ids, rows[-1]])[None]
+            shown = [media[m] for m in (*group.prompt.media, *completion.media)]
+            given = general.family.arguments_of_media(ids[0], shown)
+            given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            logits.append(model(**given, use_cache=False).logits)
+    whole, sampled = scores_of(general, logits, rows), completion_mask(groups)
+    return TokenScores(whole.logprobs * sampled, whole.entropy * sampled)
 
 
 @pytest.fixture(params=[False, True], ids=["padded", "packed"])
@@ -99,7 +84,7 @@ def packed(request) -> bool:
 def test_scores_and_gradients_are_those_of_each_conversation_by_itself(name, packed):
     general = GENERAL[name]
     model, groups = general.model(packed), groups_of(general)
-    got = completion_scores(model, inputs_of(general, groups), 1.0, general.family.forbidden_ids)
+    got = completion_scores(model, general.inputs(groups), 1.0, general.family.forbidden_ids)
     assert_same(model, got, plain_scores(general, model, groups))
 
 
@@ -108,7 +93,7 @@ def test_packed_is_padded(name):
     general = GENERAL[name]
     groups = groups_of(general)
     packed, padded = (
-        completion_scores(general.model(p), inputs_of(general, groups), 1.0).logprobs
+        completion_scores(general.model(p), general.inputs(groups), 1.0).logprobs
         for p in (True, False)
     )
     torch.testing.assert_close(packed, padded, atol=1e-5, rtol=0)
@@ -131,7 +116,7 @@ def test_what_is_sampled_after_a_picture_is_what_the_trainer_scores(name):
     groups = conversing.generate(requests, SamplingConfig(max_tokens=200))
     conversing.close()
     scores = completion_scores(
-        general.model(packed=True), inputs_of(general, groups), 1.0, family.forbidden_ids
+        general.model(packed=True), general.inputs(groups), 1.0, family.forbidden_ids
     ).logprobs
     for completion, row in zip([c for g in groups for c in g.completions], scores, strict=True):
         assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
@@ -153,13 +138,13 @@ def test_demonstrations_with_answers_of_tools():
     assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
     text = family.observation_text([answer], ended=True)
     assert completion.spans[1].tokens == len(family.read_text(text, [media[SQUARE]]))
-    got = completion_scores(general.model(), inputs_of(general, [group]), 1.0).logprobs
+    got = completion_scores(general.model(), general.inputs([group]), 1.0).logprobs
     assert (got[0] != 0).sum() == completion.sampled_tokens
 
 
 def test_a_picture_of_another_size_where_sizes_are_not_filled_up():
     general = GENERAL["glm4v"]
-    (inputs,) = inputs_of(general, [conversations(general, 1, (IMAGE,), [[(SQUARE,)]])])
+    (inputs,) = general.inputs([conversations(general, 1, (IMAGE,), [[(SQUARE,)]])])
     odd = {**inputs.arguments, "image_grid_thw": torch.ones(1, 4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=r"'image_grid_thw' of shapes .* several sizes"):
         completion_scores(general.model(), [replace(inputs, arguments=odd)], 1.0)

@@ -34,7 +34,8 @@ class Wandb:
 def start(run: Start) -> Wandb:
     import wandb
 
-    mode_or_key = os.environ.get("WANDB_MODE") or wandb.api.api_key
+    # Given by name: W&B reads the environment once in a process, perhaps for an earlier run.
+    mode = os.environ.get("WANDB_MODE") or (None if wandb.api.api_key else "offline")
     return Wandb(
         wandb,
         wandb.init(
@@ -43,7 +44,7 @@ def start(run: Start) -> Wandb:
             tags=run.tags or None,
             dir=run.folder,
             config=run.config,
-            mode=None if mode_or_key else "offline",
+            mode=mode,
             # Its metadata has the command line, where a credential may stand in clear.
             settings=wandb.Settings(console="off", x_disable_meta=bool(masked_keys(run.config))),
         ),

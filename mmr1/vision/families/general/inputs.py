@@ -248,6 +248,7 @@ def load_family(
     stops = stop_ids(path, tokenizer)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     never = placeholder_ids(config, processor) | {pad}
+    layers = getattr(config.get_text_config(), "layer_types", None) or ()
     return GeneralFamily(
         processor=processor,
         chat=load_chat(path, processor, tokenizer, message_parts, chat),
@@ -265,13 +266,8 @@ def load_family(
             frame=_FRAME,
             temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
         ).of(media_options),
-        recurrent=not {*(getattr(config.get_text_config(), "layer_types", None) or ())}
-        <= ATTENTIONS,
+        recurrent=not ATTENTIONS.issuperset(layers),
     )
-
-
-def _layer_types(config: Any) -> set[str]:
-    return {*(getattr(config.get_text_config(), "layer_types", None) or ())}
 
 
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
