@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,24 @@ def test_generation_settings_of_the_model_change_nothing(tmp_path):
     assert model.generation_config.repetition_penalty == 5.0
 
 
+@contextmanager
+def in_vllm(general: General, policy, folder, max_response_length: int, **sections):
+    """vLLM's engine with a model, the trainer's one, and their media."""
+    media = MediaCache(general.family.prepare_media)
+    config = Config(
+        model={"path": str(general.folder), "dtype": "float32", **sections.pop("model", {})},
+        rollout={"max_prompt_length": 448, "max_response_length": max_response_length},
+        trainer={"threads": 1},
+        **sections,
+    )
+    engine = build_engine(config, general.family, media, folder / "engine.log", policy)
+    try:
+        inputs = ModelInputs(general.family, media)
+        yield engine, PackedModel(policy, inputs, SAMPLING.temperature, budget=1000), media
+    finally:
+        engine.close()
+
+
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", MODELS)
@@ -116,16 +136,8 @@ def test_vllm(name, tmp_path):
     """vLLM prepares pictures and text itself; and again after new weights by their names."""
     general = GENERAL[name]
     family, model = general.family, general.model()
-    media = MediaCache(family.prepare_media)
-    config = Config(
-        model={"path": str(general.folder), "dtype": "float32"},
-        rollout={"max_prompt_length": 448, "max_response_length": 64},
-        trainer={"threads": 1},
-    )
-    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
     prompts = [p for p in prompts_of(general) if not read_otherwise(general, p)]
-    try:
+    with in_vllm(general, model, tmp_path, 64) as (engine, packed, media):
         engine.load_weights(packed.weights(), 1)
         checked = (engine, packed, family, media)
         parity = check_parity(*checked, prompts, SAMPLING, 1e-4)
@@ -141,8 +153,6 @@ def test_vllm(name, tmp_path):
         for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
             with pytest.raises(ParityError, match=r"the trainer reads \d+ prompt tokens"):
                 check_parity(*checked, [prompt], SAMPLING, 1e-4)
-    finally:
-        engine.close()
 
 
 @pytest.mark.slow
@@ -151,24 +161,14 @@ def test_vllm(name, tmp_path):
 def test_conversations_in_vllm(name, tmp_path):
     """A tool shows a picture after a first turn; the trainer scores both turns."""
     general = GENERAL[name]
-    family, model = general.family, general.model()
-    media = MediaCache(family.prepare_media)
-    config = Config(
-        model={"path": str(general.folder), "dtype": "float32"},
-        environment={"tools": ["zoom"], "max_turns": 2},
-        rollout={"max_prompt_length": 448, "max_response_length": 512},
-        trainer={"threads": 1},
-    )
-    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    environment = {"tools": ["zoom"], "max_turns": 2}
     prompts = [p for p in prompts_of(general) if all(m.kind == "image" for m in p.media)][:2]
-    try:
+    with in_vllm(general, general.model(), tmp_path, 512, environment=environment) as started:
+        engine, packed, media = started
         engine.load_weights(packed.weights(), 1)
         rehearsal = RehearsalEngine(engine, 400)
-        parity = check_parity(rehearsal, packed, family, media, prompts, SAMPLING, 1e-4)
+        parity = check_parity(rehearsal, packed, general.family, media, prompts, SAMPLING, 1e-4)
         print(f"{name}, conversations: {parity}")
-    finally:
-        engine.close()
 
 
 @pytest.mark.slow
@@ -180,16 +180,7 @@ def test_adapters_in_vllm(name, merge, tmp_path):
     general = GENERAL[name]
     family = general.family
     lora = NewLoraConfig(rank=4, alpha=8, merge=merge)
-    config = Config(
-        model={
-            "path": str(general.folder),
-            "dtype": "float32",
-            "lora": lora,
-            "freeze_vision_tower": not merge,
-        },
-        rollout={"max_prompt_length": 448, "max_response_length": 64},
-        trainer={"threads": 1},
-    )
+    section = {"lora": lora, "freeze_vision_tower": not merge}
     # The engine has read the weights below the adapters.
     plain = AutoModelForImageTextToText.from_pretrained(general.folder, dtype=torch.float32)
     model = add_adapters(plain, lora, freeze_vision_tower=not merge).eval()
@@ -201,11 +192,8 @@ def test_adapters_in_vllm(name, merge, tmp_path):
                 if parameter.requires_grad:
                     parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
 
-    media = MediaCache(family.prepare_media)
-    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
     prompts = [p for p in prompts_of(general) if not read_otherwise(general, p)]
-    try:
+    with in_vllm(general, model, tmp_path, 64, model=section) as (engine, packed, media):
         for version in (1, 2):
             learn()
             assert version == 1 or largest_gap(general, model, engine, prompts) > 1e-3
@@ -214,8 +202,6 @@ def test_adapters_in_vllm(name, merge, tmp_path):
             gap = largest_gap(general, model, engine, prompts)
             print(f"{name}, merged: {merge}, {version}: {parity}, largest {gap:.1e}")
             assert gap <= 1e-4
-    finally:
-        engine.close()
 
 
 @pytest.mark.slow
