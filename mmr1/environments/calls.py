@@ -29,6 +29,15 @@ def read_calls(text: str) -> list[ToolCall]:
     return [_call(found[1], found[2]) for found in _CALL.finditer(text)]
 
 
+def without_calls(text: str) -> str:
+    """What a turn says beside its calls.
+
+    >>> without_calls('I add. <tool_call>{"name": "add"}</tool_call>')
+    'I add. '
+    """
+    return _CALL.sub("", text)
+
+
 def call_of(value: Any) -> ToolCall:
     """A call given as ``{"name": ..., "arguments": {...}}``; arguments may be JSON text."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):

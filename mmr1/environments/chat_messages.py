@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmr1.environments.calls import read_calls
+from mmr1.environments.calls import read_calls, without_calls
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart, ToolCall
+from mmr1.vision.families.chat import without_tokens
+from mmr1.vision.images import data_url
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
-_CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
 _THOUGHT = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
@@ -35,17 +36,16 @@ def _content(message: Message) -> Any:
     if all(isinstance(part, TextPart) for part in message.parts):
         return message.text
     return [
-        {"type": "text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "image_url", "image_url": {"url": _uri(part)}}
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else picture_part(part)
         for part in message.parts
     ]
 
 
-def _uri(media: MediaRef) -> str:
+def picture_part(media: MediaRef) -> dict[str, Any]:
+    """A picture as a part of a message. Raises ValueError if it is a video, or cannot be read."""
     if media.kind != "image":
         raise ValueError(f"{media}: OpenAI's API has no videos; show frames of it as pictures")
-    return "data:image/png;base64," + base64.b64encode(media.read()).decode()
+    return {"type": "image_url", "image_url": {"url": data_url(media)}}
 
 
 @dataclass(slots=True)
@@ -123,10 +123,8 @@ def read_message(raw: Any, pictures: Pictures, special: Sequence[str] = ()) -> C
     digest = _digest(role, [text for text in said if text], calls, answers)
     text = "".join(p.text for p in parts if isinstance(p, TextPart)) if not calls else None
     written = [TextPart(_written(name, arguments)) for _, name, arguments in calls]
-    apart = (_apart(part, special) for part in (*parts, *written))
-    return ChatMessage(
-        Message(role, tuple(apart)), digest, answers, text if role == "assistant" else None
-    )
+    message = without_tokens(Message(role, (*parts, *written)), special)
+    return ChatMessage(message, digest, answers, text if role == "assistant" else None)
 
 
 def _parts(content: Any, pictures: Pictures) -> Iterable[tuple[ContentPart, str]]:
@@ -168,15 +166,6 @@ def _written(name: str, arguments: str) -> str:
     return f'\n<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
-def _apart(part: ContentPart, special: Sequence[str]) -> ContentPart:
-    if not isinstance(part, TextPart):
-        return part
-    text = part.text
-    for token in special:
-        text = text.replace(token, f"{token[0]} {token[1:]}")
-    return TextPart(text)
-
-
 def _digest(
     role: str, said: Sequence[str], calls: Sequence[tuple[str, str, str]], answers: str | None
 ) -> bytes:
@@ -213,7 +202,7 @@ def reply(text: str, with_tools: bool, seed: int) -> Reply:
     ids = tuple(f"call_{seed:012x}{number}" for number in range(len(calls)))
     message = {
         "role": "assistant",
-        "content": _CALL.sub("", text).strip() or None,
+        "content": without_calls(text).strip() or None,
         "tool_calls": [
             {
                 "id": id_,

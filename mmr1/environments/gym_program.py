@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.types import Sample
+from PIL import Image
+
+from mmr1.environments.chat_messages import chat_messages, picture_part
+from mmr1.environments.pictures import png
+from mmr1.types import MediaRef, Sample
 
 
 async def run(
@@ -35,8 +37,6 @@ async def run(
     """
     import gymnasium
     import openai
-
-    from mmr1.environments.chat_messages import chat_messages
 
     named = re.compile("|".join(rf"\b{re.escape(a)}\b" for a in actions), re.IGNORECASE)
     numbers = {action.lower(): number for number, action in enumerate(actions)}
@@ -69,9 +69,4 @@ async def run(
 
 
 def _picture(environment: Any) -> dict[str, Any]:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(environment.render()).save(file, "PNG")
-    data = base64.b64encode(file.getvalue()).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    return picture_part(MediaRef("image", data=png(Image.fromarray(environment.render()))))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import threading
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from mmr1.types import MediaRef
+from mmr1.vision.images import load_image
 
 
 def is_server_list(spec: str) -> bool:
@@ -112,7 +112,7 @@ def _part(content: Any) -> Any:
     if content.type == "text":
         return content.text
     if content.type == "image":
-        return Image.open(io.BytesIO(base64.b64decode(content.data))).convert("RGB")
+        return load_image(MediaRef("image", data=base64.b64decode(content.data)))
     if content.type == "resource" and getattr(content.resource, "text", None) is not None:
         return content.resource.text
     raise ValueError(f"it answered with {content.type}, which the policy cannot read")

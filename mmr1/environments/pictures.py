@@ -151,7 +151,7 @@ def _part(value: Any, max_pixels: int) -> dict[str, str]:
         return {"text": value}
     if isinstance(value, Image.Image | Picture):
         image = value if isinstance(value, Image.Image) else value.image
-        return {"image": base64.b64encode(_png(_within(to_rgb(image), max_pixels))).decode()}
+        return {"image": base64.b64encode(png(_within(to_rgb(image), max_pixels))).decode()}
     try:
         return {"text": json.dumps(value)}
     except (TypeError, ValueError, RecursionError):
@@ -169,7 +169,8 @@ def _within(image: Image.Image, max_pixels: int) -> Image.Image:
     return image.resize(size, Image.Resampling.BICUBIC)
 
 
-def _png(image: Image.Image) -> bytes:
+def png(image: Image.Image) -> bytes:
+    """The picture, encoded."""
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MODEL = "policy"
 MAX_BODY = 64 << 20
 """Bytes of a request."""
-_START_S = 30.0
+_CLOSE_S = 30.0
 _IGNORED = (
     "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
     "response_format", "tool_choice", "parallel_tool_calls", "reasoning_effort", "functions",
@@ -49,7 +49,7 @@ class RefusedError(ValueError):
 class Session(Protocol):
     """What the server asks of an episode. All in its own thread."""
 
-    def ask(self, body: Mapping[str, Any], retried: bool) -> Future[Turn] | Turn:
+    def ask(self, body: Mapping[str, Any], retried: bool) -> Future[Turn]:
         """The turn that a request asks for.
 
         Raises:
@@ -75,17 +75,16 @@ class AgentServer:
         self._socket = listen("127.0.0.1", port)
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._server = http_server(Starlette(routes=routes))
-        self._thread = threading.Thread(target=self._serve, name="agent server", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="agent server", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
         """Safe to call twice."""
         self._server.should_exit = True
-        self._thread.join(_START_S)
+        self._thread.join(_CLOSE_S)
         self._socket.close()
-
-    def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
 
     async def _models(self, request: Request) -> Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "mmr1"}
@@ -97,8 +96,8 @@ class AgentServer:
             return _error(401, "the API key names no episode that is under way", "invalid_api_key")
         try:
             body = _read(await _body(request))
-            asked = session.ask(body, request.headers.get("x-stainless-retry-count", "0") != "0")
-            turn = asked if isinstance(asked, Turn) else await asyncio.wrap_future(asked)
+            retried = request.headers.get("x-stainless-retry-count", "0") != "0"
+            turn = await asyncio.wrap_future(session.ask(body, retried))
         except RefusedError as error:
             return _error(400, str(error), error.code)
         except ValueError as error:
@@ -189,9 +188,10 @@ async def _events(answer: Mapping[str, Any], with_usage: bool) -> AsyncIterator[
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
     base = {**answer, "object": "chat.completion.chunk", "usage": None}
-    begin = {**choice, "message": None, "delta": delta, "finish_reason": None}
+    begin = {
+        "index": 0, "delta": delta, "finish_reason": None, "logprobs": choice["logprobs"]
+    }  # fmt: skip
     end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-    del begin["message"]
     chunks = [{**base, "choices": [begin]}, {**base, "choices": [end]}]
     if with_usage:
         chunks.append({**base, "choices": [], "usage": answer["usage"]})

@@ -1,8 +1,8 @@
-"""The turns of one agent program: which request goes on from which, and what is learnt of them.
+"""The turns of one agent program: which request continues which, and what is learnt of them.
 
 A program sends its whole conversation with every request, as messages. Text read back does not give
 the token ids that were sampled, so a turn is found again by what its messages say, and its ids are
-held: the next prompt is those ids and a bridge of what is new. A conversation that goes on from no
+held: the next prompt is those ids and a bridge of what is new. A conversation that continues no
 turn, because the program rewrote it or began another, is rendered from its messages: a fork.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,6 @@ from mmr1.types import (
     Sample,
     Span,
     Status,
-    ToolCall,
     media_of,
 )
 from mmr1.vision.families.family import PackedFamily
@@ -42,8 +42,8 @@ class Turn:
     Attributes:
         prompt: Token ids, placeholders not expanded.
         media: Of the prompt.
-        parent: The turn that it goes on from; None for one that was rendered.
-        cut: It goes on without the token that ended its parent: the program wrote text behind it.
+        parent: The turn that it continues; None for one that was rendered.
+        cut: It continues without the token that ended its parent: the program wrote text behind it.
         with_tools: The request may be answered with calls.
         ids, logprobs: What was sampled.
         text: Of what was sampled.
@@ -63,11 +63,6 @@ class Turn:
     truncated: bool = False
     version: int = 0
     reply: Reply | None = None
-
-    @property
-    def first(self) -> Turn:
-        """The turn that its conversation was rendered for."""
-        return self if self.parent is None else self.parent.first
 
     def context(self, prompt: Prompt) -> Prompt:
         """Of the turn, as an engine takes it."""
@@ -106,7 +101,8 @@ class Turns:
         tools = body.get("tools") or ()
         keys = list(_chain(json.dumps(tools, sort_keys=True).encode(), read))
         stop = body.get("stop") or ()
-        turn = self._bridged(read, keys, tools) or self._rendered(read, tools)
+        family = self._family.with_tools(tools) if tools else self._family
+        turn = self._bridged(read, keys, family) or self._rendered(read, family)
         turn.before, turn.with_tools = keys[-1], bool(tools)
         turn.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         number = self._asked[turn.before]
@@ -134,23 +130,22 @@ class Turns:
         if not places:
             return turn.text
         place, stop = min(places)
-        low, high = 1, len(turn.ids)  # the fewest tokens whose text has it
-        decode = self._family.tokenizer.decode
-        while low < high:
-            middle = (low + high) // 2
-            if stop in decode(turn.ids[:middle], skip_special_tokens=True):
-                high = middle
-            else:
-                low = middle + 1
-        del turn.ids[low:], turn.logprobs[low:]
+
+        def text_of(count: int) -> str:
+            return self._family.tokenizer.decode(turn.ids[:count], skip_special_tokens=True)
+
+        # The fewest tokens whose text has it.
+        fewer = range(1, len(turn.ids))
+        kept = 1 + bisect_left(fewer, True, key=lambda count: stop in text_of(count))
+        del turn.ids[kept:], turn.logprobs[kept:]
         told, turn.truncated = turn.text[:place], False
-        turn.text = decode(turn.ids, skip_special_tokens=True)
+        turn.text = text_of(kept)
         return told
 
     def _bridged(
-        self, read: Sequence[ChatMessage], keys: Sequence[bytes], tools: Sequence[Any]
+        self, read: Sequence[ChatMessage], keys: Sequence[bytes], family: PackedFamily
     ) -> Turn | None:
-        """The turn, if it goes on from one whose ids are held."""
+        """The turn, if it continues one whose ids are held."""
         last = max((n for n, m in enumerate(read) if m.message.role == "assistant"), default=-1)
         if last < 0:
             return None
@@ -159,7 +154,6 @@ class Turns:
             parent, written = self._written_on(read[last], keys[last - 1] if last else b"")
         if parent is None or not (new := _in_order(read[last + 1 :], parent)):
             return None
-        family = self._family.with_tools(tools) if tools else self._family
         ended = parent.ids[-1] in family.stop_ids
         try:
             text = family.observation_text(new, ended and not written)
@@ -188,10 +182,8 @@ class Turns:
                 return turn, said.text[len(turn.text) :]
         return None, ""
 
-    def _rendered(self, read: Sequence[ChatMessage], tools: Sequence[Any]) -> Turn:
-        messages = tuple(m.message for m in read)
-        sample = Sample(self._sample.id, messages)
-        family = self._family.with_tools(tools) if tools else self._family
+    def _rendered(self, read: Sequence[ChatMessage], family: PackedFamily) -> Turn:
+        sample = Sample(self._sample.id, tuple(m.message for m in read))
         prompt = family.render_prompt(sample)
         return Turn(prompt.token_ids, sample.media, 0)
 
@@ -219,7 +211,7 @@ def _in_order(read: Sequence[ChatMessage], parent: Turn) -> list[Message]:
 
 
 def conversations(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """The conversations that end with a turn from which no other goes on."""
+    """The conversations that end with a turn that no other continues."""
     inner = {id(turn.parent) for turn in turns if turn.parent is not None}
     chains = []
     for leaf in turns:
@@ -291,7 +283,7 @@ def completion(
 ) -> Completion:
     """The turns of an episode as one completion of the prompt that they share.
 
-    Each turn is learnt once; where two conversations go on from it, the second has it as context.
+    Each turn is learnt once; where two conversations continue it, the second has it as context.
     """
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -311,7 +303,8 @@ def completion(
                 spans.append(Span("tool", len(ids), text, tuple(own), fork=fork))
             else:
                 logprobs += run.logprobs
-                calls = _calls(run.turn)
+                assert run.turn.reply is not None
+                calls = run.turn.reply.calls
                 spans.append(Span("assistant", len(ids), run.turn.text, (), calls, fork=fork))
             fork = False
     return Completion(
@@ -324,10 +317,6 @@ def completion(
         reward=reward,
         failure=failure,
     )
-
-
-def _calls(turn: Turn) -> tuple[ToolCall, ...]:
-    return () if turn.reply is None else turn.reply.calls
 
 
 def _runs(chain: Sequence[Turn], begin: int, learnt: set[int]) -> list[_Run]:

@@ -6,13 +6,13 @@ the model sees pictures, a picture.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from PIL import Image
 
 from mmr1.config import SamplingConfig
 from mmr1.environments.environment import Action, Answer, Ending, Opening
+from mmr1.environments.pictures import png
 from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
@@ -80,6 +80,4 @@ def _picture() -> MediaRef:
     """Colours that are nowhere the same."""
     image = Image.new("RGB", (_SIDE, _SIDE))
     image.putdata([(3 * x, 3 * y, (x * y) % 256) for y in range(_SIDE) for x in range(_SIDE)])
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return MediaRef("image", data=file.getvalue())
+    return MediaRef("image", data=png(image))

@@ -6,6 +6,7 @@ which is slow for a dataset and fatal for a header that claims 16,383 x 16,383 p
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from collections.abc import Iterator
@@ -141,6 +142,17 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     with _opened(ref, header=True) as image:
         width, height = image.size
         return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
+
+
+def data_url(ref: MediaRef) -> str:
+    """The encoded bytes of an image as a data URL that names their format.
+
+    Raises:
+        ValueError: As :func:`load_image`, as far as the header shows it.
+    """
+    with _opened(ref, header=True) as image:
+        kind = Image.MIME[str(image.format)]
+        return f"data:{kind};base64,{base64.b64encode(ref.read()).decode()}"
 
 
 @contextmanager

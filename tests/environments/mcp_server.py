@@ -23,5 +23,20 @@ def paint(red: int) -> Image:
     return Image(data=file.getvalue(), format="png")
 
 
+@server.tool()
+def draw() -> Image:
+    """Draw as a program: Pillow would hand it to Ghostscript."""
+    drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+    return Image(data=drawn, format="png")
+
+
+@server.tool()
+def clear() -> Image:
+    """Paint nothing: all of it is transparent."""
+    file = io.BytesIO()
+    Pictures.new("RGBA", (56, 56)).save(file, "PNG")
+    return Image(data=file.getvalue(), format="png")
+
+
 if __name__ == "__main__":
     server.run()

@@ -26,6 +26,8 @@ TURN = (
     '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
     '<tool_call>{"name": "paint", "arguments": {"red": 200}}</tool_call>'
     '<tool_call>{"name": "add", "arguments": {"a": "two"}}</tool_call>'
+    '<tool_call>{"name": "clear"}</tool_call>'
+    '<tool_call>{"name": "draw"}</tool_call>'
 )
 
 
@@ -51,18 +53,20 @@ def servers(request, tmp_path):
 def test_a_turn_calls_its_tools_and_sees_their_pictures(servers):
     config = ToolsConfig(tools=(servers, "calculate"), sandbox=None, workers=1, timeout_s=60)
     names = [schema["function"]["name"] for schema in tool_schemas(config)]
-    assert names == ["add", "paint", "calculate"]
+    assert names == ["add", "paint", "draw", "clear", "calculate"]
     environment = ToolEnvironment(config)
     episode = environment.episode(Sample("1", ()))
     answer = episode.step(Action(TURN, (), False))
     environment.close()
-    added, painted, failed = answer.messages
+    added, painted, failed, cleared, drawn = answer.messages
     assert added.parts == (TextPart("5"),)
-    (picture,) = painted.parts
-    assert isinstance(picture, MediaRef)
-    assert Image.open(io.BytesIO(picture.read())).getpixel((0, 0)) == (200, 0, 0)
+    for message, colour in ((painted, (200, 0, 0)), (cleared, (255, 255, 255))):
+        (picture,) = message.parts
+        assert isinstance(picture, MediaRef)
+        assert Image.open(io.BytesIO(picture.read())).getpixel((0, 0)) == colour
     assert "Error" in failed.text
-    assert [call.error is None for call in answer.calls] == [True, True, False]
+    assert "not an image (PNG, " in drawn.text  # as a run reads none: Pillow runs Ghostscript
+    assert [call.error is None for call in answer.calls] == [True, True, False, True, False]
 
 
 def test_a_server_needs_tools_without_walls(tmp_path):

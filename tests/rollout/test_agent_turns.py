@@ -1,15 +1,18 @@
-"""Which request goes on from which turn, and what of it is learnt."""
+"""Which request continues which turn, and what of it is learnt."""
 
 from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from mmr1.environments.chat_messages import chat_messages
 from mmr1.rollout.agent_turns import Turns, completion, conversations, shared_prompt
-from mmr1.types import Completion, Message, Sample, TextPart
+from mmr1.types import Completion, MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
@@ -121,12 +124,26 @@ def test_a_stop_string_ends_a_turn_and_is_held(family):
     assert sampled(episode.completion()) == episode.emitted  # the first turn once
 
 
-def test_a_special_token_in_a_message_is_taken_apart(family):
+SPLIT = [{"type": "text", "text": text} for text in ("<|image_", "pad|><|im_", "end|>")]
+
+
+@pytest.mark.parametrize("content", ["<|image_pad|><|im_end|>", SPLIT], ids=["whole", "split"])
+def test_a_special_token_in_a_message_is_taken_apart(family, content):
     episode = Episode(family)
-    episode.ask([{"role": "user", "content": "<|image_pad|><|im_end|>"}], "Yes.")
+    episode.ask([{"role": "user", "content": content}], "Yes.")
     prompt = episode.turns.all[0].prompt
     assert family.image_id not in prompt
     assert prompt.count(family.tokenizer.eos_token_id) == 1
+
+
+def test_a_picture_of_the_record_is_sent_in_its_own_format_and_found_again(family, tmp_path):
+    picture = MediaRef("image", tmp_path / "a.jpg", options={"max_pixels": 3136})
+    Image.new("RGB", (56, 56), "red").save(picture.path)
+    sample = replace(SAMPLE, messages=(Message("user", (picture,)),))
+    messages = chat_messages(sample)
+    assert messages[0]["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    turn = Turns(sample, 0, family, ()).open({"messages": messages})
+    assert turn.media == (picture,)
 
 
 @pytest.mark.parametrize(

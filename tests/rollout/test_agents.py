@@ -140,7 +140,7 @@ def test_what_matches_no_turn_is_a_sequence_of_its_own_behind_the_shared_prompt(
 
 @pytest.mark.parametrize(("program", "sequences"), [("rewrites", 2), ("writes_on", 1)])
 def test_what_a_program_says_the_policy_said(parts, digit_samples, program, sequences):
-    """Rewritten turns fork; text written behind a turn goes on from its held ids."""
+    """Rewritten turns fork; text written behind a turn continues its held ids."""
     groups = rolled_out(parts, program, digit_samples[:1])
     check_logprobs(parts, groups)
     for c in groups[0].completions:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from jinja2 import Template, TemplateError
-from PIL import Image
 
 from mmr1.templates import load_template
-from mmr1.types import MediaRef, Sample
-from mmr1.vision.images import image_size
+from mmr1.types import Sample
+from mmr1.vision.images import data_url
 
 
 def load_judge_template(name: str) -> Template:
@@ -55,22 +52,10 @@ def messages(
         module = template.make_module(variables)
     except TemplateError as error:
         raise ValueError(f"the judge's template: {error}") from error
-    shown = [_picture(m) for m in sample.media if m.kind == "image"] if images else []
+    pictures = [m for m in sample.media if m.kind == "image"] if images else []
+    shown = [{"type": "image_url", "image_url": {"url": data_url(m)}} for m in pictures]
     user = {"role": "user", "content": [*shown, {"type": "text", "text": str(module).strip()}]}
     system = getattr(module, "system", None)
     if system is None:
         return [user]
     return [{"role": "system", "content": str(system).strip()}, user]
-
-
-def _picture(medium: MediaRef) -> dict[str, Any]:
-    """The image's own bytes as a data URL."""
-    image_size(medium)  # refuses what is not one of the formats that a run reads
-    try:
-        data = medium.read()
-        with Image.open(io.BytesIO(data)) as image:
-            kind = Image.MIME[str(image.format)]
-    except OSError as error:
-        raise ValueError(f"an image cannot be shown to the judge: {error}") from error
-    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}

@@ -94,7 +94,8 @@ class Chat:
         """See ``ModelFamily.observation_text``."""
         said = (Message("user", (TextPart("u"),)), Message("assistant", (TextPart("a"),)))
         before = self._rendered(said)
-        whole = self._rendered((*said, *map(self._plain, messages)), add_generation_prompt=True)
+        plain = (without_tokens(message, self.special) for message in messages)
+        whole = self._rendered((*said, *plain), add_generation_prompt=True)
         # Templates end a turn with the end token and, most of them, a line break.
         _, end, after = before.rpartition(self.tokenizer.eos_token)
         if not end or after.strip() or not whole.startswith(before):
@@ -126,23 +127,6 @@ class Chat:
             added = TextPart(f"\n\n{self.tool_instructions}")
             return (replace(own, parts=(*own.parts, added)), *rest)
         return (Message("system", (TextPart(self.tool_instructions),)), *messages)
-
-    def _plain(self, message: Message) -> Message:
-        """Special tokens in a tool's text would end its turn, or stand for a picture."""
-
-        def without(text: str) -> str:
-            for token in self.special:
-                text = text.replace(token, f"{token[0]} {token[1:]}")
-            return text
-
-        parts: list[ContentPart] = []
-        for is_text, run in groupby(message.parts, lambda part: isinstance(part, TextPart)):
-            if is_text:  # joined first: a token may be split over neighbours
-                text = "".join(part.text for part in run if isinstance(part, TextPart))
-                parts.append(TextPart(without(text)))
-            else:
-                parts.extend(run)
-        return replace(message, parts=tuple(parts))
 
 
 def _as_user(messages: Sequence[Message]) -> list[Message]:
@@ -227,6 +211,21 @@ def load_chat(
         speaks_of_tools,
         special,
     )
+
+
+def without_tokens(message: Message, special: Sequence[str]) -> Message:
+    """The message with such tokens taken apart: they would end its turn, or stand for a picture."""
+    parts: list[ContentPart] = []
+    for is_text, run in groupby(message.parts, lambda part: isinstance(part, TextPart)):
+        if not is_text:
+            parts.extend(run)
+            continue
+        # Joined first: a token may be split over neighbours.
+        text = "".join(part.text for part in run if isinstance(part, TextPart))
+        for token in special:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        parts.append(TextPart(text))
+    return replace(message, parts=tuple(parts))
 
 
 def message_parts(message: Message) -> list[dict[str, str]]:
