@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
+import importlib
 import json
 import os
 import selectors
@@ -49,17 +49,26 @@ BACKENDS = {"auto": "av", "pyav": "av", "decord": "decord", "torchcodec": "torch
 
 
 def check_backend(name: str) -> None:
-    """Check that ``data.video.backend`` is installed.
+    """Check that ``data.video.backend`` is installed and that its libraries are there.
 
     Raises:
-        ValueError: It is not.
+        ValueError: One of them is not.
     """
     package = BACKENDS[name]
-    if importlib.util.find_spec(package) is None:
+    if package == "av":
+        return  # mmr1 requires it
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
         raise ValueError(
             f"data.video.backend={name}: {package} is not installed; run `pip install {package}`, "
             "or leave the key out"
-        )
+        ) from None
+    except (ImportError, OSError, RuntimeError) as error:  # torchcodec without FFmpeg or CUDA
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(
+            f"data.video.backend={name}: {package} cannot be loaded ({reason}); leave the key out"
+        ) from None
 
 
 def load_video(

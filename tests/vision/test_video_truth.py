@@ -75,7 +75,9 @@ def pictures(ref: MediaRef) -> list[np.ndarray]:
 BACKENDS = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(find_spec(BACKEND_PACKAGES[name]) is None, reason="not installed"),
+        marks=pytest.mark.skipif(
+            find_spec(BACKEND_PACKAGES[name]) is None, reason=f"{name} is not installed"
+        ),
     )
     for name in ("pyav", "decord", "torchcodec")
 ]
@@ -214,6 +216,16 @@ def test_a_backend_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPa
         check_backend("torchcodec")
     for name in ("auto", "pyav", "decord"):
         check_backend(name)
+
+
+def test_a_backend_without_its_libraries_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "linked.py").write_text("raise OSError('libnvrtc.so.13: cannot open\\nmore')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BACKEND_PACKAGES, "torchcodec", "linked")
+    with pytest.raises(ValueError, match=r"linked cannot be loaded \(libnvrtc.so.13: cannot op"):
+        check_backend("torchcodec")
 
 
 def test_times_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
