@@ -18,7 +18,7 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
-from mmr1.logs import LogLevel, log_to_terminal
+from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
@@ -27,7 +27,6 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
-from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY

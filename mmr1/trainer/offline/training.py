@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mmr1.config import Config
-from mmr1.data.loader import SampleLoader
+from mmr1.data.sampler import SampleLoader
 from mmr1.progress import doing
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
