@@ -44,7 +44,7 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     own, model = policy(parts, config, budget)
     batch = experience(parts, config, own)
     coefficients = replace(batch.coefficients, ptx=0.5)
-    batch = replace(batch, demonstrations=(demonstrations,), coefficients=coefficients)
+    batch = replace(batch.with_demonstrations(demonstrations), coefficients=coefficients)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> dict[str, float]:
