@@ -1,4 +1,4 @@
-"""How an engine's process begins: forked from one that has vLLM, or as a new interpreter.
+"""Start an engine's process: forked from one that has vLLM, or as a new interpreter.
 
 Importing vLLM takes longer than making a small engine. On a CPU a fork server imports it once,
 while this process imports torch and loads the model. Imports no torch.

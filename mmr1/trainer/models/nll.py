@@ -63,7 +63,7 @@ def _add_gradient(
     coefficient: float,
     token_loss: Callable[[MicroBatch], torch.Tensor],
 ) -> float:
-    """Of the mean of ``token_loss(batch)`` ``[b, R]`` over all tokens; returns the mean."""
+    """Add the gradient of the mean ``token_loss(batch)`` ``[b, R]`` over all tokens; returns it."""
     mask, total = completion_mask(groups), model.process_group.total
     weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
     of_batches = []

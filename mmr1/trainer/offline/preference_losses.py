@@ -46,7 +46,7 @@ class PairScores:
 
 
 class PairLoss(NamedTuple):
-    """What a loss on pairs gives.
+    """The result of a loss on pairs.
 
     Attributes:
         loss: ``[P]``.
