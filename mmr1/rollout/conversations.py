@@ -129,7 +129,7 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What continues a conversation: ``opening`` before its first turn, later an answer.
+    """The continuation of a conversation: ``opening`` before its first turn, later an answer.
 
     Attributes:
         media: The pictures of the answer, prepared.

@@ -30,7 +30,7 @@ def preload_engine(config: Config) -> None:
 
 
 def engine_context() -> ForkServerContext | SpawnContext:
-    """How processes of engines start; the state of a GPU does not survive a fork."""
+    """The way to start processes of engines; the state of a GPU does not survive a fork."""
     if not _is_for_cpu():
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")

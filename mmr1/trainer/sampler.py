@@ -181,7 +181,7 @@ class SamplerAhead:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def sample(self, number: int) -> Batch:
-        """As :meth:`Sampler.sample`."""
+        """The batch of step ``number``; see :meth:`Sampler.sample`."""
         first = max(self._batches, default=number - 1) + 1
         for step in range(first, self._last_ahead(number) + 1):
             self._batches[step] = self._thread.submit(self._sample, step, self._loading)

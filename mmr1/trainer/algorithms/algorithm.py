@@ -243,7 +243,7 @@ class Algorithm:
 
     @cached_property
     def loss_agg_mode(self) -> LossAggMode:
-        """How token losses are added up; see ``losses.token_weights``."""
+        """The way to add up token losses; see ``losses.token_weights``."""
         return self.config.loss.aggregation
 
     @cached_property

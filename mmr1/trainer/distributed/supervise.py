@@ -48,7 +48,7 @@ def supervised(run: Callable[..., Path], config: Config, *, resume: bool, sample
 def fitted(
     resources: ResourcesConfig, engine_size: int, room: int, *, samples: bool, colocated: bool
 ) -> ResourcesConfig:
-    """As many ranks and engines as there is room for, in about the same proportion.
+    """The most ranks and engines that there is room for, in about the same proportion.
 
     The numbers do not depend on how many there are, only the time does.
 

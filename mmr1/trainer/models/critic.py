@@ -34,7 +34,7 @@ FOLDER = f"{TRAINING}/critic"
 
 
 class Critic(Protocol):
-    """What the loop asks of a critic, in one process or on many."""
+    """The protocol of a critic, in one process or on many."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient: the value of the state before each token."""
@@ -261,7 +261,7 @@ def _targets(experience: Experience) -> CriticTargets:
 
 
 def critic_stats(experience: Experience) -> StepStats:
-    """How good the critic was before the update, over the tokens that count."""
+    """Metrics of the critic before the update, over the tokens that count."""
     mask, targets = experience.completion_mask, _targets(experience)
     if not mask.any():
         return {}

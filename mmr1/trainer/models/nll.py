@@ -40,7 +40,7 @@ def add_distillation_gradient(
     teacher: SupportsDistributions,
     coefficient: float = 1.0,
 ) -> float:
-    """As :func:`add_nll_gradient`, with the divergence from a teacher over the vocabulary instead.
+    """Add ``coefficient`` times the gradient of the divergence from a teacher to the model's.
 
     Which divergence, ``packed_model.jsd_beta`` says. The mean is over the tokens of the answers,
     and both models are taken at temperature 1.

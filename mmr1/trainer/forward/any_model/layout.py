@@ -1,4 +1,4 @@
-"""Where the tokens of groups lie in a packed sequence, for layers that know nothing of groups.
+"""The places of groups' tokens in a packed sequence, for layers that know nothing of groups.
 
 The sequence is that of ``packing.py``: ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``.
 """

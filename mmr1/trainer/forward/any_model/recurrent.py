@@ -106,7 +106,7 @@ def _scanned(
 def _scanned_together(
     layout: SharedLayout, inputs: Sequence[torch.Tensor], scan: Callable[..., Any]
 ) -> torch.Tensor:
-    """As :func:`_scanned`, in one call for all prompts and one for all suffixes.
+    """The result of :func:`_scanned`, in one call for all prompts and one for all suffixes.
 
     Behind shorter prompts stand zeros, which must not change the state.
     """
