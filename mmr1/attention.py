@@ -170,7 +170,7 @@ class Blocks:
 
     @cached_property
     def paddings(self) -> tuple[Padding, Padding]:
-        """Of the queries and of the keys."""
+        """The paddings of the queries and of the keys."""
         buckets, device = self.buckets, self.device
         queries = Padding.of(self.q_lengths, buckets, device)
         return queries, Padding.of(self.k_lengths, buckets, device)
@@ -319,7 +319,7 @@ def has_varlen_kernel(query: torch.Tensor) -> bool:
 
 
 def _longest(blocks: Blocks) -> tuple[int, int]:
-    """Upper bounds of the blocks' lengths for the kernel, which sizes its grid by them.
+    """Upper bounds of the blocks' lengths, by which the kernel sizes its grid.
 
     At least 2 queries: told that no block has more than one, the kernel reshapes the queries as if
     every block had exactly one, and fails where a block has none.
@@ -377,7 +377,7 @@ def _kernel_backward(
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """Where deterministic operations are asked for, the kernel has to be deterministic too.
+    """Make the kernel deterministic where deterministic operations are asked for.
 
     With ``warn_only`` it would warn, and add the gradients of keys and values in any order.
     """
@@ -402,7 +402,7 @@ DROPPED_BY_SDPA = ("softcap", "s_aux")
 def require_supported_attention(
     arguments: Mapping[str, Any], variants: Sequence[str] = VARIANTS
 ) -> None:
-    """Refuse a layer whose attention is another one; leaving its argument out would be silent.
+    """Refuse a layer with another kind of attention, as ignoring its argument would be silent.
 
     Raises:
         ValueError: Names the argument.

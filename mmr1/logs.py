@@ -97,7 +97,7 @@ class _FileLog(logging.Handler):
 def tell_fault(
     logger: logging.Logger, kind: str, message: str, count: int = 1, level: int = logging.WARNING
 ) -> None:
-    """Log a fault and have it counted.
+    """Log a fault, and count it.
 
     Args:
         logger: The module's.
@@ -110,7 +110,7 @@ def tell_fault(
 
 
 class FaultCounter(logging.Handler):
-    """Counts the faults that are told while it is attached to the logger ``mmr1``.
+    """Counts the faults that are reported while it is attached to the logger ``mmr1``.
 
     Args:
         changed: Called after each count, in the thread that told the fault.
@@ -125,7 +125,7 @@ class FaultCounter(logging.Handler):
         self._changed = changed
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called under the handler's lock, by any thread."""
+        """Count a fault; called under the handler's lock, by any thread."""
         if (kind := getattr(record, "fault", None)) is not None:
             self.counts[kind] += record.__dict__["count"]
             self._changed()
@@ -145,7 +145,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def failing_output_muted(*streams: str) -> Iterator[None]:
-    """Inside, output that cannot be written is dropped from then on, with one warning.
+    """Drop output that cannot be written, inside the block, with one warning.
 
     A closed pipe or terminal, a full disk. What is raised otherwise ends the run that printed.
     Where an outer block has muted a stream, the warning is given again: a log that was opened
@@ -172,7 +172,7 @@ def failing_output_muted(*streams: str) -> Iterator[None]:
 
 
 class _Muting:
-    """A text stream that passes everything on until that fails."""
+    """A text stream that passes everything on until a write fails."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -216,7 +216,7 @@ class _Muting:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def _mute(self, error: Exception) -> None:
-        """Also what Python has buffered: it would be written, and fail again, when it exits."""
+        """Drop output from now on, also Python's buffer, which would fail again at exit."""
         self._error = error
         with suppress(OSError, ValueError), _nowhere() as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())

@@ -87,7 +87,7 @@ class Sampler:
         return [sample for _, sample in drawn]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the order depends on, as JSON values."""
+        """The state that the rest of the order depends on, as JSON values."""
         return {
             "order": _ORDER,
             "seed": self._seed,
@@ -130,7 +130,7 @@ class Sampler:
 
     @cached_property
     def _identity(self) -> dict[str, list[Any]]:
-        """Of every source its length, its share and a hash over its ids, in their order."""
+        """The length, share and hash of ids of every source, in their order."""
         return {
             name: [
                 len(samples),
@@ -174,7 +174,7 @@ class Curriculum:
         self._rates: dict[str, float] = {}
 
     def accepts(self, sample: Sample) -> bool:
-        """Is this drawn sample kept? One that was never scored always is."""
+        """True if this drawn sample is kept, as one that was never scored always is."""
         self._draws += 1
         rate = self._rates.get(_key(sample))
         if rate is None:
@@ -185,7 +185,7 @@ class Curriculum:
         return keeps
 
     def probability(self, rate: float) -> float:
-        """Of keeping a sample with this pass rate.
+        """The probability of keeping a sample with this pass rate.
 
         ``hard``: ``1 - s``, Kimi k1.5's prioritized sampling (arXiv 2501.12599, section 2.3.4).
         ``learnable``: ``4 s (1 - s)``, the variance of a right or wrong answer, which is largest
@@ -252,7 +252,7 @@ class MediaCheck:
         self._unsound: dict[tuple[str, str], str] = {}
 
     def usable(self, dataset: str, sample: Sample) -> bool:
-        """Can all media of this sample be decoded? Waits until that is known.
+        """True if all media of this sample can be decoded. Waits until that is known.
 
         Raises:
             ValueError: They cannot, and no sample or no further one may be left out.
@@ -275,7 +275,7 @@ class MediaCheck:
         return [[*key, reason] for key, reason in self._unsound.items()]
 
     def restore(self, left_out: list[list[str]]) -> None:
-        """Take over what an earlier run found out."""
+        """Take over the results of an earlier run."""
         for dataset, name, reason in left_out:
             if (dataset, name) not in self._unsound:
                 self._leave_out(dataset, name, reason)
@@ -329,7 +329,7 @@ class SampleLoader:
         self._check.media.prefetch(m for s in self._sampler.peek(count) for m in s.media)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the order depends on, as JSON values."""
+        """The state that the rest of the order depends on, as JSON values."""
         state = {**self._sampler.state_dict(), "left_out": self._check.left_out()}
         if self.curriculum is not None:
             state["curriculum"] = self.curriculum.state_dict()

@@ -70,7 +70,7 @@ class BuiltEngine:
 
 
 def assemble(setting: EngineSetting) -> BuiltEngine:
-    """Build an engine. What it cannot do itself is made of what it can."""
+    """Build an engine. What it cannot do itself is composed of what it can."""
     config, kind = setting.config, engine_type(setting.config)
     engine = kind.build(setting)
     rollout: RolloutEngine = engine
@@ -233,7 +233,7 @@ class BatchedTurns:
         return dict(zip(requests, completions, strict=True))
 
     def abandon(self) -> None:
-        """Nothing to drop: no turn is under way between two calls."""
+        """Do nothing: no turn is under way between two calls."""
 
     def _cut(self, completion: Completion, length: int | None) -> Completion:
         """Cut a completion to its request's length; later tokens change nothing before them."""

@@ -34,7 +34,7 @@ FOLDER = f"{TRAINING}/critic"
 
 
 class Critic(Protocol):
-    """What the loop asks of a critic, in one process or on many."""
+    """The protocol of a critic, in one process or on many."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient: the value of the state before each token."""
@@ -53,7 +53,7 @@ class Critic(Protocol):
         ...
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        """What writes the critic as it is now into a checkpoint's folder; see ``state.py``."""
+        """A function that writes the present critic into a checkpoint; see ``state.py``."""
         ...
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -102,7 +102,7 @@ class LocalCritic:
         return self.optimizer.steps_taken
 
     def learn(self, experience: Experience, line: tuple[float, float] | None) -> StepStats:
-        """So many passes over the batch, an optimizer step for each of its mini-batches.
+        """Make several passes over the batch, with an optimizer step for each mini-batch.
 
         Args:
             experience: From :func:`of_critic`; with several ranks this one's groups.
@@ -155,7 +155,7 @@ class LocalCritic:
     def _accumulate(
         self, experience: Experience, mask: torch.Tensor, batches: Sequence[MicroBatch]
     ) -> float:
-        """Sum up the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; its value.
+        """Add the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; return the loss.
 
         Both are those of all ranks together.
         """
@@ -227,7 +227,7 @@ def build_critic(
 
 
 def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
-    """The model of a critic: as the policy's, with adapters of its own where that has some."""
+    """The model of a critic: like the policy's, with adapters where that has some."""
     lora = config.model.lora and config.model.lora.as_new()
     return config.model.changed(path=critic.path or config.model.path, lora=lora)
 

@@ -51,7 +51,7 @@ what has them sent."""
 
 
 class Policy(Protocol):
-    """What the loop asks of the policy, in one process or on many."""
+    """The protocol of the policy, in one process or on many."""
 
     version: int
 
@@ -75,7 +75,7 @@ class Policy(Protocol):
         ...
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
-        """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
+        """A function that writes the present policy into a checkpoint; see ``state.py``."""
         ...
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -216,7 +216,7 @@ class LocalPolicy:
         coefficients: LossCoefficients,
         counting: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """Backward of one micro-batch; sums over its tokens of what is logged.
+        """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
 
         Nothing is read from the device, so that it never waits.
 
@@ -265,7 +265,7 @@ class LocalPolicy:
         return sums
 
     def _means(self, sums: dict[str, float]) -> StepStats:
-        """Loss and widest gap as they are, the rest per token; raises for an infinite loss.
+        """The loss and the widest gap as they are, the rest per token; raises if it is infinite.
 
         Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
         """
