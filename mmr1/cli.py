@@ -438,12 +438,17 @@ def _is_file_error(error: OSError) -> bool:
 
 
 def _quiet_libraries() -> None:
-    """Progress bars and notices of transformers would break the display."""
+    """Progress bars and notices of libraries would break the display.
+
+    bitsandbytes, which peft imports where it is installed, misses a package that nothing here needs.
+    """
+    import logging
     import os
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":
