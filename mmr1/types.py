@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 
 def quickly_pickled(cls: type[T]) -> type[T]:
-    """A dataclass, pickled as always: dataclasses look up their fields anew for every object, and
-    a step has tens of thousands.
-    """
+    """A dataclass whose pickling does not look its fields up anew for every object."""
     names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     assert len(names) > 1  # of one, attrgetter gives the value itself
     values = attrgetter(*names)
@@ -154,7 +152,7 @@ class Sample:
 
     @property
     def demonstrated_from(self) -> int:
-        """Index of the first message that is demonstrated; their number where none is."""
+        """Index of the first demonstrated message; the number of messages where none is."""
         if not self.messages or self.messages[-1].role != "assistant":
             return len(self.messages)
         first = len(self.messages) - 1
@@ -201,7 +199,7 @@ class Prompt:
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
-        """In the order of their placeholders."""
+        """All media, in the order of their placeholders."""
         return (self.sample.shown if self.shown is None else self.shown) + self.observed
 
 
@@ -222,7 +220,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of tokens of a completion, and whose they are.
+    """A run of tokens of a completion, by one author.
 
     Attributes:
         role: ``assistant``: the policy sampled them. ``tool``: the environment answered.
@@ -280,7 +278,7 @@ class Completion:
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
-        """What the environment showed, in the order of the placeholders."""
+        """The media that the environment showed, in the order of the placeholders."""
         return tuple(medium for span in self.spans for medium in span.media)
 
     @property
@@ -292,14 +290,14 @@ class Completion:
 
     @property
     def sampled_tokens(self) -> int:
-        """How many tokens are the policy's."""
+        """The number of tokens that the policy sampled."""
         if not self.spans:
             return len(self.token_ids)
         return sum(span.tokens for span in self.spans if span.role == "assistant")
 
     @property
     def turns(self) -> int:
-        """How often it was the policy's turn."""
+        """The number of the policy's turns."""
         return sum(span.role == "assistant" for span in self.spans) or 1
 
     @property
@@ -384,7 +382,7 @@ class ScoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class CriticTargets:
-    """What the critic said, and what it learns; ``[B, R]`` each.
+    """The critic's values, and its targets; ``[B, R]`` each.
 
     Attributes:
         values: Of the states before the tokens.

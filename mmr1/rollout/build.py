@@ -70,7 +70,7 @@ class BuiltEngine:
 
 
 def assemble(setting: EngineSetting) -> BuiltEngine:
-    """Build an engine. What it cannot do itself is made of what it can."""
+    """Build an engine. What it cannot do itself is composed of what it can."""
     config, kind = setting.config, engine_type(setting.config)
     engine = kind.build(setting)
     rollout: RolloutEngine = engine
@@ -236,7 +236,7 @@ class BatchedTurns:
         return dict(zip(requests, completions, strict=True))
 
     def abandon(self) -> int:
-        """Nothing to drop: no turn is under way between two calls."""
+        """Do nothing: no turn is under way between two calls."""
         return 0
 
     def _cut(self, completion: Completion, length: int | None) -> Completion:

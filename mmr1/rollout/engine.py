@@ -67,7 +67,7 @@ class RolloutEngine(Protocol):
         ...
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        """How the engine reads these prompts, for the parity check."""
+        """Show how the engine reads these prompts, for the parity check."""
         ...
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class TurnEngine(Protocol):
         ...
 
     def abandon(self) -> int:
-        """Drop what is under way; returns how many tokens of it were sampled."""
+        """Drop all turns under way; returns how many of their tokens were sampled."""
         ...
 
 
@@ -132,7 +132,7 @@ class ReceivingEngine(Protocol):
         ...
 
     def start_weight_update(self) -> None:
-        """Weights are going to come."""
+        """Prepare to receive weights."""
         ...
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -144,19 +144,19 @@ class ReceivingEngine(Protocol):
         ...
 
     def abandon_weight_update(self) -> None:
-        """The transfer broke off: end the connection, and be ready for another transfer."""
+        """Abort a transfer: end the connection, and be ready for another one."""
         ...
 
 
 class SleepingEngine(Protocol):
-    """An engine that gives up its memory while it has nothing to do."""
+    """An engine that gives up its memory while idle."""
 
     def sleep(self) -> None:
         """Give up weights and caches."""
         ...
 
     def wake_up(self, tag: str) -> None:
-        """Have memory again: for ``weights``, which are to be sent, then for ``kv_cache``."""
+        """Take memory again: for ``weights``, which will be sent, then for ``kv_cache``."""
         ...
 
 

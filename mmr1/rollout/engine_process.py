@@ -54,7 +54,7 @@ class EngineError(RuntimeError):
 
 
 class EngineLostError(EngineError):
-    """The engine's process died, or did not answer in time; another may do better."""
+    """The engine's process died, or did not answer in time; a new one may do better."""
 
 
 class EngineHungError(EngineLostError):
@@ -115,7 +115,7 @@ class EngineProcess:
         sent: list[list[PreparedRequest]] = []
 
         def all_chunks() -> Iterator[list[PreparedRequest]]:
-            """Also what a lost engine was sent: its replacement has to be given it again."""
+            """All chunks, those that a lost engine was sent first: its replacement needs them."""
             yield from list(sent)
             for chunk in chunks:
                 sent.append(chunk)
@@ -208,7 +208,7 @@ class EngineProcess:
             return ask()
 
     def _replace(self) -> None:
-        """A new process with the weights that the old one had."""
+        """Start a new process with the weights of the old one."""
         self._process.kill()
         self._end()
         self._start()
@@ -275,7 +275,7 @@ class EngineProcess:
 
 
 def limit_sends(pipe: Connection, seconds: float) -> None:
-    """A send that makes no progress for so long raises BlockingIOError."""
+    """Make a send without progress raise BlockingIOError after so many seconds."""
     with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
         whole, part = divmod(seconds, 1)
         limit = struct.pack("ll", int(whole), int(part * 1e6))
@@ -290,7 +290,7 @@ def _engine_main(
     environment: Mapping[str, str],
     threads: int | None,
 ) -> None:
-    """The process: build the engine, then answer calls until the pipe ends."""
+    """Build the engine, then answer calls until the pipe ends: the main function of the process."""
     _redirect_output(log)
     die_with(os.getppid())  # the trainer, or the fork server that ends with it
     trainer = mp.parent_process()
@@ -344,7 +344,7 @@ def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
 
 
 def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:
-    """Run one call and send its outcome; a ValueError is the user's, the rest is ours."""
+    """Run one call and send its outcome; a ValueError is the user's, all others are ours."""
     try:
         value = call()
     except ValueError as error:

@@ -230,7 +230,7 @@ class VllmEngine:
         self._llm.collective_rpc("abandon_weight_update")
 
     def sleep(self) -> None:
-        """A CPU backend cannot: it drops its caches, and keeps weights until others come."""
+        """Give up memory. A CPU backend drops its caches, but keeps weights until others come."""
         self._drop_caches()
         if not self._on_cpu:
             # The weights below adapters are never sent: vLLM keeps them in main memory.
@@ -246,9 +246,9 @@ class VllmEngine:
             self._drop_caches()
 
     def _drop_stale(self, version: int) -> None:
-        """Drop what the caches hold of the old weights.
+        """Drop everything in the caches that the old weights computed.
 
-        What is under way is preempted: its keys and values are computed anew, with the new weights.
+        What is under way is preempted: its keys and values are computed anew, by the new weights.
         No step of the engine may lie between the loading of weights and the end of this.
         """
         self._drop_caches(vision=not self._vision_frozen)
@@ -257,7 +257,7 @@ class VllmEngine:
         return_freed_memory()
 
     def _drop_caches(self, vision: bool = True) -> None:
-        """Keys and values, and features of the vision tower."""
+        """Drop keys and values, and features of the vision tower."""
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
         if vision:
@@ -270,7 +270,7 @@ class VllmEngine:
         )
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
-        """How vLLM itself would read the prompts, from their files: an independent witness."""
+        """Show how vLLM itself reads the prompts, from their files: an independent witness."""
         prompts = [r.request.prompt for r in prepared]
         raw = [self._prompt(p, [self._family.decode_media(m) for m in p.media]) for p in prompts]
         rendered = self._llm.renderer.render_cmpl(raw, skip_mm_cache=True)
@@ -280,10 +280,10 @@ class VllmEngine:
         ]
 
     def close(self) -> None:
-        """vLLM frees its memory with the process."""
+        """Do nothing: vLLM frees its memory with the process."""
 
     def _input(self, prepared: PreparedRequest) -> Any:
-        """The prompt as vLLM's own renderer would hand it on, made of the prepared media."""
+        """The prompt as vLLM's own renderer would pass it on, built from the prepared media."""
         from vllm.inputs.engine import mm_input, tokens_input
 
         family, media = self._family, prepared.media
@@ -414,7 +414,7 @@ def _by_kind(media: Sequence[MediaRef | Medium], values: Sequence[Any]) -> dict[
 
 
 def _as_vllm_takes_it(decoded: Any) -> Any:
-    """vLLM wants a video's metadata as a dictionary.
+    """The medium in vLLM's format: a video's metadata as a dictionary.
 
     For GLM-4.1V it reads there, not in the processor's options, that frames are already sampled.
     """
@@ -442,7 +442,7 @@ def _placeholders(
 
 
 def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
-    """The model's arguments, an item for each medium."""
+    """The model's arguments, one item per medium."""
     from vllm.multimodal.inputs import MultiModalFieldConfig as Field
     from vllm.multimodal.inputs import MultiModalKwargsItems
 
@@ -457,7 +457,7 @@ def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
 
 
 def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: bool) -> None:
-    """Runs in vLLM's worker.
+    """Load weights; runs in vLLM's worker.
 
     The CPU backend packs linear weights as it loads them, so the model's own load_weights cannot be
     called again; reload_weights unpacks, loads and packs. It also drops the encoded media.
@@ -473,7 +473,7 @@ def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: b
 
 
 def _reload_mapped(worker: Any, weights: MappedWeights, keep_vision: bool) -> None:
-    """Runs in each of vLLM's workers; copies, as on the CPU the model may keep what it is given."""
+    """Copy weights; runs in each of vLLM's workers, as a CPU model may keep what it is given."""
     named = [(name, tensor.clone()) for name, tensor in weights.tensors().items()]
     _reload(worker, named, keep_vision)
 
