@@ -88,9 +88,7 @@ def worst_gaps(
     for number, completion in ended.items():
         group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
         start = 0
-        versions = completion.versions or (
-            (completion.policy_version, len(completion.token_ids)),
-        )
+        versions = completion.versions or ((completion.policy_version, len(completion.token_ids)),)
         for version, count in versions:
             scores = padded_scores(models[version], [group], 1.0, family.forbidden_ids)
             own = slice(start, start + count)
