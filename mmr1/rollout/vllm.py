@@ -376,7 +376,7 @@ def keep_pixels_of_preempted(vllm_config: Any) -> None:
         return
     from vllm.v1.core.sched import output
 
-    output.strip_covered_mm_data = lambda features, *_, **__: features  # type: ignore[assignment]
+    output.strip_covered_mm_data = lambda features, *_, **__: features
 
 
 class _Turns:
