@@ -10,7 +10,7 @@ from mmr1.config.section import Coefficient, Count, Fraction, Positive, Section,
 
 
 class CurriculumConfig(Section):
-    """Which training samples come more often, by the share of completions that pass."""
+    """Draws samples more or less often, by the share of their completions that pass."""
 
     function: str = Field(
         description="Reward function that tells what passes, with values from 0 to 1; its mean "
@@ -25,7 +25,7 @@ class CurriculumConfig(Section):
 
 
 class ColumnsConfig(Section):
-    """Rows in EasyR1's format whose columns have other names."""
+    """The columns of rows in EasyR1's format that have other names."""
 
     prompt_key: str = Field("problem", description="Column of the question")
     answer_key: str = Field("answer", description="Column of the answer")
@@ -35,7 +35,7 @@ class ColumnsConfig(Section):
 
 
 class ImageConfig(Section):
-    """Sizes of images."""
+    """The sizes of images."""
 
     min_pixels: Positive | None = Field(
         None,
@@ -56,7 +56,7 @@ class ImageConfig(Section):
 
 
 class VideoConfig(Section):
-    """Frames of videos, and their sizes."""
+    """The frames of videos, and their sizes."""
 
     fps: Coefficient = Field(2.0, description="Frames sampled per second of video")
     max_frames: Positive = Field(768, description="Maximum number of frames sampled from one video")
@@ -87,7 +87,7 @@ class VideoConfig(Section):
 
 
 class DataConfig(Section):
-    """Which samples are read, and how they become prompts."""
+    """The samples that are read, and how they become prompts."""
 
     train: str | dict[str, float] | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Pixel and token budgets: what an image or a video will cost, known from its size alone.
+"""Pixel and token budgets: the cost of an image or a video, from its size alone.
 
 The arithmetic is that of qwen-vl-utils, which is called for it: ``smart_resize``, the number and
 the range of a video's frames, and their limits. Filtering by length so never decodes a dataset.
@@ -37,7 +37,7 @@ def qwen_vl_utils() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PixelBudget:
-    """How large one image may be for the model, and how it is cut up.
+    """The limits of one image's size, and its division into patches.
 
     Attributes:
         min_pixels: Smaller images are enlarged to this area.
@@ -55,7 +55,7 @@ class PixelBudget:
 
     @property
     def factor(self) -> int:
-        """Sides are multiples of this."""
+        """The number that sides are multiples of."""
         return self.patch * self.merge
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ def _check_order(least: float, most: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VideoBudget:
-    """How many frames a video gives, how large they may be, and what decodes them.
+    """The limits of a video's frames and their size, and its decoder.
 
     The defaults are those of qwen-vl-utils for patches of 14 pixels.
 
@@ -171,7 +171,7 @@ class VideoBudget:
 
 @dataclass(frozen=True, slots=True)
 class VideoHeader:
-    """What a video holds by its index of packets, not by what its header declares.
+    """The contents of a video by its index of packets, not by what its header declares.
 
     Attributes:
         frames: Number of frames that are shown.
@@ -282,7 +282,7 @@ def refuse_strip(width: int, height: int) -> None:
 def _smart_resize(
     width: int, height: int, budget: PixelBudget, max_pixels: float
 ) -> tuple[int, int]:
-    """``(width, height)`` as ``smart_resize`` of qwen-vl-utils has it; no side is 0."""
+    """``(width, height)`` of qwen-vl-utils' ``smart_resize``; no side is 0."""
     refuse_strip(width, height)
     size, factor = qwen_vl_utils().smart_resize, budget.factor
     rows, columns = size(height, width, factor, budget.min_pixels, max_pixels)
@@ -298,7 +298,7 @@ def image_grid(width: int, height: int, budget: PixelBudget) -> tuple[int, int, 
 def sampled_indices(
     header: VideoHeader, budget: VideoBudget, options: Mapping[str, Any]
 ) -> list[int]:
-    """Which frames of a video are taken; ``start`` and ``end`` are times since the file begins.
+    """The sampled frames of a video; ``start`` and ``end`` are times since the file begins.
 
     Raises:
         ValueError: See :func:`frame_indices`.
@@ -310,7 +310,7 @@ def sampled_indices(
 def frame_indices(
     frames: int, fps: float, budget: VideoBudget, options: Mapping[str, Any]
 ) -> list[int]:
-    """Which frames of a video are taken: evenly spread, an even number.
+    """The sampled frames of a video: evenly spread, an even number.
 
     Args:
         frames: Frames of the whole video.

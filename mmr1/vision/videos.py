@@ -155,7 +155,7 @@ def _probed(ref: MediaRef, path: str, deadline: Deadline) -> VideoHeader:
 def _header_of_file(
     named: Path, path: str, _stamp: tuple[int, ...], deadline: Deadline
 ) -> VideoHeader:
-    """One video is asked about several times in a row: by its checks, its length, its times."""
+    """The header of a file, cached as a video is asked about several times in a row."""
     return _header(_ask(MediaRef("video", named), path, {"task": "probe"}, deadline)[0])
 
 
@@ -205,7 +205,7 @@ def _sampled(ref: MediaRef, budget: VideoBudget) -> tuple[VideoHeader, list[int]
 
 
 def _indices(ref: MediaRef, header: VideoHeader, budget: VideoBudget) -> list[int]:
-    """Which frames are taken; all of a list of frames, whose last may be shown twice."""
+    """The sampled frames; all of a list of frames, whose last may be shown twice."""
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
         indices = list(range(header.frames))
         return indices + indices[-1:] * (-len(indices) % budget.temporal)
@@ -335,7 +335,7 @@ _KEPT = re.compile(
 
 
 def media_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of this process's environment such a process gets."""
+    """The part of this process's environment that a decoder gets."""
     return {name: value for name, value in environment.items() if _KEPT.fullmatch(name)}
 
 

@@ -1,4 +1,4 @@
-"""A certificate: what a recipe makes of rows, replies, videos and a batch, beside its original."""
+"""A certificate: our results for rows, replies, videos and a batch, beside the original's."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _batch(seed: int, one_update: bool) -> Batch:
 
 
 def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
-    """As the update computes it from the same numbers."""
+    """The loss as the update computes it from the same numbers."""
     of = config.algorithm.changed(ppo_mini_batch_size=None)
     groups = []
     for start in range(0, len(batch.rewards), batch.n):
@@ -342,7 +342,7 @@ def _write(
 
 
 def _commit(root: Path, given: str | None) -> str | None:
-    """The commit of a checkout by git; of a copy of its files the one that is given, and so said.
+    """The commit of a checkout by git; for a copy of its files the given one, marked as such.
 
     Raises:
         ValueError: Git knows another one.

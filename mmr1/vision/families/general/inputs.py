@@ -1,4 +1,4 @@
-"""How a model that no family here knows reads prompts: its own processor prepares them whole."""
+"""Prompts of a model without a family here: its own processor prepares them whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Shape = tuple[Kind, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GeneralFamily:
-    """A ``ModelFamily``.
+    """The family of any model, by its own processor; a ``ModelFamily``.
 
     Its prepared media are pixels, in the size in which they come; the processor sees them together
     with the text.
@@ -83,8 +83,8 @@ class GeneralFamily:
         return self._added([self._shape(media)])
 
     def prompt_length(self, prompt: Prompt) -> int:
-        """Of media beside others; text that a processor writes around them may merge with that of
-        the prompt, which makes a difference of a token or two.
+        """Tokens of a prompt with media, about: text that a processor writes around media may merge
+        with the prompt's, for a token or two less.
         """
         return len(prompt.token_ids) + self._added(list(map(self._shape, prompt.media)))
 
@@ -192,14 +192,14 @@ class GeneralFamily:
         return batch
 
     def _shape(self, media: MediaRef) -> _Shape:
-        """As it will be decoded, from its header."""
+        """The shape of a medium after decoding, from its header."""
         if media.kind == "image":
             return "image", image_grid(*image_size(media), self.images.of(media.options))
         patches, height, width = sampled_grid(media, self.videos)
         return "video", (patches * self.videos.temporal, height, width)
 
     def _added(self, shapes: Sequence[_Shape]) -> int:
-        """What media of these shapes add to a prompt: by the processor, of black ones."""
+        """Tokens that media of these shapes add to a prompt: the processor's for black ones."""
         key = tuple(shapes)
         if key and key not in self.measured:
             blanks = [_blank(*shape) for shape in shapes]
@@ -274,7 +274,7 @@ def _images(options: Mapping[str, Any]) -> PixelBudget:
 
 
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
-    """Tokens that the model takes for an image, a video or sound, wherever they stand."""
+    """Tokens that the model reads as an image, a video or sound, wherever they stand."""
     names = [
         f"{kind}_token_{suffix}"
         for kind in ("image", "video", "audio")
