@@ -365,9 +365,8 @@ def shown_frames(indices: Sequence[int], budget: VideoBudget) -> list[int]:
     """
     if budget.num_frames is None:
         return list(indices)
-    import torch  # loaded by qwen-vl-utils; its single precision decides what is rounded down
-
-    places = torch.linspace(0, len(indices) - 1, budget.num_frames).long()
+    # By PyTorch, whose single precision decides what is rounded down.
+    places = qwen_vl_utils().torch.linspace(0, len(indices) - 1, budget.num_frames).long()
     return [indices[place] for place in places.tolist()]
 
 
