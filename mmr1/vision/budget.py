@@ -67,7 +67,9 @@ class PixelBudget:
         Raises:
             ValueError: The least area is above the largest one.
         """
-        limits = {k: int(options[k]) for k in ("min_pixels", "max_pixels") if k in options}
+        limits: dict[str, Any] = {
+            key: int(options[key]) for key in ("min_pixels", "max_pixels") if key in options
+        }
         if self.first is not None:
             return replace(self, first=replace(self.first, **limits))
         return replace(self, **limits)

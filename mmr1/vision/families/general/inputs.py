@@ -269,8 +269,8 @@ def _images(options: Mapping[str, Any]) -> PixelBudget:
     """The processor cuts patches itself, so the size is any within the limits."""
     if (first := scaled_first(options)) is not None:
         return PixelBudget(1, MAX_PIXELS, patch=1, merge=1, first=first)
-    limits = options.get("image_min_pixels", 1), options.get("image_max_pixels", MAX_PIXELS)
-    return PixelBudget(*map(int, limits), patch=1, merge=1)
+    least, most = options.get("image_min_pixels", 1), options.get("image_max_pixels", MAX_PIXELS)
+    return PixelBudget(int(least), int(most), patch=1, merge=1)
 
 
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
