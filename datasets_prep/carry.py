@@ -64,7 +64,7 @@ class Carrier:
 def _paths(
     row: dict[str, Any],
 ) -> Iterator[tuple[MutableMapping[Any, Any] | MutableSequence[Any], Any]]:
-    """Where the row names media: ``holder[key]`` is a path."""
+    """The places of paths in a row: ``holder[key]`` is the path of a medium."""
     for kind in ("images", "videos"):
         names = row.get(kind) or []
         yield from ((names, index) for index in range(len(names)))

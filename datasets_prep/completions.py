@@ -1,4 +1,4 @@
-"""What was sampled for the records of a dataset, and records made of it.
+"""Completions sampled for the records of a dataset, and records made of them.
 
 Completions are those of ``mmr1 eval`` (``completions.jsonl``) or of a run
 (``rollouts/step_*.jsonl``).
@@ -84,12 +84,12 @@ def _with_whole_paths(completion: Mapping[str, Any], run: Path) -> Mapping[str, 
 
 
 def text_of(completion: Mapping[str, Any]) -> str:
-    """Its text: a run and an evaluation have different names for it."""
+    """The text of a completion, which runs and evaluations name differently."""
     return completion["text"] if "text" in completion else completion["completion"]
 
 
 def value_of(completion: Mapping[str, Any], function: str, place: str) -> float | None:
-    """What a reward function gave it; None where it gave no valid reward.
+    """The value of a reward function; None where it gave no valid reward.
 
     Raises:
         ValueError: It was not scored by that function.
@@ -110,7 +110,7 @@ def write_sampled(
     *,
     nothing: str,
 ) -> tuple[int, int, int]:
-    """Write what ``rows`` makes of each record that was sampled from.
+    """Write the records that ``rows`` makes of each record with completions.
 
     Args:
         records: The record file that was sampled from, or a folder of them.

@@ -53,7 +53,7 @@ Numbered = tuple[int, str, str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that the output depends on. Only a conversion with an equal plan is resumed."""
+    """All inputs of a conversion. Only a conversion with an equal plan is resumed."""
 
     name: str
     files: tuple[Path, ...]
@@ -94,7 +94,7 @@ class Plan:
 
 
 def _files_behind(path: Path) -> list[Path]:
-    """The file itself; of a folder its files, of one that ``datasets`` saved those with rows."""
+    """The file itself; for a folder its files, for one of ``datasets`` those with rows."""
     if path.is_file():
         return [path]
     folder = path if path.is_dir() else media_folder(path)
@@ -184,14 +184,14 @@ def _has_records(manifest: dict[str, Any]) -> bool:
 
 
 def _clear(output: Path) -> None:
-    """Remove the files of a conversion that has no records; there are no others."""
+    """Remove the files of a conversion that has no records, which has no others."""
     for name in (RECORDS, QUARANTINE, "records.parquet", MANIFEST):
         (output / name).unlink(missing_ok=True)
     shutil.rmtree(output / "media", ignore_errors=True)
 
 
 def _differences(before: dict[str, Any], plan_facts: dict[str, Any]) -> str:
-    """In which facts a finished conversion was another one."""
+    """The facts in which a finished conversion differs."""
     other = sorted(k for k in {*before, *plan_facts} if before.get(k) != plan_facts.get(k))
     return f"a conversion with another {', '.join(other)}"
 
@@ -264,7 +264,7 @@ def _unfinished_chunks(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a chunk: its rows, records by their media, and columns that nothing read."""
+    """The outcome of a chunk: its rows, records by their media, and columns that nothing read."""
 
     rows: int
     media: dict[str, int]

@@ -20,7 +20,7 @@ from mmr1.data.placeholders import TAG, check_text
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """Which completions are good enough.
+    """The conditions for a good completion.
 
     Attributes:
         function: The reward function that decides; None: what ``mmr1 eval`` calls right.
@@ -111,7 +111,7 @@ def _answer(row: Mapping[str, Any], place: str) -> list[Message]:
 
 
 def _is_text(text: str) -> bool:
-    """Does a record read it as it is? Not where it has a placeholder or a token of media."""
+    """True if a record can hold the text unchanged, without placeholders or tokens of media."""
     try:
         return not TAG.search(check_text(text))
     except ValueError:
@@ -147,7 +147,7 @@ def messages_of(completion: Mapping[str, Any], place: str) -> list[Message]:
 
 
 def texts_of(messages: list[Message]) -> list[str]:
-    """All their texts."""
+    """The texts of all messages."""
     texts = []
     for message in messages:
         content = message["content"]

@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 class _StayOnHost(urllib.request.HTTPRedirectHandler):
-    """A redirect may not lead to a host that was not allowed."""
+    """Refuses redirects to hosts that were not allowed."""
 
     def __init__(self, hosts: tuple[str, ...]) -> None:
         self._hosts = hosts

@@ -89,7 +89,7 @@ def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
 def _checked_image(
     name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...], folder: Path
 ) -> tuple[Path, tuple[int, int]]:
-    """Where a picture is stored, and its size; that of many rows is decoded once per process."""
+    """The stored picture and its size; a picture of many rows is decoded once per process."""
     ref = MediaRef("image", Path(name), None, size)
     place = _place(sha256_of(name).hex(), Path(name).suffix.lower())
     return folder / place, check_media(ref)
@@ -161,7 +161,7 @@ def check_gold(sample: Sample) -> None:
 
 @lru_cache(maxsize=1 << 14)
 def _check_text_gold(reward: str, answer: str) -> None:
-    """Many records have the same gold: a letter, a small number."""
+    """Check a gold, cached as many records have the same: a letter, a small number."""
     check = gold_check(reward)
     assert check is not None
     _check_in_time(check, answer, {})

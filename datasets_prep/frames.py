@@ -42,7 +42,7 @@ def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
 
 
 def _natural(path: Path) -> tuple[list[tuple[bool, int, str]], str]:
-    """Numbers in names count as numbers, and case does not matter."""
+    """A sorting key by which numbers in names count as numbers, and case does not matter."""
     pieces = re.findall(r"\d+|\D+", path.stem)
     numbers = [(not p.isdecimal(), int(p) if p.isdecimal() else 0, p.lower()) for p in pieces]
     return numbers, path.name

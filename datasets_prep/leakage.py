@@ -43,7 +43,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Leakage:
-    """What test data have in common with training data.
+    """The overlap of test data with training data.
 
     Attributes:
         total: Number of test samples.
@@ -100,7 +100,7 @@ def find_leaks(first: Path, second: Path) -> Leakage:
 
 @dataclass
 class Marks:
-    """What the test records of a piece are recognised by.
+    """The marks by which the test records of a piece are recognised.
 
     Attributes:
         path: Their file.
@@ -122,7 +122,7 @@ class Marks:
 
 
 def marks_of(piece: Piece) -> Marks:
-    """What the records of a piece are recognised by."""
+    """The marks of the records of a piece."""
     marks = Marks(piece.path)
     pictures: dict[int, np.ndarray] = {}
     for position, _, sample in rows_of(piece):
@@ -140,7 +140,7 @@ def marks_of(piece: Piece) -> Marks:
 
 
 def reduced_picture(ref: MediaRef) -> np.ndarray:
-    """What the look of a picture is made of; a file is decoded once per process."""
+    """The reduced picture for a look; a file is decoded once per process."""
     if ref.path is None:
         return reduced(load_grey(ref, ENOUGH))
     return _reduced_file(str(ref.path), stamp(ref.path))
@@ -161,7 +161,7 @@ def _stacked(looks: Sequence[Looks]) -> Looks:
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """All test records, as the processes that read the training data share them.
+    """All test records, shared by the processes that read the training data.
 
     Attributes:
         media: ``[media]``, hashes of bytes, sorted.

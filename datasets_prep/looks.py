@@ -1,4 +1,4 @@
-"""How a picture looks: what re-encoding, scaling and cutting its margin leave nearly as it was.
+"""The look of a picture: nearly unchanged by re-encoding, scaling and cutting its margin.
 
 A look is made of a picture as it is, and again of its content without a margin of one colour. Each
 is 64 bits that find candidates (the signs of the low frequencies against their median, as in pHash)
@@ -45,12 +45,12 @@ class Looks:
 
     @staticmethod
     def of(images: Sequence[Image.Image]) -> Looks:
-        """Those of decoded images."""
+        """The looks of decoded images."""
         return Looks.of_reduced([reduced(image) for image in images])
 
     @staticmethod
     def of_reduced(images: Sequence[np.ndarray]) -> Looks:
-        """Those of what :func:`reduced` leaves of images; many together take less time."""
+        """The looks of images that :func:`reduced` reduced; many together take less time."""
         values = np.array(images, np.float32).reshape(-1, 2 * SIDE, 2 * SIDE)
         bits, tones = _bits(values), _tones(values)
         return Looks(bits.reshape(-1, 2, BITS), tones.reshape(-1, 2, SIDE * SIDE))
@@ -86,14 +86,14 @@ def _without_margin(grey: Image.Image) -> Image.Image:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """``[n, 8]`` of ``[n, 32, 32]`` brightnesses."""
+    """The bits ``[n, 8]`` of ``[n, 32, 32]`` brightnesses."""
     low = (COSINES @ values @ COSINES.T).reshape(len(values), BITS * BITS)[:, 1:]
     median = np.sort(low, axis=1)[:, low.shape[1] // 2, None]
     return np.packbits(np.pad(low > median, ((0, 0), (0, 1))), axis=1)
 
 
 def _tones(values: np.ndarray) -> np.ndarray:
-    """``[n, 256]`` of ``[n, 32, 32]`` brightnesses."""
+    """The tones ``[n, 256]`` of ``[n, 32, 32]`` brightnesses."""
     tones = (HALVES @ values @ HALVES.T).reshape(len(values), SIDE * SIDE)
     tones -= tones.mean(axis=1, keepdims=True)
     tones[(tones**2).mean(axis=1) < FLAT**2] = 0
@@ -121,7 +121,7 @@ class Index:
         )
 
     def find(self, looks: Looks) -> list[np.ndarray]:
-        """For each picture the indices of the known ones that look like it, sorted."""
+        """The indices of the known pictures that look like each picture, sorted."""
         lengths = _lengths(looks.tones)
         return [
             self._alike(bits, tones, length)
@@ -139,7 +139,7 @@ class Index:
         return np.unique(np.concatenate(found))
 
     def _near(self, part: int, bits: list[int]) -> np.ndarray:
-        """The known pictures that have one byte in common with these; some of them twice."""
+        """The known pictures that have one byte in common with these, some of them twice."""
         rows = range(part * BITS, (part + 1) * BITS)
         starts = [self._starts[row] for row in rows]
         return np.concatenate(

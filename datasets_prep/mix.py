@@ -26,7 +26,7 @@ BATCH = 2_000
 
 
 def quotas(sizes: Mapping[str, int], shares: Mapping[str, float], count: int) -> dict[str, int]:
-    """How many records each source of a mixture gives; ``count`` together.
+    """The number of records of each source of a mixture, ``count`` together.
 
     Raises:
         ValueError: A source is too small for its share.
@@ -110,13 +110,13 @@ def _pick(shares: Mapping[str, float], count: int, seed: int) -> Picks:
 
 
 def _prefixes(names: Sequence[str]) -> list[str]:
-    """What tells the ids of the sources apart: the names of their files, or their whole paths."""
+    """The prefixes of the sources' ids: names of their files, or whole paths if these repeat."""
     stems = [Path(name).stem for name in names]
     return stems if len(set(stems)) == len(stems) else [Path(n).as_posix() for n in names]
 
 
 def line_starts(piece: Piece) -> array[int]:
-    """Where the lines of a piece begin."""
+    """The starts of the lines of a piece."""
     return array("q", (position for position, _ in piece.lines()))
 
 

@@ -1,4 +1,4 @@
-"""What the commands that write record files have in common: their shares, checks and ids."""
+"""Shares, checks and ids, for the commands that write record files."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _answered(
     pool: ThreadPoolExecutor,
     ahead: int,
 ) -> Iterator[tuple[Sample, list[str]]]:
-    """Each sample with its answers; ``ahead`` more are asked for at any time."""
+    """Each sample with its answers; ``ahead`` more are requested at any time."""
     pending: deque[tuple[Sample, Future[list[str]]]] = deque()
     try:
         for sample in samples:

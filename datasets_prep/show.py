@@ -62,7 +62,7 @@ def _records(name: str, count: int) -> Iterator[str]:
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:
-    """Media paths are relative to the folder; absolute where one lies outside it."""
+    """The record as a row; media paths are relative to the folder where they lie in it."""
     try:
         return encode(sample, folder)
     except ValueError:

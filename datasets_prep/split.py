@@ -24,7 +24,7 @@ from mmr1.parallel import one_pool
 
 @dataclass
 class Keys:
-    """Of the records of a piece: hashes of their ids and of their media.
+    """The hashes of the ids and of the media of a piece's records.
 
     Attributes:
         ids: ``[records]``.
@@ -69,7 +69,7 @@ def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> d
 
 
 def keys_of(piece: Piece) -> Keys:
-    """What decides into which split the records of a piece go."""
+    """The keys that decide into which split the records of a piece go."""
     keys = Keys()
     for _, _, sample in rows_of(piece):
         keys.ids.append(hash64(sample.id))

@@ -1,4 +1,4 @@
-"""What each task needs of a record: a question, a gold of its kind, media it can be asked about."""
+"""The needs of each task: a question, a gold of its kind, media it can be asked about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE_S = 1.0
 
 
 def check_needs(sample: Sample) -> None:
-    """Check what the sample's task needs, but for the decoding of its media and of its gold.
+    """Check the needs of the sample's task, except for decoding its media and gold.
 
     Raises:
         ValueError: There is no question, the task is unknown, a task has no gold, a box or a span
@@ -82,7 +82,7 @@ def _check_medium(ref: MediaRef) -> None:
 
 
 def _check_boxes(sample: Sample) -> None:
-    """Gold boxes lie inside the first image, in its pixels."""
+    """Check that gold boxes lie inside the first image, in its pixels."""
     image = next((ref for ref in sample.media if ref.kind == "image"), None)
     if image is None:
         raise ValueError(f"the task '{sample.task}' is about an image, and the record has none")
@@ -98,7 +98,7 @@ def _check_boxes(sample: Sample) -> None:
 
 
 def _check_span(sample: Sample) -> None:
-    """A gold span ends before its video, or the part of it that is shown, does."""
+    """Check that a gold span ends before its video, or the shown part of it, does."""
     video = next((ref for ref in sample.media if ref.kind == "video"), None)
     if video is None:
         raise ValueError(f"the task '{sample.task}' is about a video, and the record has none")

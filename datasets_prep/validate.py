@@ -44,7 +44,7 @@ def validate(path: Path, deep: bool = False) -> tuple[int, list[Problem]]:
 
 @dataclass
 class Checked:
-    """What was found in a piece of a record file.
+    """The findings in a piece of a record file.
 
     Attributes:
         count: Its records.
@@ -68,7 +68,7 @@ def _check_file(file: Path, deep: bool) -> tuple[int, list[Problem]]:
 
 
 def check_piece(piece: Piece, deep: bool = False) -> Checked:
-    """Check the records of a piece, but for ids that other pieces have too."""
+    """Check the records of a piece, except for ids that other pieces have too."""
     checked, root, find = Checked(), piece.path.parent, finder()
     for position, line in piece.lines():
         checked.count += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_adapters(model: Any) -> bool:
-    """Is it a peft model?"""
+    """True for a peft model."""
     return hasattr(model, "get_base_model")
 
 

@@ -23,7 +23,7 @@ SpaceName = Literal["original", "resized", "0-1000", "0-1"]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What the four numbers of a box mean.
+    """The meaning of a box's four numbers.
 
     Attributes:
         width: Extent of the coordinates from the left to the right edge of the image: its pixels,
@@ -107,7 +107,7 @@ def _space_of(name: SpaceName, seen_size: Size | None) -> Space:
 
 
 def is_box(box: Box) -> bool:
-    """Are these ``xyxy`` numbers finite, and do they enclose an area?"""
+    """True for finite ``xyxy`` numbers that enclose an area."""
     return all(map(math.isfinite, box)) and box[0] < box[2] and box[1] < box[3]
 
 

@@ -433,12 +433,12 @@ def _say(line: str) -> None:
 
 
 def _is_file_error(error: OSError) -> bool:
-    """A file that cannot be used, or a full disk. A failed connection is neither."""
+    """True for a file that cannot be used, or a full disk; not for a failed connection."""
     return error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def _quiet_libraries() -> None:
-    """Progress bars and notices of libraries would break the display.
+    """Silence progress bars and notices of libraries, which would break the display.
 
     bitsandbytes, which peft imports where it is installed, misses a package that nothing here needs.
     """

@@ -106,7 +106,7 @@ def _vllm() -> Check:
 
 
 def _without_numa() -> str | None:
-    """vLLM's CPU kernels link to a library of the system; ``import vllm`` works without it."""
+    """The reason if vLLM's CPU kernels lack a system library; importing vLLM works anyway."""
     try:
         ctypes.CDLL("libnuma.so.1")
     except OSError:
@@ -115,7 +115,7 @@ def _without_numa() -> str | None:
 
 
 def _guarded(check: Callable[[], Check]) -> Check:
-    """A check that breaks is reported like any other."""
+    """Run a check, and report one that breaks like any other."""
     try:
         return check()
     except Exception as error:
@@ -135,7 +135,7 @@ _WALLS = {
 
 
 def sandbox_checks() -> Iterator[Check]:
-    """Each wall of the rewards' sandbox, tried in a worker."""
+    """Checks of each wall of the rewards' sandbox, tried in a worker."""
     from mmr1.rewards.sandbox.pool import try_walls
     from mmr1.rewards.sandbox.walls import REQUIRED, WALLS
 
@@ -172,7 +172,7 @@ def _device() -> Check:
 
 
 def _bfloat16() -> Check:
-    """Whether the device has instructions for it, and what ``auto`` chooses for a data type."""
+    """Check for bfloat16 instructions, and report which data type ``auto`` chooses."""
     import torch
 
     from mmr1.machine import auto_dtype, native_bfloat16
@@ -198,7 +198,7 @@ def _disk() -> Check:
 
 
 def _decoders() -> Check:
-    """Images by Pillow, videos by PyAV."""
+    """Check the decoders of images (Pillow) and videos (PyAV)."""
     import av
     from PIL import features
 
@@ -209,7 +209,7 @@ def _decoders() -> Check:
 
 
 def _training() -> Check:
-    """A small model answers a question about an image and takes one optimizer step."""
+    """Check that a small model answers a question about an image and takes one optimizer step."""
     from PIL import Image
 
     from mmr1.config import Config, OptimizerConfig, SamplingConfig

@@ -128,7 +128,7 @@ def _unnamed(folder: Path, mode: int) -> int | None:
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a kill may have left this file behind, on a file system without unnamed ones."""
+    """True if a kill may have left this file behind, on a file system without unnamed ones."""
     return path.name.startswith(".") and path.name.endswith(DRAFT)
 
 
@@ -173,6 +173,6 @@ _AT_ONCE = 1 << 20
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """What tells that a file is no longer the one it was: its size, its time and its inode."""
+    """The size, time and inode of a file, which change with it."""
     facts = os.stat(str(path))  # noqa: PTH116 - once for every medium of every record
     return facts.st_size, facts.st_mtime_ns, facts.st_ino

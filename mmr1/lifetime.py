@@ -40,7 +40,7 @@ def die_with(parent: int) -> None:
 
 
 def start_lasting(start: Callable[[], T]) -> T:
-    """Call what starts a process, such that the process outlives the calling thread.
+    """Call ``start``, whose process then outlives the calling thread.
 
     Ctrl-C and a closed terminal do not reach the process either. A process inherits which signals
     its thread blocks. So they are blocked from its first instruction on, also while it imports.
@@ -119,7 +119,7 @@ def rule_deadline(timeout_s: float) -> Deadline:
 
 
 class Watch(Protocol):
-    """Says when a job of a process has had its time."""
+    """Tells when a job of a process has used up its time."""
 
     @property
     def passed(self) -> str | None:
@@ -128,7 +128,7 @@ class Watch(Protocol):
 
     @property
     def wait_s(self) -> float:
-        """How long to wait before looking again."""
+        """Seconds to wait before looking again."""
         ...
 
 
@@ -150,11 +150,11 @@ class Stopwatch:
 
     @property
     def wait_s(self) -> float:
-        """How long to wait before looking again: no limit is passed sooner by one thread."""
+        """Seconds to wait before looking again: no limit is passed sooner by one thread."""
         return max(_LEAST_WAIT_S, min(self._left()))
 
     def _left(self) -> tuple[float, float]:
-        """Seconds on the wall, and of CPU time."""
+        """Seconds left, on the wall and of CPU time."""
         wall, cpu = self._wall_end - time.monotonic(), float("inf")
         if self._deadline.cpu_s is not None and self._cpu_start is not None:
             used = cpu_seconds(self._pid)

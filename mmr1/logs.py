@@ -1,4 +1,4 @@
-"""The log of a command: what goes to the terminal, and what goes to the run's ``train.log``.
+"""The log of a command: records for the terminal, and for the run's ``train.log``.
 
 Modules log with ``logging.getLogger(__name__)``. The progress display and results are no log: they
 are printed. Faults that a run outlives are lines of the log, and are counted by their kind: counts
@@ -70,7 +70,7 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 class _Printable(logging.Formatter):
-    """What a plugin or a file says may hold control characters; a log is read on terminals."""
+    """Escapes control characters, which plugins and files may hold; logs are read on terminals."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -99,7 +99,7 @@ class _FileLog(logging.Handler):
 def tell_fault(
     logger: logging.Logger, kind: str, message: str, count: int = 1, level: int = logging.WARNING
 ) -> None:
-    """Log a fault and have it counted.
+    """Log a fault, and count it.
 
     Args:
         logger: The module's.
@@ -112,7 +112,7 @@ def tell_fault(
 
 
 class FaultCounter(logging.Handler):
-    """Counts the faults that are told while it is attached to the logger ``mmr1``.
+    """Counts the faults that are reported while it is attached to the logger ``mmr1``.
 
     Args:
         changed: Called after each count, in the thread that told the fault.
@@ -127,7 +127,7 @@ class FaultCounter(logging.Handler):
         self._changed = changed
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called under the handler's lock, by any thread."""
+        """Count a fault; called under the handler's lock, by any thread."""
         if (kind := getattr(record, "fault", None)) is not None:
             self.counts[kind] += record.__dict__["count"]
             self._changed()

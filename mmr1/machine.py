@@ -1,4 +1,4 @@
-"""What this machine has, told without importing torch: cores, a GPU, bfloat16.
+"""Properties of this machine, found without importing torch: cores, a GPU, bfloat16.
 
 A CPU without instructions for bfloat16 emulates it in float32, which is slower than float32.
 """
@@ -23,7 +23,7 @@ def cores() -> int:
 
 
 def native_bfloat16() -> str | None:
-    """The instructions by which this CPU computes in bfloat16; None if it has none, or none known.
+    """The instructions by which this CPU computes in bfloat16; None if none are known.
 
     Only Linux tells them.
     """
@@ -37,7 +37,7 @@ def native_bfloat16() -> str | None:
 
 
 def has_gpu() -> bool:
-    """Does torch find a GPU here, by the driver's files and by what torch was built for?"""
+    """True if torch will find a GPU, judging by the driver's files and torch's build."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     if importlib.metadata.version("torch").endswith("+cpu"):
@@ -46,5 +46,5 @@ def has_gpu() -> bool:
 
 
 def auto_dtype() -> Literal["float32", "bfloat16"]:
-    """What ``auto`` means for a data type on this machine."""
+    """The data type that ``auto`` stands for on this machine."""
     return "bfloat16" if has_gpu() or native_bfloat16() else "float32"

@@ -128,6 +128,6 @@ def _results(
 
 
 def _leave_interrupts() -> None:
-    """Leave Ctrl-C and a closed terminal to the parent."""
+    """Ignore Ctrl-C and a closed terminal, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The parts of a run, for loops of your own; ``scripts/examples/training_loop.py`` uses them all.
+"""The parts of a run, for custom loops; ``scripts/examples/training_loop.py`` uses them all.
 
 Data: ``read_records`` gives samples, ``Sampler`` their order, and ``renderer`` makes prompts of
 them. Models: ``build_training_models`` gives the model and its ``policy``, and ``HfEngine`` samples

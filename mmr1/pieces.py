@@ -1,4 +1,4 @@
-"""Pieces of a Python file of another project: its constants, and functions with what they need.
+"""Read pieces of another project's Python file: constants, and functions with their needs.
 
 A constant is read by parsing; nothing of the file is run. A function is run with the statements of
 the file that it needs, and no others: so one of a file that imports a whole training stack works
@@ -30,7 +30,7 @@ def _parsed(path: Path, changed_ns: int) -> ast.Module:
 
 
 def parsed(path: Path) -> ast.Module:
-    """Its statements.
+    """The parsed file.
 
     Raises:
         ValueError: No such file, or it cannot be parsed.
@@ -107,7 +107,7 @@ def _holder(path: Path, body: Scope, name: str) -> _Function | ast.ClassDef:
 
 
 def _assigned(body: Scope, name: str) -> tuple[ast.expr, list[Scope]] | None:
-    """The last value that is assigned to it, and the scopes around, the inner first."""
+    """The last value assigned to it, and the scopes around, the inner first."""
     found = None
     for scopes, node in _statements(body, []):
         match node:
@@ -224,7 +224,7 @@ def block(path: Path, statements: Sequence[ast.stmt], given: Mapping[str, Any]) 
 
 
 def _plain(node: _Function) -> _Function:
-    """Without decorators, which name what is not needed, and without annotations."""
+    """A function without decorators and annotations, which name objects that are not needed."""
     plain = copy(node)
     plain.decorator_list, plain.returns = [], None
     return plain

@@ -1,4 +1,4 @@
-"""Progress of long work: what is being done now, told when it takes long, and bars."""
+"""Progress of long work: the present activity, reported if it takes long, and bars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What is being done: ``what`` within ``label``, such as the rollout of step 3."""
+    """An activity: ``what`` within ``label``, such as the rollout of step 3."""
 
     what: str
     label: str
@@ -37,7 +37,7 @@ class Activity:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since it began."""
         return time.monotonic() - self.begun
 
 
@@ -48,7 +48,7 @@ _longest: dict[str, float] = {}  # seconds, of what has been done before
 
 @contextmanager
 def doing(what: str, label: str = "", told_after_s: float = WAIT_S) -> Iterator[None]:
-    """Inside, displays know that the process does this.
+    """Tell displays, inside the block, that the process does this.
 
     Args:
         what: Such as ``reading the data``.
@@ -65,13 +65,13 @@ def doing(what: str, label: str = "", told_after_s: float = WAIT_S) -> Iterator[
 
 
 def oldest_activity() -> Activity | None:
-    """What has been going on for the longest; None while nothing is known to be."""
+    """The activity that has lasted the longest, or None."""
     return next(iter(list(_activities.values())), None)
 
 
 @contextmanager
 def telling_waits() -> Iterator[None]:
-    """Inside, what takes long is said: on stderr, and in the log.
+    """Report long waits inside the block, on stderr and in the log.
 
     An activity is told when it has taken three times as long as it ever did, and ``told_after_s``
     at least; then again each time that twice as long has passed.

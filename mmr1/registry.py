@@ -1,4 +1,4 @@
-"""What people add, by name: built-in names, entry points, ``file.py:NAME`` and dotted paths.
+"""Extensions by name: built-in names, entry points, ``file.py:NAME`` and dotted paths.
 
 A registry holds only strings, so that listing the names imports nothing.
 """
@@ -60,7 +60,7 @@ def check_file(spec: str) -> None:
 
 
 def check_is_file(path: Path) -> None:
-    """Raises ValueError if it is none."""
+    """Raises ValueError unless it is a file."""
     if not path.is_file():
         kind = "Python file" if path.suffix == ".py" else "file"
         raise ValueError(f"{path}: no such {kind}")
@@ -68,7 +68,7 @@ def check_is_file(path: Path) -> None:
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """Of the packages on this path, by name. Looking reads a file of every one of them."""
+    """The entry points of the packages on this path, by name; finding them reads many files."""
     return {point.name: point.value for point in entry_points(group=group)}
 
 
@@ -149,7 +149,7 @@ class Registry:
 
 
 def _of_file(path: Path, attribute: str) -> Any:
-    """An attribute of a file; of one that cannot be imported for want of a package its part."""
+    """An attribute of a file; if a package is missing for its import, only the needed part."""
     check_is_file(path)
     try:
         module = _imported(path.resolve(), path.stat().st_mtime_ns)
@@ -175,7 +175,7 @@ def _part(path: Path, changed_ns: int, attribute: str, error: ValueError) -> Any
 
 
 def _inside(module: Any, name: str, attribute: str) -> Any:
-    """``a.b`` of a module."""
+    """The attribute ``a.b`` of a module."""
     for part in attribute.split("."):
         if not hasattr(module, part):
             public = [n for n in vars(module) if not n.startswith("_")]

@@ -85,7 +85,7 @@ def return_freed_memory() -> None:
 
 @contextlib.contextmanager
 def heap_frozen() -> Iterator[None]:
-    """Inside, no garbage collection looks at what exists already.
+    """Exempt existing objects from garbage collection inside the block.
 
     A million objects are the modules of torch and transformers. A step makes many new ones, and
     collections follow each other.
@@ -115,7 +115,7 @@ def bfloat16_cost(size: int = 512, rounds: int = 3) -> float:
 
 
 def warn_of_emulated_bfloat16(keys: Mapping[str, str]) -> None:
-    """Warn where a CPU has no instructions for the bfloat16 that it is to compute in.
+    """Warn about a CPU that is to compute in bfloat16 without instructions for it.
 
     Args:
         keys: Data types by the keys of the configuration that chose them.

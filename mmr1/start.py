@@ -24,7 +24,7 @@ NONE_GIVEN: Mapping[str, RewardFunction] = MappingProxyType({})
 
 
 def samples(config: Config) -> bool:
-    """Does the run sample completions and score them?"""
+    """True if the run samples completions and scores them."""
     in_rounds = config.command == "dpo" and config.dpo.rounds is not None
     return in_rounds or config.command in ("train", "iterate")
 
@@ -40,7 +40,7 @@ def with_gpus(config: Config, *, resume: bool) -> tuple[Config, str | None]:
 
 
 def check_run(config: Config, *, resume: bool) -> None:
-    """Check what the configuration and the file system tell, and begin to load the engine.
+    """Check the configuration and the file system, and begin to load the engine.
 
     Raises:
         ValueError: A path or a name is wrong. Nothing has been written.
@@ -98,6 +98,6 @@ def steps_of(
 
 
 def load_libraries() -> None:
-    """Load what takes long and every command needs, and say so."""
+    """Load the slow libraries that every command needs, and say so."""
     with doing("loading torch and transformers"):
         import mmr1.trainer.inputs  # noqa: F401  what all commands build on

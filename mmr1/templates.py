@@ -33,7 +33,7 @@ def load_template(name: str, folder: Traversable, kind: str) -> Template:
 
 
 def environment(trimmed: bool = True) -> ImmutableSandboxedEnvironment:
-    """Where templates run; ``trimmed``: lines of statements leave no white space."""
+    """The environment of templates; ``trimmed``: lines of statements leave no white space."""
     return ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=trimmed, lstrip_blocks=trimmed,
         keep_trailing_newline=not trimmed,

@@ -1,4 +1,4 @@
-"""What goes to the terminal: a text that cannot control it, and output whose failure ends nothing.
+"""Output to the terminal: texts without control, and failures that do not end the run.
 
 A run outlasts many a terminal, pipe and log file. So its output may fail, and the run continues.
 """
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def failing_output_muted(*streams: str) -> Iterator[None]:
-    """Inside, output that cannot be written is dropped from then on, with one warning.
+    """Drop output that cannot be written, inside the block, with one warning.
 
     A closed pipe or terminal, a full disk. What is raised otherwise ends the run that printed.
     Where an outer block has muted a stream, the warning is given again: a log that was opened
@@ -57,7 +57,7 @@ def failing_output_muted(*streams: str) -> Iterator[None]:
 
 
 class _Muting:
-    """A text stream that passes everything on until that fails."""
+    """A text stream that passes everything on until a write fails."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -101,7 +101,7 @@ class _Muting:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def _mute(self, error: Exception) -> None:
-        """Also what Python has buffered: it would be written, and fail again, when it exits."""
+        """Drop output from now on, also Python's buffer, which would fail again at exit."""
         self._error = error
         with suppress(OSError, ValueError), _nowhere() as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())

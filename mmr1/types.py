@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 
 def quickly_pickled(cls: type[T]) -> type[T]:
-    """A dataclass, pickled as always: dataclasses look up their fields anew for every object, and
-    a step has tens of thousands.
-    """
+    """A dataclass whose pickling does not look its fields up anew for every object."""
     names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     assert len(names) > 1  # of one, attrgetter gives the value itself
     values = attrgetter(*names)
@@ -154,7 +152,7 @@ class Sample:
 
     @property
     def demonstrated_from(self) -> int:
-        """Index of the first message that is demonstrated; their number where none is."""
+        """Index of the first demonstrated message; the number of messages where none is."""
         if not self.messages or self.messages[-1].role != "assistant":
             return len(self.messages)
         first = len(self.messages) - 1
@@ -201,7 +199,7 @@ class Prompt:
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
-        """In the order of their placeholders."""
+        """All media, in the order of their placeholders."""
         return (self.sample.shown if self.shown is None else self.shown) + self.observed
 
 
@@ -222,7 +220,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of tokens of a completion, and whose they are.
+    """A run of tokens of a completion, by one author.
 
     Attributes:
         role: ``assistant``: the policy sampled them. ``tool``: the environment answered.
@@ -257,7 +255,10 @@ class Completion:
             distribution of the engine (temperature applied); 0 for tokens that were not sampled.
         text: Decoded, without special tokens; of a conversation the policy's last turn.
         truncated: True if a limit cut it off: of its length, its turns or its pictures.
-        policy_version: Number of weight updates that the engine had received.
+        policy_version: Number of weight updates that the engine had received; the smallest, where
+            the weights changed while it was sampled.
+        versions: ``(version, tokens)`` in order where they did: how many tokens each sampled. Empty
+            where ``policy_version`` sampled them all.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
             Empty without an environment: the policy sampled them all.
         reward: What the environment gave for the whole conversation; None if it gives nothing.
@@ -273,10 +274,11 @@ class Completion:
     spans: tuple[Span, ...] = ()
     reward: float | None = None
     failure: tuple[Status, str] | None = None
+    versions: tuple[tuple[int, int], ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
-        """What the environment showed, in the order of the placeholders."""
+        """The media that the environment showed, in the order of the placeholders."""
         return tuple(medium for span in self.spans for medium in span.media)
 
     @property
@@ -288,14 +290,14 @@ class Completion:
 
     @property
     def sampled_tokens(self) -> int:
-        """How many tokens are the policy's."""
+        """The number of tokens that the policy sampled."""
         if not self.spans:
             return len(self.token_ids)
         return sum(span.tokens for span in self.spans if span.role == "assistant")
 
     @property
     def turns(self) -> int:
-        """How often it was the policy's turn."""
+        """The number of the policy's turns."""
         return sum(span.role == "assistant" for span in self.spans) or 1
 
     @property
@@ -380,7 +382,7 @@ class ScoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class CriticTargets:
-    """What the critic said, and what it learns; ``[B, R]`` each.
+    """The critic's values, and its targets; ``[B, R]`` each.
 
     Attributes:
         values: Of the states before the tokens.

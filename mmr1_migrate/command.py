@@ -18,7 +18,7 @@ from mmr1_migrate.sources import sources_of
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A file of another project, as ours.
+    """A migrated file of another project.
 
     Attributes:
         path: The file.
@@ -32,7 +32,7 @@ class Migrated:
 
     @property
     def lost(self) -> list[str]:
-        """What is lost, or another thing here, and what the user has to do by hand."""
+        """Losses and differences, and steps that the user has to take by hand."""
         return [*self.given.notes, *self.migration.notes]
 
     @property
@@ -51,7 +51,7 @@ class Migrated:
         return _lines([*rows, "", *self.lost, *self.migration.unneeded, *self._to_run])
 
     def report(self, output: Path) -> str:
-        """What to say when the YAML is in a file: first what is lost."""
+        """The message when the YAML is in a file: first the losses."""
         count = len(self.migration.unneeded)
         rest = f"{output} lists besides what is not needed here ({count})" if count else ""
         if not self.lost:
@@ -73,7 +73,7 @@ class Migrated:
 def migrate_file(
     path: Path, overrides: Sequence[str] = (), *, project: str | None = None
 ) -> Migrated:
-    """Their configuration as ours. Without a ``project`` the content of the file tells it.
+    """Migrate a configuration. Without a ``project`` the content of the file tells it.
 
     Raises:
         ValueError: The file cannot be read, or is not a configuration of a project that is known.
@@ -87,7 +87,7 @@ def migrate_file(
 
 
 def comparison(source: Source, migration: Migration) -> list[str]:
-    """The settings of the loss side by side: theirs as they are read there, ours as here.
+    """The settings of the loss side by side: theirs as they read them, ours as here.
 
     One that their project does not read with these other settings is left out.
     """
@@ -112,14 +112,14 @@ def _always(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it; of a section its type."""
+    """A value in YAML; for a section its type."""
     if isinstance(value, Mapping):
         return str(value.get("type", value))
     return "null" if value is None else str(value)
 
 
 def _at(tree: Tree, key: str) -> Any:
-    """The value at ``a.b.c``; None where the section is not there, or of another type."""
+    """The value at ``a.b.c``; None where the section is missing, or of another type."""
     value: Any = tree
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -43,14 +43,14 @@ def _is_theirs(keys: Mapping[str, Any]) -> bool:
 
 
 def _format(flat: Tree, migration: Migration) -> None:
-    """EasyR1's rows, whose columns may have other names."""
+    """Set the columns of EasyR1's rows, which may have other names."""
     names = {key: flat.pop(key) for key in USUAL_COLUMNS}
     other = {k.removeprefix("data."): v for k, v in names.items() if v != USUAL_COLUMNS[k]}
     migration.set("data.format", other or "easyr1")
 
 
 def _algorithm(flat: Tree, migration: Migration) -> None:
-    """A preset of ours, with another advantage or another loss."""
+    """Set a preset of ours, with another advantage or another loss."""
     estimator, loss = flat.pop("algorithm.adv_estimator"), flat.pop("worker.actor.loss_type")
     kind = LOSSES.get(loss, "ppo")
     if loss not in LOSSES:
@@ -170,7 +170,7 @@ def _filter(flat: Tree, migration: Migration) -> None:
 
 
 def _batches(flat: Tree, migration: Migration) -> None:
-    """Mini-batches are counted in prompts, there as here."""
+    """Set mini-batches, which are counted in prompts, there as here."""
     sampled, updated = flat["data.rollout_batch_size"], flat.pop("worker.actor.global_batch_size")
     migration.set("data.train_batch_size", flat.pop("data.rollout_batch_size"))
     if updated < sampled:
@@ -195,7 +195,7 @@ def _lora(flat: Tree, migration: Migration) -> None:
 
 
 def _schedule(flat: Tree, migration: Migration) -> None:
-    """Their schedule counts rollouts, ours optimizer steps."""
+    """Set the schedule: theirs counts rollouts, ours optimizer steps."""
     ratio = flat.pop("worker.actor.optim.lr_warmup_ratio")
     steps = flat.pop("worker.actor.optim.lr_warmup_steps", None)
     set_schedule(migration, flat["worker.actor.ppo_epochs"], steps, ratio)
@@ -245,6 +245,8 @@ def _template(flat: Tree, migration: Migration) -> None:
             own = flat.pop(f"data.{kind}_{bound}_pixels", None)
             if value := own or shared:
                 migration.set(f"data.{kind}.{bound}_pixels", value)
+                if kind == "image":
+                    migration.set("data.image.resize", "easyr1")
     if not flat.pop("data.shuffle"):
         migration.note("data.shuffle", False, "the data are always shuffled, by seed")
     if flat.pop("worker.rollout.enable_mix_policy", False):
@@ -265,7 +267,7 @@ def _logging(flat: Tree, migration: Migration) -> None:
 
 
 def _steps(flat: Tree, migration: Migration) -> None:
-    """Their ``max_steps`` counts rollouts, as ours does, and comes before the epochs."""
+    """Set the steps: their ``max_steps`` counts rollouts, as ours does, and precedes epochs."""
     epochs, steps = flat.pop("trainer.total_epochs"), flat.pop("trainer.max_steps", None)
     if steps is None:
         migration.set("trainer.total_epochs", epochs)

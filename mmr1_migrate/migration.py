@@ -33,5 +33,5 @@ class Migration:
         section[name] = value
 
     def note(self, key: str, value: Any, why: str) -> None:
-        """Something that is not carried over as it is."""
+        """Note a setting that is not carried over unchanged."""
         self.notes.append(f"{key}: {value!r}: {why}")

@@ -72,7 +72,7 @@ def _data(flat: Tree, migration: Migration) -> None:
 
 
 def _split(name: str, split: str) -> str:
-    """A file as it is, a dataset of the Hub with its split."""
+    """A file unchanged; a dataset of the Hub with its split."""
     return name if name.startswith((".", "/", "$")) or "." in name[-8:] else f"{name}@{split}"
 
 
@@ -133,7 +133,7 @@ def _loss(flat: Tree, migration: Migration, name: str) -> None:
 
 
 def _normalisation(flat: Tree, migration: Migration, estimator: str, is_old: bool) -> None:
-    """Over the batch, after the baseline of the group."""
+    """Set the normalisation over the batch, after the group's baseline."""
     over_batch = estimator in ("gae", "reinforce", "reinforce_baseline")
     if flat.pop("algo.advantage.no_std_norm") and over_batch:
         migration.note(
@@ -203,7 +203,7 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
 
 
 def _correction(flat: Tree, migration: Migration) -> None:
-    """The engine's probabilities."""
+    """Set the correction for the engine's probabilities."""
     names = ("enable", "threshold", "type")
     on, bounds, kind = (flat.pop(f"algo.advantage.is_correction_{name}") for name in names)
     if not on:
@@ -236,7 +236,7 @@ def _filter(flat: Tree, migration: Migration) -> None:
 
 
 def _batches(flat: Tree, migration: Migration) -> None:
-    """Their mini-batches count completions, and are drawn from the whole rollout."""
+    """Set mini-batches, which count completions, drawn from the whole rollout."""
     n, update = flat["rollout.n_samples_per_prompt"], flat.pop("train.batch_size")
     sampled = flat["rollout.batch_size"]
     prompts = max(1, update // n)
@@ -267,7 +267,7 @@ def _model(flat: Tree, migration: Migration) -> None:
 
 
 def set_weights(flat: Tree, migration: Migration) -> None:
-    """Data type and adapters, which all trainers name alike."""
+    """Set data type and adapters, which all trainers name alike."""
     if (halves := flat.pop("bf16", None)) is not None:
         migration.set("model.dtype", "bfloat16" if halves else "float32")
     rank, alpha, modules, dropout = (
@@ -284,7 +284,7 @@ def _optimizer(flat: Tree, migration: Migration) -> None:
 
 
 def set_optimizer(flat: Tree, migration: Migration, prefix: str) -> None:
-    """The optimizer of a model whose keys begin with ``prefix``."""
+    """Set the optimizer of a model whose keys begin with ``prefix``."""
     if (name := flat.pop(f"{prefix}optim")) != "adam":
         migration.note(f"{prefix}optim", name, "AdamW is the optimizer")
     if (epsilon := flat.pop(f"{prefix}adam.eps")) != 1e-8:
@@ -372,7 +372,7 @@ def _trainer(flat: Tree, migration: Migration) -> None:
 
 
 def set_kept(flat: Tree, migration: Migration) -> None:
-    """Checkpoints and trackers, which all trainers name alike."""
+    """Set checkpoints and trackers, which all trainers name alike."""
     every, limit = flat.pop("ckpt.save_steps"), flat.pop("ckpt.max_num")
     set_checkpoints(migration, every, "ckpt.max_num", limit)
     by_wandb, board = flat.pop("logger.wandb.key", None), flat.pop("logger.tensorboard_dir", None)

@@ -145,7 +145,7 @@ OLDER = {
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What one of them has besides.
+    """The special keys of one of the programs.
 
     Attributes:
         today: It is in 0.11 too.
@@ -223,7 +223,7 @@ def _rm(flat: Tree, migration: Migration) -> None:
 
 
 def _columns(flat: Tree, migration: Migration, names: Mapping[str, str]) -> None:
-    """Columns of the data that have other names here."""
+    """Set columns of the data that have other names here."""
     for key, ours in names.items():
         if (name := flat.pop(key, None)) not in (ours, None):
             migration.notes.append(f"{key}: rename the column '{name}' of the data to '{ours}'")

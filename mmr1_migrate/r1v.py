@@ -30,7 +30,7 @@ _PROMPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """What a fork's trainer does besides its keys.
+    """The properties of a fork's trainer besides its keys.
 
     Attributes:
         counts: What per_device_train_batch_size counts.
@@ -81,7 +81,7 @@ def _carry(trainer: Trainer) -> Carry:
 
 
 def _data(flat: Tree, migration: Migration) -> None:
-    """One of several ways to name the rows; the others are not read then."""
+    """Set the rows, named in one of several ways; the others are not read then."""
     files = flat.pop("data_file_paths", None) or flat.pop("jsonl_path", None)
     folders = flat.pop("image_folders", None) or flat.pop("image_root", None)
     if files is not None:
@@ -105,7 +105,7 @@ def _data(flat: Tree, migration: Migration) -> None:
 
 
 def _batches(flat: Tree, migration: Migration, trainer: Trainer) -> Batches:
-    """An optimizer step is one rollout; what is counted differs."""
+    """Set the batches: an optimizer step is one rollout, but forks count differently."""
     update, n = shared.rows_per_update(flat), flat["num_generations"]
     flat.pop("gradient_accumulation_steps")
     if trainer.counts == "completions" and update % n:
@@ -189,7 +189,7 @@ def _pixels(flat: Tree, migration: Migration, trainer: Trainer) -> None:
 
 
 def _prompt(flat: Tree, migration: Migration, trainer: Trainer, program: str) -> None:
-    """The program's own text, read from its file."""
+    """Set the prompt: the program's own text, read from its file."""
     name = f"{program}:{trainer.prompt}"
     if (task := flat.get("task_type")) is not None:
         name = f"{_module_of(program)}.get_question_template[{task}]"
@@ -206,7 +206,7 @@ def _module_of(program: str) -> str:
 
 
 def _rewards(flat: Tree, migration: Migration, program: str) -> None:
-    """The program's functions, read from its file."""
+    """Set the rewards: the program's functions, read from its file."""
     names = flat.pop("reward_funcs")
     names = [names] if isinstance(names, str) else list(names)
     task, method = flat.pop("task_type", None), flat.pop("reward_method", None)
@@ -240,7 +240,7 @@ Test = Callable[[Mapping[str, Any]], bool]
 
 
 def _names(*names: str) -> Test:
-    """Has the command one of these keys, or the program a field of such a name?"""
+    """A test whether the command has one of these keys, or the program a field of such a name."""
     return lambda given: any(name in given or name in given.get(FIELDS, ()) for name in names)
 
 
@@ -281,7 +281,7 @@ def _none(*tests: Test) -> Test:
 
 
 def _is_found(given: Mapping[str, Any]) -> bool:
-    """Is the program's file there?"""
+    """True if the program's file exists."""
     return FIELDS in given
 
 
@@ -323,7 +323,9 @@ FORKS = (
         Trainer(
             top_p=0.95, temperature=1.0, image_pixels=256 * 28 * 28, kl_bound=10,
             prompt="QUESTION_TEMPLATE + TYPE_TEMPLATE[problem_type]",
-            video={"fps": 2.0, "max_frames": 16, "max_pixels": 128 * 28 * 28},
+            video={
+                "fps": 2.0, "max_frames": 16, "max_pixels": 128 * 28 * 28, "backend": "decord"
+            },
         ),
         keys.TEMPORAL, keys.TEMPORAL_COMPOSED,
     ),
@@ -349,7 +351,9 @@ FORKS = (
         "open-r1-video", "Open-R1-Video", _VIDEO, lambda given: True,
         Trainer(
             by_vllm=False, kl_bound=11,
-            video={"fps": 2.0, "max_frames": 16, "max_pixels": 196 * 28 * 28},
+            video={
+                "fps": 2.0, "num_frames": 16, "max_pixels": 196 * 28 * 28, "backend": "decord"
+            },
         ),
         {"reward_funcs": ["accuracy"]}, keys.VIDEO_COMPOSED,
     ),

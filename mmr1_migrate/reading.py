@@ -46,7 +46,7 @@ _OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")
 
 @dataclass(slots=True)
 class Given:
-    """What a file and its overrides give.
+    """The contents of a file and its overrides.
 
     Attributes:
         source: The kind of configuration.
@@ -103,7 +103,7 @@ def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source], nam
 
 
 def _is_ours(tree: Mapping[str, Any]) -> bool:
-    """Has it our sections alone, and the key that every configuration of ours has?"""
+    """True for a file with our sections alone, and the key that all our configurations have."""
     model = tree.get("model")
     return (
         isinstance(model, Mapping) and "path" in model and tree.keys() <= Config.model_fields.keys()
@@ -131,7 +131,7 @@ def _of_script(
 def _runs_of(
     path: Path, script: Script, overrides: Sequence[str], sources: Sequence[Source], named: bool
 ) -> list[Given]:
-    """The runs that it starts, in their order."""
+    """The runs that a script starts, in their order."""
     found: list[Given] = []
     folders: list[str] = []
     for at, command in enumerate(script.commands):
@@ -177,7 +177,7 @@ def _which(program: str, sources: Sequence[Source]) -> str:
 
 
 def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source], named: bool) -> str:
-    """Why no command is theirs; a trainer that is known by name has a sentence of its own."""
+    """The reason why no command is theirs; a known trainer has a sentence of its own."""
     for command in commands:
         for word in command:
             if (name := word.rpartition("/")[2]) in _OTHERS:
@@ -197,7 +197,7 @@ def _titles(sources: Sequence[Source]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """How a program is started.
+    """The start of a program.
 
     Attributes:
         launcher: The words before it.
@@ -225,12 +225,12 @@ def _start(command: Sequence[str], source: Source, named: bool) -> _Start | None
 
 
 def _is_switch(word: str) -> bool:
-    """Is it an option of a launcher that takes no value, or has it with it?"""
+    """True for an option of a launcher that takes no value, or has it with it."""
     return word == "--" or "=" in word or word.lstrip("-").replace("-", "_") in _SWITCHES
 
 
 def _of_start(path: Path, start: _Start, source: Source, declared: Mapping[str, str]) -> list[str]:
-    """What the start of the program says, as arguments of it."""
+    """The start of the program as arguments of the program."""
     arguments = _processes(path, start.launcher) if "num_processes" in source.known else []
     if "program" in source.known:
         arguments.append(f"--program={declared.get(PROGRAM, start.program)}")
@@ -333,7 +333,7 @@ def _beside(script: Path, name: str) -> Path:
 
 
 def with_arguments(theirs: Mapping[str, Any], arguments: Sequence[str], source: Source) -> Tree:
-    """Their configuration with the arguments of a command line, flat.
+    """A configuration of theirs with the arguments of a command line, flat.
 
     Raises:
         ValueError: An argument is not of the form that the project's command line has.
@@ -420,7 +420,7 @@ def _with_numbers(value: Any) -> Any:
 
 
 def _yaml(text: str) -> Mapping[str, Any]:
-    """A mapping; ``${a.b}`` is looked up in it where it is there."""
+    """The mapping in a YAML text; ``${a.b}`` is looked up in it where it exists."""
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -1,4 +1,4 @@
-"""What several projects have in common."""
+"""Steps of the migration that several projects share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_one_of(*values: Any) -> Callable[[Any], bool]:
 
 
 def is_none_of(*values: Any) -> Callable[[Any], bool]:
-    """The contrary."""
+    """The opposite of :func:`is_one_of`."""
     return lambda value: value not in values
 
 
 def set_tracking(migration: Migration, key: str, given: Any, **names: Any) -> None:
-    """One tracker or several, and the names that they show; without a tracker there are none."""
+    """Set the trackers, and the names that they show; without a tracker there are none."""
     trackers = [given] if isinstance(given, str) else list(given)
     if known := [name for name in trackers if name in TRACKERS]:
         named = {name: str(value) for name, value in names.items() if value is not None}
@@ -39,7 +39,7 @@ def set_tracking(migration: Migration, key: str, given: Any, **names: Any) -> No
 
 
 def set_checkpoints(migration: Migration, every: int, key: str, limit: int | None) -> None:
-    """Checkpoints after so many steps, none before the last step for 0, and how many stay."""
+    """Set checkpoints after so many steps, none before the last step for 0, and how many stay."""
     if every <= 0:
         return
     migration.set("trainer.checkpoints.save_steps", every)
@@ -50,7 +50,7 @@ def set_checkpoints(migration: Migration, every: int, key: str, limit: int | Non
 
 
 def set_validation(migration: Migration, data: str, every: int, before: bool) -> None:
-    """A validation after so many steps; for 0 or less after the last one only."""
+    """Set a validation after so many steps; for 0 or less after the last one only."""
     migration.set("trainer.validation.data", data)
     if every > 0:
         migration.set("trainer.validation.steps", every)
@@ -58,7 +58,7 @@ def set_validation(migration: Migration, data: str, every: int, before: bool) ->
 
 
 def set_training_files(migration: Migration, key: str, given: Any) -> None:
-    """One file, or several that are read as one."""
+    """Set one training file, or several that are read as one."""
     files = [given] if isinstance(given, str) else list(given)
     if len(files) == 1:
         migration.set("data.train", files[0])
@@ -71,7 +71,7 @@ def set_training_files(migration: Migration, key: str, given: Any) -> None:
 
 
 def set_lora(migration: Migration, rank: int, alpha: float, modules: Any) -> None:
-    """Adapters on these layers; names as a list or with commas."""
+    """Set adapters on these layers; names as a list or with commas."""
     if isinstance(modules, str) and modules != "all-linear":
         modules = [name.strip() for name in modules.split(",") if name.strip()]
     migration.set("model.lora", {"rank": rank, "alpha": alpha, "target_modules": modules})
@@ -80,7 +80,7 @@ def set_lora(migration: Migration, rank: int, alpha: float, modules: Any) -> Non
 def set_schedule(
     migration: Migration, epochs: int, warmup_steps: int | None, warmup_ratio: float | None
 ) -> None:
-    """The warm-up, in rollouts, as optimizer steps; ``epochs`` passes over a rollout."""
+    """Set the warm-up, in rollouts, as optimizer steps; ``epochs`` passes over a rollout."""
     sampled = migration.tree["data"]["train_batch_size"]
     size = migration.tree.get("algorithm", {}).get("ppo_mini_batch_size", sampled)
     if warmup_steps is None and warmup_ratio:
@@ -91,7 +91,7 @@ def set_schedule(
 
 
 def set_least_rate(migration: Migration, schedule: str, key: str, rate: float) -> None:
-    """The learning rate at the end of a schedule that falls."""
+    """Set the learning rate at the end of a falling schedule."""
     if schedule != "constant":
         migration.set("optimizer.scheduler.min_lr", rate)
     elif rate:
@@ -101,7 +101,7 @@ def set_least_rate(migration: Migration, schedule: str, key: str, rate: float) -
 def set_lengths(
     migration: Migration, prompt: int, response: int, key: str = "", window: int | None = None
 ) -> None:
-    """The longest prompt and completion; a smaller ``window`` for both leaves less to the prompt.
+    """Set the longest prompt and completion; a ``window`` for both may shorten the prompt.
 
     ``key`` is what they call the window.
     """
@@ -129,7 +129,7 @@ def loss_beside(migration: Migration, key: str, name: str, kind: str) -> str:
 
 
 def set_kl(migration: Migration, coef: float, in_loss: bool, estimator: str) -> None:
-    """A KL to the policy at the start."""
+    """Set a KL to the policy at the start."""
     kind = "loss" if in_loss else "reward"
     migration.set("algorithm.kl", {"type": kind, "coef": coef, "estimator": estimator})
 
@@ -137,7 +137,7 @@ def set_kl(migration: Migration, coef: float, in_loss: bool, estimator: str) -> 
 def set_target(
     migration: Migration, target: float, key: str, horizon: float, completions: int
 ) -> None:
-    """A coefficient that adapts; ``key`` is what they call the ``horizon`` of their rule."""
+    """Set a coefficient that adapts; ``key`` is their name of the ``horizon``."""
     migration.set("algorithm.kl.target", target)
     migration.note(
         key, horizon, "a step changes the coefficient by 0.1 of the relative error, there by "
@@ -152,7 +152,7 @@ def set_resampling(
     between: tuple[float, float] | None = None,
     gen_batch_size: int | None = None,
 ) -> None:
-    """Groups without a signal are replaced, at most ``draws`` times; 0 for no limit."""
+    """Replace groups without a signal, at most ``draws`` times; 0 for no limit."""
     groups: dict[str, Any] = {"type": "resample"}
     if between is not None:
         groups["range"] = {"metric": "overall", "between": list(between)}
@@ -163,7 +163,7 @@ def set_resampling(
 
 
 def set_correction(migration: Migration, level: str | None, threshold: float | None = None) -> None:
-    """Weights against the engine's probabilities; none for None."""
+    """Set weights against the engine's probabilities; none for None."""
     key = "algorithm.rollout_correction.importance_sampling"
     if level is None:
         migration.set(key, None)
@@ -173,7 +173,7 @@ def set_correction(migration: Migration, level: str | None, threshold: float | N
 
 
 def set_sampled(migration: Migration, n: int, temperature: float | None = None) -> None:
-    """Sampled completions of a validation; none for 0."""
+    """Set sampled completions of a validation; none for 0."""
     if not n:
         migration.set("eval.sampled", None)
         return

@@ -30,7 +30,7 @@ _ENDS = {"fi", "done", "esac", "elif", "else", "then", "do", ";;", "}"}
 
 @dataclass(slots=True)
 class Script:
-    """What was read.
+    """The commands of a script.
 
     Attributes:
         commands: The words of each command, expanded, in their order.
@@ -43,7 +43,7 @@ class Script:
     notes: list[str] = field(default_factory=list)
 
     def notes_on(self, command: list[str]) -> list[str]:
-        """What the user should know about a command."""
+        """Notes for the user on a command."""
         about = [n for text, n in self.unknown.items() if any(text in word for word in command)]
         return [*self.notes, *about]
 
@@ -167,7 +167,7 @@ class _Reader:
         """False in a branch that is not taken."""
 
     def block(self, ends: frozenset[str]) -> None:
-        """Statements up to one of the words ``ends``, which stays."""
+        """Read statements up to one of the words ``ends``, which stays."""
         while self.at < len(self.tokens):
             word = self.tokens[self.at]
             if word in ends:
@@ -307,7 +307,7 @@ class _Reader:
         return word
 
     def _holds(self, condition: Raw) -> bool | None:
-        """Does it hold? None if only a run could tell."""
+        """The truth of a condition; None if only a run could tell."""
         words = [w for w in condition if w not in ("{", "}", "(", ")")]
         parts: list[tuple[str, Raw]] = [("||", [])]
         for word in words:
@@ -409,7 +409,7 @@ class _Reader:
         return text
 
     def _folder(self, text: str) -> str | None:
-        """What ``$(dirname "$0")`` and ``$(cd FOLDER && pwd)`` give; None for other commands."""
+        """The folder of ``$(dirname "$0")`` or ``$(cd FOLDER && pwd)``; None for other commands."""
         if not self._path or not text.startswith("$("):
             return None
         inside = text[2:-1].strip()
@@ -484,7 +484,7 @@ class _Reader:
 
 
 def _trimmed(text: str, mark: str, pattern: str) -> str:
-    """``${x%pattern}`` and its relatives: without the shortest or longest end that fits."""
+    """Expand ``${x%pattern}`` and its relatives: cut the shortest or longest matching end."""
     cuts = range(len(text) + 1)
     if mark[0] == "%":
         fits = [cut for cut in cuts if fnmatchcase(text[cut:], pattern)]

@@ -81,13 +81,13 @@ class Source:
 
     @property
     def known(self) -> list[str]:
-        """Every key that the lists name, sections of keys included."""
+        """Every key that the lists name, including sections of keys."""
         lists = (self.defaults, self.renamed, self.translated, self.composed, self.unneeded)
         return sorted({key for names in lists for key in names})
 
 
 def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
-    """Their configuration, flat or nested, as ours.
+    """Migrate a configuration, flat or nested.
 
     Raises:
         ValueError: One of its values is not valid here.
@@ -122,7 +122,7 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
 
 
 def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
-    """The given keys with their project's defaults as ours, and those that no part has taken."""
+    """Carry over the given keys with their project's defaults; returns those not taken, too."""
     flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
     migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
     try:
@@ -147,7 +147,7 @@ def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
 
 
 def _published(key: str, value: Any) -> Any:
-    """Without a secret in clear."""
+    """A value without secrets in clear."""
     return publish(value, path=tuple(key.split(".")))
 
 
@@ -170,7 +170,7 @@ def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> T
 
 
 def _typed(key: str, value: Any, default: Any) -> Any:
-    """A text where the default is a number is read as one: YAML takes ``1e-6`` for a text."""
+    """A number if the default is one: YAML takes ``1e-6`` for a text."""
     if not isinstance(value, str) or not isinstance(default, int | float):
         return value
     if isinstance(default, bool):
@@ -196,7 +196,7 @@ def _translate(
 def _note_what_is_left(
     source: Source, left: Tree, names: Mapping[str, str], migration: Migration
 ) -> None:
-    """The given keys that no part of the migration has taken; those of one section together."""
+    """Note the given keys that no part of the migration has taken, one line per section."""
     left = {key: _published(key, value) for key, value in left.items()}
     sections: dict[str, list[str]] = {}
     for key in left:
@@ -222,7 +222,7 @@ def _note_what_is_left(
 
 
 def _check(source: Source, migration: Migration) -> None:
-    """Ours is a configuration that the command takes.
+    """Check that the result is a configuration that the command takes.
 
     Raises:
         ValueError: It is not; a key of theirs that is missing has their name.

@@ -23,7 +23,7 @@ KINDS = tuple(source.kind for source in SOURCES if source.kind)
 
 
 def sources_of(name: str | None) -> Sequence[Source]:
-    """Those of a project, or the one of that kind; all of them for None.
+    """The sources of a project, or of that kind; all of them for None.
 
     Raises:
         ValueError: No such project.

@@ -28,7 +28,7 @@ def _common(flat: Tree, migration: Migration) -> None:
 
 
 def _batches(flat: Tree, migration: Migration) -> Batches:
-    """Their batches count completions."""
+    """Set batches, which count completions there."""
     n, accumulated = flat["num_generations"], int(flat["gradient_accumulation_steps"])
     update = shared.rows_per_update(flat)
     size, parts = flat.pop("generation_batch_size", None), flat.pop("steps_per_generation", None)
@@ -239,7 +239,7 @@ def _grpo_tokens(flat: Tree, migration: Migration, loss: str, of_sequences: bool
 
 
 def _correction(flat: Tree, migration: Migration) -> None:
-    """The engine's probabilities, with vLLM only."""
+    """Set the correction for the engine's probabilities, with vLLM only."""
     names = ("correction", "mode", "clip_max", "clip_min")
     on, mode, most, least = (flat.pop(f"vllm_importance_sampling_{n}", None) for n in names)
     if not on or not flat["use_vllm"]:
@@ -256,7 +256,7 @@ def _correction(flat: Tree, migration: Migration) -> None:
 
 
 def _rloo(flat: Tree, migration: Migration) -> None:
-    """One action is a whole completion; the KL of its tokens is taken off its reward."""
+    """Set RLOO: one action is a whole completion; the KL of its tokens is taken off its reward."""
     low, high = flat.pop("epsilon"), flat.pop("epsilon_high", None)
     migration.set("algorithm.name", "rloo")
     loss = {"type": "sequence_ppo", "clip_ratio_low": low}

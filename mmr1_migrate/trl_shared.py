@@ -1,4 +1,4 @@
-"""What TRL's trainers share: data, batches, the optimizer, LoRA and the trainer's own keys."""
+"""Keys that TRL's trainers share: data, batches, the optimizer, LoRA and the trainer's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEDULES = {
 
 
 def programs(name: str) -> tuple[str, ...]:
-    """TRL's own: its command, and the scripts of its repository."""
+    """The programs of TRL: its command, and the scripts of its repository."""
     scripts = [f"{folder}/{name}*.py" for folder in ("examples/scripts", "trl/scripts")]
     own = [f"trl {name}", f"trl.scripts.{name}", *scripts, *(f"*/{path}" for path in scripts)]
     return tuple(own)
@@ -29,7 +29,7 @@ def programs(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How TRL counts.
+    """The units of TRL's batches.
 
     Attributes:
         updates: Optimizer steps per step of ours.
@@ -38,12 +38,12 @@ class Batches:
     updates: int = 1
 
     def steps(self, theirs: float) -> int:
-        """Their optimizer steps as steps of ours, at least 1."""
+        """The number of our steps for their optimizer steps, at least 1."""
         return max(1, math.ceil(theirs / self.updates))
 
 
 def rows_per_update(flat: Tree) -> int:
-    """Of all processes and accumulation steps together."""
+    """The rows of an update, of all processes and accumulation steps together."""
     rows: int = flat.pop("per_device_train_batch_size") * flat.pop("num_processes")
     return rows * int(flat["gradient_accumulation_steps"])
 
@@ -135,7 +135,7 @@ def model(flat: Tree, migration: Migration) -> None:
 
 
 def trainer(flat: Tree, migration: Migration, batches: Batches) -> None:
-    """Their steps are optimizer steps."""
+    """Set the keys of the trainer, whose steps are optimizer steps."""
     epochs, steps = flat.pop("num_train_epochs"), flat.pop("max_steps")
     if steps > 0:
         migration.set("trainer.max_steps", batches.steps(steps))

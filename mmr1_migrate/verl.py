@@ -69,7 +69,7 @@ def _data(flat: Tree, migration: Migration) -> None:
 
 
 def _batches(flat: Tree, migration: Migration) -> None:
-    """Mini-batches are counted in prompts, there as here."""
+    """Set mini-batches, which are counted in prompts, there as here."""
     sampled, updated = flat.pop("data.train_batch_size"), flat.pop(f"{ACTOR}.ppo_mini_batch_size")
     migration.set("data.train_batch_size", sampled)
     if updated < sampled:
@@ -79,7 +79,7 @@ def _batches(flat: Tree, migration: Migration) -> None:
 
 
 def _lora(flat: Tree, migration: Migration) -> None:
-    """Two spellings with defaults of their own; Megatron's, ``lora.rank``, comes first."""
+    """Set LoRA from two spellings with their own defaults; Megatron's, ``lora.rank``, is first."""
     rank, alpha = flat.pop(f"{MODEL}.lora_rank"), flat.pop(f"{MODEL}.lora_alpha")
     names = ("rank", "alpha", "dropout")
     first, scale, dropout = (flat.pop(f"{MODEL}.lora.{name}", None) for name in names)
@@ -113,7 +113,7 @@ def _lora(flat: Tree, migration: Migration) -> None:
 
 
 def _optimizer(flat: Tree, migration: Migration) -> None:
-    """Their schedule counts rollouts, ours optimizer steps."""
+    """Set the optimizer: their schedule counts rollouts, ours optimizer steps."""
     steps, ratio = (
         flat.pop(f"{ACTOR}.optim.lr_warmup_steps"),
         flat.pop(f"{ACTOR}.optim.lr_warmup_steps_ratio"),
@@ -129,7 +129,7 @@ def _optimizer(flat: Tree, migration: Migration) -> None:
 
 
 def _engine(flat: Tree, migration: Migration) -> None:
-    """Limits of the text, and what vLLM takes besides."""
+    """Set limits of the text, and other arguments of vLLM."""
     key = f"{ROLLOUT}.max_model_len"
     prompt, response = flat.pop("data.max_prompt_length"), flat.pop("data.max_response_length")
     set_lengths(migration, prompt, response, key, flat.pop(key, None))

@@ -1,4 +1,4 @@
-"""What decides the loss of verl's ``ppo_trainer``: algorithm, KL terms, correction and filter."""
+"""Keys that decide the loss of verl's ``ppo_trainer``: algorithm, KL, correction, filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmr1_migrate.verl_keys import (
 
 
 def carry_algorithm(flat: Tree, migration: Migration) -> None:
-    """A preset of ours, with another advantage or another loss."""
+    """Set a preset of ours, with another advantage or another loss."""
     estimator, loss = (
         flat.pop("algorithm.adv_estimator"),
         flat.pop(f"{ACTOR}.policy_loss.loss_mode"),
@@ -53,7 +53,7 @@ def carry_algorithm(flat: Tree, migration: Migration) -> None:
 
 
 def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> Tree:
-    """The section, empty for that of the loss's own preset."""
+    """The section of the advantage, empty for that of the loss's own preset."""
     if estimator in ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"):
         migration.note(
             "algorithm.adv_estimator", estimator, "advantages of N tokens are divided by the "
@@ -80,7 +80,7 @@ def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> Tree
 
 
 def _loss(loss: str, name: str, migration: Migration) -> str:
-    """The type of ours."""
+    """The type of our loss."""
     key = f"{ACTOR}.policy_loss.loss_mode"
     if loss == "gpg" and name in ("rloo", "remax", "gpg"):
         return loss_beside(migration, key, name, "reinforce")
@@ -138,7 +138,7 @@ def _clip(flat: Tree, migration: Migration, kind: str) -> None:
 
 
 def _covariance(flat: Tree, migration: Migration, kind: str) -> None:
-    """Of Clip-Cov and KL-Cov."""
+    """Set the keys of Clip-Cov and KL-Cov."""
     prefix = f"{ACTOR}.policy_loss"
     own: dict[str, dict[str, str | None]] = {
         "clip_cov": {"clip_cov_ratio": "ratio", "clip_cov_lb": None, "clip_cov_ub": None},
@@ -159,7 +159,7 @@ def _covariance(flat: Tree, migration: Migration, kind: str) -> None:
 
 
 def carry_distillation(flat: Tree, migration: Migration) -> None:
-    """A teacher in place of the rewards; the policy gradient of the reverse KL."""
+    """Set a teacher in place of the rewards; the policy gradient of the reverse KL."""
     names = ("loss_mode", "use_task_rewards", "use_policy_gradient")
     kind, rewarded, by_gradient = (flat.pop(f"{DISTILLATION}.{name}") for name in names)
     clip = [flat.pop(f"{DISTILLATION}.clip_ratio_{bound}") for bound in ("low", "high")]
@@ -244,7 +244,7 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
 
 
 def carry_kl(flat: Tree, migration: Migration) -> None:
-    """The KL, in the loss or in the reward, and the entropy bonus."""
+    """Set the KL, in the loss or in the reward, and the entropy bonus."""
     if bonus := flat.pop(f"{ACTOR}.entropy_coeff"):
         migration.set("algorithm.entropy.coef", bonus)
     distils = migration.tree["algorithm"]["name"] == "on_policy_distillation"
@@ -274,7 +274,7 @@ def carry_kl(flat: Tree, migration: Migration) -> None:
 
 
 def _estimator(kind: str, in_loss: bool, migration: Migration) -> str:
-    """``k3+`` has the value of k3 and the gradient of k2."""
+    """The estimator of ours; ``k3+`` has the value of k3 and the gradient of k2."""
     if kind.endswith("+") and in_loss:
         migration.note(
             f"{ACTOR}.kl_loss_type", kind, "k2, which has the same gradient; what is logged differs"
@@ -286,7 +286,7 @@ def _estimator(kind: str, in_loss: bool, migration: Migration) -> str:
 
 
 def carry_correction(flat: Tree, migration: Migration) -> None:
-    """Importance weights and rejection between the engine that samples and the trainer."""
+    """Set importance weights and rejection between the engine that samples and the trainer."""
     keys = [key for key in flat if key.startswith(f"{CORRECTION}.")]
     given = {key.removeprefix(f"{CORRECTION}."): flat.pop(key) for key in keys}
     level, most = given.get("rollout_is"), given.get("rollout_is_threshold", 2.0)
@@ -312,7 +312,7 @@ def carry_correction(flat: Tree, migration: Migration) -> None:
 
 
 def _rejection(kind: str, threshold: Any, migration: Migration) -> None:
-    """``u`` keeps ratios from 1 / u to u, as here; ``l_u`` those from l to u."""
+    """Set rejection: ``u`` keeps ratios from 1 / u to u, as here; ``l_u`` those from l to u."""
     low, _, high = str(threshold).rpartition("_")
     try:
         lowest, highest = float(low or 1 / float(high)), float(high)

@@ -31,7 +31,7 @@ Convert = Callable[[Row, Place], Iterable[Sample | Changed]]
 
 @dataclass(frozen=True)
 class Converter:
-    """How to convert one dataset.
+    """A converter of one dataset.
 
     Attributes:
         name: Its name in ``mmr1-data convert``.

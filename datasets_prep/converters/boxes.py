@@ -48,7 +48,7 @@ def _rows_coco(path: Path) -> Iterator[Located]:
 
 
 def _convert_coco(row: Row, place: Place) -> Iterator[Sample]:
-    """Boxes are xywh in pixels. A crowd is one box around many, so such rows have no gold."""
+    """Samples with boxes in pixels. A crowd is one box around many, so such rows have no gold."""
     if row["crowd"]:
         raise ValueError("a crowd: one box around many of the category")
     question = f"Locate every {row['category']} in the image. Give their bounding boxes."
@@ -160,7 +160,7 @@ REFCOCO = Converter(
 
 # GOT-10k tracking questions of VideoChat-R1: eight frames of a folder, a box on each.
 def _convert_got10k(row: Row, place: Place) -> Iterator[Sample]:
-    """The frames as a list file, boxes 0-1 of the frame size."""
+    """A sample with the frames as a list file, and boxes 0-1 of the frame size."""
     listed = f"{str(row['path']).rstrip('/')}.frames.json"
     try:
         locate(place.root, listed)
@@ -188,7 +188,7 @@ GOT10K = Converter(
 
 # VLM-R1 referring expressions, training form: a conversation whose reply is the box.
 def _convert_vlm_r1_rec_train(row: Row, place: Place) -> Iterator[Sample]:
-    """The reply holds xyxy in pixels of the original image."""
+    """The sample, with the reply's xyxy in pixels of the original image."""
     turns = turns_of(row["conversations"])
     boxes = read_boxes(turns[-1][1]) if turns and turns[-1][0] == "assistant" else None
     if not boxes:

@@ -92,7 +92,7 @@ _TAG = re.compile(r"<image(\d+)>")
 
 # MATH-Vision: one image per problem, though the text may have several numbered tags.
 def _convert_math_vision(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The image replaces the first tag; later tags become text, because the image shows all."""
+    """The first tag becomes the image; later tags become text, because the image shows all."""
     question = row["question"].replace("\\n<image", "\n<image")
     options = [_TAG.sub(r"picture \1", option) for option in row["options"]]
     tags = _TAG.findall(question)

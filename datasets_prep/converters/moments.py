@@ -49,7 +49,7 @@ def _line(line: str) -> Row | ValueError:
 
 
 def _convert_charades_sta(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The moment. If the row has no duration, it is read from the video file."""
+    """The moment. A missing duration is read from the video file."""
     start, end = row["span"]
     if start >= end:  # before the file is looked up, so that the error names the row, not the media
         raise ValueError(f"the moment ends ({end:g} s) before it begins ({start:g} s)")
@@ -74,7 +74,7 @@ CHARADES_STA = Converter(
 
 # Time-R1's training rows: one moment each, in a video or in a segment of one.
 def _convert_time_r1(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """With ``video_start`` and ``video_end``, times count from the start of that segment."""
+    """The moment; with ``video_start`` and ``video_end``, times count from that segment's start."""
     yield counted(*read_time_r1_clipped(row, place))
 
 
@@ -90,7 +90,7 @@ TIME_R1 = Converter(
 
 # TVGBench: moments as ``"13.4-28.1"``.
 def _convert_tvgbench(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """Start and end are the two numbers of the answer."""
+    """The moment; start and end are the two numbers of the answer."""
     yield counted(*read_tvgbench_clipped(row, place))
 
 

@@ -12,7 +12,7 @@ from mmr1.types import Sample
 
 @dataclass(frozen=True)
 class Generator:
-    """How to make one dataset.
+    """A generator of one dataset.
 
     Attributes:
         name: Its name in ``mmr1-data make``.

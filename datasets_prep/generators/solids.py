@@ -61,7 +61,7 @@ def striped(rng: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How scenes are drawn.
+    """The look of scenes.
 
     Attributes:
         smallest: Size of the smallest solid, as a share of the usual one. A small solid lies

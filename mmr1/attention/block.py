@@ -129,7 +129,7 @@ DROPPED_BY_SDPA = ("softcap", "s_aux")
 def require_supported_attention(
     arguments: Mapping[str, Any], variants: Sequence[str] = VARIANTS
 ) -> None:
-    """Refuse a layer whose attention is another one; leaving its argument out would be silent.
+    """Refuse a layer with another kind of attention, as ignoring its argument would be silent.
 
     Raises:
         ValueError: Names the argument.

@@ -64,7 +64,7 @@ class Blocks:
 
     @cached_property
     def paddings(self) -> tuple[Padding, Padding]:
-        """Of the queries and of the keys."""
+        """The paddings of the queries and of the keys."""
         buckets, device = self.buckets, self.device
         queries = Padding.of(self.q_lengths, buckets, device)
         return queries, Padding.of(self.k_lengths, buckets, device)
@@ -213,7 +213,7 @@ def has_varlen_kernel(query: torch.Tensor) -> bool:
 
 
 def _longest(blocks: Blocks) -> tuple[int, int]:
-    """Upper bounds of the blocks' lengths for the kernel, which sizes its grid by them.
+    """Upper bounds of the blocks' lengths, by which the kernel sizes its grid.
 
     At least 2 queries: told that no block has more than one, the kernel reshapes the queries as if
     every block had exactly one, and fails where a block has none.
@@ -271,7 +271,7 @@ def _kernel_backward(
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """Where deterministic operations are asked for, the kernel has to be deterministic too.
+    """Make the kernel deterministic where deterministic operations are asked for.
 
     With ``warn_only`` it would warn, and add the gradients of keys and values in any order.
     """

@@ -1,4 +1,4 @@
-"""The command: run the arms, and say how they differ."""
+"""The command: run the arms, and print how they differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmr1.terminal import failing_output_muted
 def run_comparison(
     arguments: Sequence[str], metrics: Sequence[str], seeds: int, output: Path, margin: float | None
 ) -> None:
-    """Run every arm with seeds 0 to ``seeds - 1`` in ``output``; print and write what was found.
+    """Run every arm with seeds 0 to ``seeds - 1`` in ``output``; print and write the results.
 
     Raises:
         ValueError: Something of it cannot be used.
@@ -33,7 +33,7 @@ def run_comparison(
 
 @contextmanager
 def _stopped_like_interrupted() -> Iterator[None]:
-    """SIGTERM and a closed terminal too let the run that is under way save its step."""
+    """Let SIGTERM and a closed terminal, too, have the present run save its step."""
 
     def stop(number: int, frame: Any) -> None:
         sys.exit(128 + number)

@@ -63,7 +63,7 @@ _OPERATOR = re.compile(r"(?:^|(?<=\s))([-+*/()])(?=\s|$)")
 
 
 def check_metric(metric: str) -> None:
-    """Raises ValueError for a calculation or a way that there is not."""
+    """Raises ValueError for an unknown calculation or way."""
 
     def operand(name: str) -> float:
         parse_metric(name.removesuffix(BEFORE))
@@ -73,7 +73,7 @@ def check_metric(metric: str) -> None:
 
 
 def values_of(runs: Sequence[Path], metrics: Mapping[str, str]) -> dict[str, float]:
-    """Each metric of the finished runs of an arm, by its name.
+    """The values of each metric of an arm's finished runs, by name.
 
     A metric is a number of a run, or a calculation with such numbers and with the metrics named
     before it, in which ``+ - * / ( )`` stand between spaces.
@@ -128,7 +128,7 @@ def _single_value(run: Path, metric: str) -> float:
 
 
 def curve_of(run: Path, metric: str) -> tuple[float, ...]:
-    """Its means over tenths of the run; empty if steps do not have it, or it is calculated."""
+    """Means over tenths of the run; empty if steps lack the metric, or it is calculated."""
     if _OPERATOR.search(metric) or metric.endswith(BEFORE):
         return ()
     columns = read_metrics(run / "metrics.jsonl")

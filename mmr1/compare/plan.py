@@ -1,4 +1,4 @@
-"""What is compared: arms, metrics, and what is expected of their differences."""
+"""The plan of a comparison: arms, metrics, and hypotheses about their differences."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def drawn(self) -> Mapping[str, str]:
-        """The metrics that are drawn, by the label of their axis."""
+        """The metrics to plot, by the label of their axis."""
         if self.plot is None or self.plot.of is None:
             return self.metrics
         return {self.plot.label: self.plot.of}
@@ -270,7 +270,7 @@ def _reads(command: TrainedBy, override: str) -> bool:
 
 
 def _checked(plan: Plan) -> Plan:
-    """Raise before the first run what would be found in a later one."""
+    """Check the plan, so that no later run fails for what can be seen before the first."""
     if not plan.metrics:
         raise ValueError("name what is compared: --metric eval/greedy, or --metric reward/mean")
     for metric in plan.metrics.values():
@@ -285,7 +285,7 @@ def _checked(plan: Plan) -> Plan:
 
 
 def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
-    """Raise ValueError for what a run of the arm cannot use, or for what is not measured of it."""
+    """Raise ValueError for keys that a run of the arm cannot use, or a metric it lacks."""
     model = None  # of the first run: those of the later ones are not written yet
     records: str | None = None
     for run in arm.runs:
@@ -305,7 +305,7 @@ def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
 
 
 def _keys_of(arm: Arm) -> dict[str, Any]:
-    """Its command and keys; those of runs before the last after their place and a colon."""
+    """The arm's command and keys; those of earlier runs behind their place and a colon."""
     found: dict[str, Any] = {}
     for place, run in enumerate(arm.runs, 1):
         prefix = "" if run is arm.runs[-1] else f"{place}: "
@@ -347,7 +347,7 @@ def flat_keys(config: Config) -> dict[str, Any]:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The shortest that differ: without the folder where that is enough."""
+    """The shortest names that differ: without the folder where that is enough."""
     for name in (lambda p: p.stem, lambda p: f"{p.parent.name}/{p.stem}", str):
         names = [name(file) for file in files]
         if max(Counter(names).values()) == 1:

@@ -1,4 +1,4 @@
-"""What a comparison found: tables, a plot and ``compare.json``."""
+"""The results of a comparison: tables, a plot and ``compare.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mmr1.report.colours import COLOURS, DPI
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two arms in one metric, paired by seed.
+    """The difference of two arms in one metric, paired by seed.
 
     Attributes:
         text: What was expected, or which arms these are.
@@ -47,7 +47,7 @@ def of_arm(trials: Sequence[Trial], arm: str, metric: str) -> list[float]:
 
 
 def differences(plan: Plan, trials: Sequence[Trial]) -> list[Difference]:
-    """Of the hypotheses; without one, of each arm and the first, in each metric."""
+    """The differences of the hypotheses; without one, of each arm and the first, by metric."""
     expected = plan.hypotheses or [
         Hypothesis(
             text=f"{arm.name} - {plan.arms[0].name}",
@@ -71,7 +71,7 @@ def differences(plan: Plan, trials: Sequence[Trial]) -> list[Difference]:
 def arms_table(
     arms: Sequence[str], headings: Mapping[str, str], values: Mapping[tuple[str, str], Estimate]
 ) -> Iterator[str]:
-    """Markdown: a row per arm with the mean and the interval of each metric.
+    """Lines of a Markdown table: a row per arm with mean and interval of each metric.
 
     Args:
         headings: Of the columns, by metric.

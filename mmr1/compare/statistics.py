@@ -43,12 +43,12 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired(more: Sequence[float], less: Sequence[float]) -> Estimate:
-    """Of ``more - less``, paired by seed: both in the order of the seeds."""
+    """The estimate of ``more - less``, paired by seed; both in the order of the seeds."""
     return estimate([a - b for a, b in zip(more, less, strict=True)])
 
 
 def verdict(difference: Estimate, smallest: float) -> Verdict:
-    """Is the difference there, and is it as large as one that would matter?
+    """The verdict whether the difference exists, and is large enough to matter.
 
     It does not hold where the whole interval lies below ``smallest``. It holds where the interval
     reaches ``smallest`` and lies above 0, or above ``smallest`` if that is negative: one arm is

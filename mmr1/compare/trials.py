@@ -1,4 +1,4 @@
-"""The runs of a comparison: one after the other, each in a process of its own."""
+"""The runs of a comparison: one after the other, each in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmr1.trainer.runs.output import finished
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one arm gave with one seed.
+    """The results of one arm with one seed.
 
     Attributes:
         values: Of each metric, by its name in tables.
@@ -80,13 +80,13 @@ def _trained(
 
 
 def _evaluate(run: Run, seed: int, output: Path, model: Path) -> None:
-    """The held-out numbers of a command that has none, once."""
+    """Evaluate a run whose command does not evaluate, once."""
     if not (run.folder(seed, output) / "eval/result.json").is_file():
         _called(run, seed, output, ["eval", *run.evaluation_arguments(seed, output, model)])
 
 
 def _called(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
-    """``mmr1`` in a process of its own, with a log beside the run's folder."""
+    """Run ``mmr1`` in a separate process, with a log beside the run's folder."""
     folder = run.folder(seed, output)
     log = folder.parent / f"{folder.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _called(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
 
 
 def _last_checkpoint(config: Config) -> Path | None:
-    """Of a finished run."""
+    """The last checkpoint of a finished run."""
     last = finished(config)
     if last is None:
         return None
@@ -110,7 +110,7 @@ def _last_checkpoint(config: Config) -> Path | None:
 
 
 def _waited_for(command: list[str], log: Path) -> int:
-    """Run it to its end. Where this process is stopped, the run saves its step before."""
+    """Run a command to its end. If this process is stopped, the run saves its step first."""
     with log.open("ab") as file:
         # In a session of its own, so that Ctrl-C reaches it once: a second signal would end it
         # before it has saved.

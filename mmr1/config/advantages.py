@@ -49,7 +49,7 @@ class CriticConfig(Section):
 
 
 class AdvantageConfig(Section):
-    """An advantage.
+    """The advantage of an algorithm.
 
     ``compares_group``: it compares the completions of a prompt, so ``rollout.n`` must be 2 or more.
     ``of_tokens``: the tokens of a completion have advantages of their own.
@@ -112,7 +112,7 @@ class GpgAdvantage(_OfRewards):
 
 
 class GdpoAdvantage(AdvantageConfig):
-    """Each reward function normalised by itself."""
+    """Each reward function normalised separately."""
 
     compares_group: ClassVar[bool] = True
     type: Literal["gdpo"] = "gdpo"

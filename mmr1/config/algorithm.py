@@ -47,7 +47,7 @@ class PtxConfig(Section):
 
 
 class RangeConfig(Section):
-    """Groups are kept by the mean of a reward."""
+    """Keeps groups by the mean of a reward."""
 
     metric: str = Field(
         description="Reward function; FUNCTION/NAME, another number that it returns (as "
@@ -59,7 +59,7 @@ class RangeConfig(Section):
 
 
 class ResampleConfig(Section):
-    """DAPO's dynamic sampling: groups without a signal are replaced by new ones."""
+    """DAPO's dynamic sampling: replaces groups without a signal by new ones."""
 
     type: Literal["resample"] = "resample"
     range: RangeConfig | None = Field(
@@ -83,7 +83,7 @@ class ResampleConfig(Section):
 
 
 class ReplayConfig(Section):
-    """Groups without a signal are replaced by earlier ones that had one (VL-Rethinker)."""
+    """Replaces groups without a signal by earlier ones that had one (VL-Rethinker)."""
 
     type: Literal["replay"] = "replay"
     capacity: Positive = Field(64, description="Number of the last groups with a signal to keep")
@@ -93,7 +93,7 @@ FilterGroups = Annotated[ResampleConfig | ReplayConfig, Field(discriminator="typ
 
 
 class ImportanceSamplingConfig(Section):
-    """Losses are multiplied by the trainer's probability over the engine's."""
+    """Multiplies losses by the trainer's probability over the engine's."""
 
     level: Literal["auto", "token", "sequence"] = Field(
         "auto",
@@ -104,7 +104,7 @@ class ImportanceSamplingConfig(Section):
 
 
 class RejectionSamplingConfig(Section):
-    """Tokens are masked whose probability the engine and the trainer see too differently."""
+    """Masks tokens whose probability the engine and the trainer see too differently."""
 
     level: Literal["token", "sequence", "geometric"] = Field(
         "token",
@@ -115,7 +115,7 @@ class RejectionSamplingConfig(Section):
 
 
 class RolloutCorrectionConfig(Section):
-    """What corrects for an engine whose probabilities are not the trainer's."""
+    """Corrections for an engine whose probabilities differ from the trainer's."""
 
     importance_sampling: ImportanceSamplingConfig | None = Field(
         ImportanceSamplingConfig(), description="Weights of the losses; null: none"
@@ -161,12 +161,12 @@ class AlgorithmConfig(Section):
 
     @classmethod
     def written_out(cls, short: Any) -> Any:
-        """A string is short for the name."""
+        """Write a string out as the name."""
         return {"name": short} if isinstance(short, str) else short
 
     @classmethod
     def below(cls, values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-        """A layer that names a preset lays it down in full."""
+        """Drop the parts that a preset in the layer above fills."""
         gone = PARTS if "name" in above else ()
         return {key: value for key, value in values.items() if key not in gone}
 
@@ -192,7 +192,7 @@ class AlgorithmConfig(Section):
 
     @property
     def has_several_updates(self) -> bool:
-        """Can the ratio to the policy that sampled be other than 1?"""
+        """True if the ratio to the policy that sampled can differ from 1."""
         return self.ppo_epochs > 1 or self.ppo_mini_batch_size is not None
 
     @property
@@ -210,7 +210,7 @@ class AlgorithmConfig(Section):
 
     @property
     def reference_key(self) -> str:
-        """Where the model besides the policy is named."""
+        """The key that names the model besides the policy."""
         teaches = isinstance(self.advantage, DistillationAdvantage)
         return "algorithm.advantage.teacher" if teaches else "algorithm.kl.reference"
 
@@ -222,7 +222,7 @@ class AlgorithmConfig(Section):
 
     @property
     def reference_is_served(self) -> bool:
-        """Is the reference, or the teacher, behind a server?"""
+        """True if the reference, or the teacher, is behind a server."""
         return isinstance(self.reference, ServedModel)
 
     @property
@@ -237,7 +237,7 @@ class AlgorithmConfig(Section):
 
     @property
     def learns_from_earlier(self) -> bool:
-        """Do steps learn from completions that an earlier step sampled?"""
+        """True if steps learn from completions that an earlier step sampled."""
         resamples = self.resamples
         return self.replay is not None or (resamples is not None and resamples.keep_surplus)
 
@@ -248,7 +248,7 @@ class AlgorithmConfig(Section):
 
     @property
     def normalize_rewards(self) -> bool:
-        """Are rewards normalised by all rewards so far? Some advantages read none."""
+        """True if rewards are normalised by all rewards so far; some advantages read none."""
         return getattr(self.advantage, "normalize_rewards", False)
 
     @property

@@ -1,4 +1,4 @@
-"""What no shape can say: one table of combinations that are refused, and one of those that warn.
+"""Checks across sections: a table of refused combinations, and one of warnings.
 
 A row is data. The loader reports all rows that hold, not the first.
 """
@@ -386,7 +386,7 @@ REFUSED: tuple[Row, ...] = (
 
 
 def _clips_nothing(c: Config) -> bool:
-    """A clip that the user set, not the preset; where no update can differ."""
+    """True for a clip that the user set, not the preset, where no update can differ."""
     loss = c.algorithm.loss
     if c.updates > 1:
         return False
@@ -407,12 +407,12 @@ def _biased_kl(c: Config) -> bool:
 
 
 def _evaluates(c: Config) -> bool:
-    """Is anything of ``eval`` set besides what ranks the completions of ``mmr1 iterate``?"""
+    """True if a key of ``eval`` is set, besides those that rank completions in ``mmr1 iterate``."""
     return c.eval.changed(accuracy_function=None) != EvalConfig()
 
 
 def _of_eval_alone(c: Config) -> bool:
-    """Is a key of ``eval`` set that a run's own evaluation does not look at?"""
+    """True if a key of ``eval`` is set that a run's own evaluation does not read."""
     return bool(c.eval.data or c.eval.models or c.eval.prompt or c.eval.output_dir)
 
 

@@ -1,4 +1,4 @@
-"""Which sections each command reads.
+"""The sections that each command reads.
 
 A configuration has every section in Python. Of the file of a command, those that it does not read
 are refused, and those that it reads are written.
@@ -18,7 +18,7 @@ SECTIONS = ("rollout", "environment", "rewards", "algorithm", "sft", "dpo", "rm"
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What a command reads.
+    """The sections that a command reads.
 
     Attributes:
         always: Sections that it needs, whose defaults apply where the file has none.
@@ -70,7 +70,7 @@ def with_learning_rate(tree: Mapping[str, Any], command: Command) -> dict[str, A
 
 
 def first_layer(command: Command) -> dict[str, Any]:
-    """What lies below a command's file: RL's rate is constant (as in verl, EasyR1), others fall."""
+    """The defaults of a command: RL's rate is constant (as in verl, EasyR1), others fall."""
     falls = command in ("sft", "dpo", "rm")
     return {"optimizer": {"scheduler": {"type": "linear"}}} if falls else {}
 
@@ -91,9 +91,7 @@ TRAINED_BY = (
 
 
 def passed_over(keys: Iterable[str], command: Command) -> list[str]:
-    """Those of the keys of a command line that the command does not read, though a file may have
-    them.
-    """
+    """The keys on a command line that the command does not read, though a file may have them."""
     if not READS[command].any_file:
         return []
     return [key for key in keys if any(f"{key}.".startswith(f"{each}.") for each in TRAINED_BY)]

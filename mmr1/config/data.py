@@ -10,7 +10,7 @@ from mmr1.config.section import Coefficient, Count, Fraction, Positive, Section,
 
 
 class CurriculumConfig(Section):
-    """Which training samples come more often, by the share of completions that pass."""
+    """Draws samples more or less often, by the share of their completions that pass."""
 
     function: str = Field(
         description="Reward function that tells what passes, with values from 0 to 1; its mean "
@@ -25,7 +25,7 @@ class CurriculumConfig(Section):
 
 
 class ColumnsConfig(Section):
-    """Rows in EasyR1's format whose columns have other names."""
+    """The columns of rows in EasyR1's format that have other names."""
 
     prompt_key: str = Field("problem", description="Column of the question")
     answer_key: str = Field("answer", description="Column of the answer")
@@ -35,7 +35,7 @@ class ColumnsConfig(Section):
 
 
 class ImageConfig(Section):
-    """Sizes of images."""
+    """The sizes of images."""
 
     min_pixels: Positive | None = Field(
         None,
@@ -47,12 +47,24 @@ class ImageConfig(Section):
         "for Qwen's and their like at most 1,003,520, which are 1,280 tokens of Qwen2.5-VL",
     )
 
+    resize: Literal["smart_resize", "easyr1", "llama_factory"] = Field(
+        "smart_resize",
+        description="How an image gets its size. smart_resize: limits and whole patches at once, "
+        "as qwen-vl-utils; easyr1, llama_factory: scaled to these limits first as there, then by "
+        "the model's processor within its own",
+    )
+
 
 class VideoConfig(Section):
-    """Frames of videos, and their sizes."""
+    """The frames of videos, and their sizes."""
 
     fps: Coefficient = Field(2.0, description="Frames sampled per second of video")
     max_frames: Positive = Field(768, description="Maximum number of frames sampled from one video")
+    num_frames: Positive | None = Field(
+        None,
+        description="Shows exactly this many of the sampled frames, evenly spread, some of a short "
+        "video twice; null: all of them",
+    )
     min_pixels: Positive | None = Field(
         None,
         description="Smaller frames are enlarged to this area; null: 128 tokens, as in "
@@ -75,7 +87,7 @@ class VideoConfig(Section):
 
 
 class DataConfig(Section):
-    """Which samples are read, and how they become prompts."""
+    """The samples that are read, and how they become prompts."""
 
     train: str | dict[str, float] | None = Field(
         None,

@@ -142,7 +142,7 @@ class DpoConfig(Section):
 
     @property
     def balances_labels(self) -> bool:
-        """Does KTO in rounds weigh wanted and unwanted completions by their numbers?"""
+        """True if KTO in rounds weighs wanted and unwanted completions by their numbers."""
         if not isinstance(self.loss, KtoLoss):
             return False
         return self.loss.desirable_weight is None and self.loss.undesirable_weight is None

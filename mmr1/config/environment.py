@@ -11,7 +11,7 @@ from mmr1.config.section import Coefficient, Positive, Section
 
 
 class EnvironmentConfig(Section):
-    """What answers the policy between its turns. Without it a completion is one turn."""
+    """Answers the policy between its turns. Without it a completion is one turn."""
 
     instructions: str | None = Field(
         None,
@@ -56,14 +56,14 @@ class EnvironmentConfig(Section):
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The tools, or the class, as they are named."""
+        """The tools, or the class, by their names."""
         if isinstance(self, CustomEnvironmentConfig):
             return (self.use,)
         return self.tools if isinstance(self, ToolsConfig) else ()
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What a class of your own is made with."""
+        """The arguments of a custom class."""
         return self.options if isinstance(self, CustomEnvironmentConfig) else {}
 
 
@@ -122,7 +122,7 @@ class AgentConfig(Section):
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The program, as it is named."""
+        """The program, by its name."""
         return (self.use,)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, one line per problem: the key, and how to mend it."""
+"""Explain errors of a configuration, one line per problem: the key, and the remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIONS = (Union, UnionType)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a problem is.
+    """The place of a problem.
 
     Attributes:
         names: Of the keys that lead there, without pydantic's tags.
@@ -66,7 +66,7 @@ def explain(error: ValidationError, source: str) -> list[str]:
 
 
 def _telling(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without "should be a string" where a mapping was given for one, and it is wrong in itself."""
+    """Drop "should be a string" where a mapping was given for one, and has an error itself."""
     told = [
         p for p in problems if p["type"] != "string_type" or not isinstance(p["input"], Mapping)
     ]
@@ -104,7 +104,7 @@ def _place(location: Sequence[int | str]) -> _Place:
 
 
 def _is_plain_union(section: type[Section], key: str) -> bool:
-    """Has the key several types, none of them a section?"""
+    """True if the key has several types, none of them a section."""
     field = section.model_fields.get(key)
     members = get_args(field.annotation) if field and get_origin(field.annotation) in UNIONS else ()
     return sum(member is not type(None) for member in members) > 1
@@ -123,7 +123,7 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
 
 
 def _unknown(place: _Place) -> tuple[str, str]:
-    """What follows ``unknown key 'x'``, and the path of the key that was perhaps meant."""
+    """The text after ``unknown key 'x'``, and the path of the key that was perhaps meant."""
     leaf = place.names[-1]
     prefix = f"{place.parent}." if place.parent else ""
     valid = [key for key in (place.section.model_fields if place.section else ()) if key != "type"]

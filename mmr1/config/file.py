@@ -159,7 +159,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
 
 
 def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
-    """One layer over the tree. A layer that names a preset first lays that down in full."""
+    """Lay one layer over the tree. One that names a preset first lays down all of that."""
     raw = _container(layer, resolve=False)
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, str) and "${" not in algorithm:
@@ -182,7 +182,7 @@ def _container(node: Any, resolve: bool) -> Tree:
 
 
 def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
-    """What a preset replaces that the layers below had set besides their own preset."""
+    """The keys, besides a preset, that a preset in a higher layer replaces."""
     preset = with_preset({"name": below.get("name", "grpo")})
     for part in PARTS:
         values, own = below.get(part), preset.get(part)
@@ -198,7 +198,7 @@ def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _with_default_functions(layers: Iterable[Any], given: Mapping[str, str]) -> Tree:
-    """The default reward functions, where no file names any and an override changes one of them.
+    """The default reward functions, if no file names any and an override changes one.
 
     The override ``rewards.functions.format.weight=0.2`` would otherwise leave ``format`` alone.
     """
@@ -241,7 +241,7 @@ def _refuse_contradictions(wholes: Iterable[str], keys: Iterable[str]) -> None:
 
 
 def _long(key: str, value: str) -> Iterator[tuple[str, str]]:
-    """``x=gspo`` as ``x.type=gspo``: so that the order of overrides does not matter."""
+    """Write ``x=gspo`` out as ``x.type=gspo``, so that the order of overrides does not matter."""
     shape = _shape_at(key.split("."))
     try:
         short = yaml.safe_load(value)
@@ -256,7 +256,7 @@ def _long(key: str, value: str) -> Iterator[tuple[str, str]]:
 
 
 def _shape_at(names: Sequence[str]) -> Shape | None:
-    """What the key of these names may hold, if sections; an entry of a mapping counts."""
+    """The shape of the sections under a key, if it holds any; for mappings, of an entry."""
     sections: tuple[type[Section], ...] = (Config,)
     rest = list(names)
     while rest:
@@ -276,7 +276,7 @@ def _shape_at(names: Sequence[str]) -> Shape | None:
 
 
 def read_written(path: Path) -> Config:
-    """Read the ``config.yaml`` of a run, to look at it and not to run it.
+    """Read the ``config.yaml`` of a run for inspection, not to run it.
 
     Credentials are what stands in their place: no variable of the environment is needed.
 

@@ -8,7 +8,7 @@ from mmr1.config.tree import Config
 
 
 def _set(section: Section, *keys: str) -> bool:
-    """Has one of the keys another value than its default?"""
+    """True if one of the keys has another value than its default."""
     fields = type(section).model_fields
     return any(
         getattr(section, key) != fields[key].get_default(call_default_factory=True) for key in keys

@@ -19,7 +19,7 @@ class _Apart(Section):
 
 
 class _Near(Section):
-    """It stays beside the policy."""
+    """A reference that stays beside the policy."""
 
     offload: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""How one layer of a configuration is laid over another: file over preset, command line over file.
+"""Lay layers of a configuration over each other: file over preset, command line over file.
 
 Layers merge key by key, with one exception: a section of another type starts afresh, so that no
 key of the old type lives on under the new one.
@@ -71,7 +71,7 @@ def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any
 
 
 def own_values(values: Mapping[str, Any], shape: Shape) -> Tree:
-    """Those values of a section that are not the defaults of its class; without what tells it."""
+    """The values of a section that are not its class's defaults, without the discriminator."""
     section = shape.variants.get(shape.kind(values))
     fields = {} if section is None else section.model_fields
     return {
@@ -82,7 +82,7 @@ def own_values(values: Mapping[str, Any], shape: Shape) -> Tree:
 
 
 def _plain(low: Any, high: Any) -> Any:
-    """Mappings that are not sections, such as ``options``, merge key by key."""
+    """Merge mappings that are not sections, such as ``options``, key by key."""
     if not (isinstance(low, Mapping) and isinstance(high, Mapping)):
         return high
     return {**low, **{key: _plain(low.get(key), value) for key, value in high.items()}}

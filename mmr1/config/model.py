@@ -38,7 +38,7 @@ class LoraConfig(Section):
 
     @classmethod
     def variant_of(cls, values: Mapping[str, Any]) -> str:
-        """New adapters, or those of a ``path``."""
+        """The variant: new adapters, or those of a ``path``."""
         return "stored" if values.get("path") is not None else "new"
 
     def as_new(self) -> NewLoraConfig:
@@ -134,7 +134,7 @@ class ModelConfig(Section):
 
     @property
     def sync_adapters_only(self) -> bool:
-        """Rollout engines get the adapters alone, not merged weights."""
+        """True if rollout engines get the adapters alone, not merged weights."""
         return self.lora is not None and not self.lora.merge
 
 
@@ -152,19 +152,19 @@ class _Falling(_Schedule):
 
 
 class ConstantSchedule(_Schedule):
-    """The learning rate stays after the warm-up."""
+    """A learning rate that stays after the warm-up."""
 
     type: Literal["constant"] = "constant"
 
 
 class LinearSchedule(_Falling):
-    """The learning rate falls to ``min_lr`` on a line."""
+    """A learning rate that falls to ``min_lr`` on a line."""
 
     type: Literal["linear"] = "linear"
 
 
 class CosineSchedule(_Falling):
-    """The learning rate falls to ``min_lr`` on half a cosine."""
+    """A learning rate that falls to ``min_lr`` on half a cosine."""
 
     type: Literal["cosine"] = "cosine"
 

@@ -26,7 +26,7 @@ class RewardFunctionConfig(Section):
 
     @classmethod
     def variant_of(cls, values: Mapping[str, Any]) -> str:
-        """Built in, a plugin, or behind a URL or a judge: the form of ``use`` tells."""
+        """The variant by the form of ``use``: built in, a plugin, a URL or a judge."""
         use = str(values.get("use") or "")
         if use.startswith(("http://", "https://")) or use == "judge":
             return "remote"
@@ -34,13 +34,13 @@ class RewardFunctionConfig(Section):
 
     @classmethod
     def written_out(cls, short: Any) -> Any:
-        """A number is short for the weight."""
+        """Write a number out as the weight."""
         is_number = isinstance(short, int | float) and not isinstance(short, bool)
         return {"weight": short} if is_number else short
 
     @property
     def isolated(self) -> bool:
-        """Does it run in the sandbox?"""
+        """True if it runs in the sandbox."""
         return isinstance(self, PluginConfig) and self.sandbox is not None
 
     @property
@@ -74,7 +74,7 @@ class RemoteConfig(RewardFunctionConfig):
 
 
 class SandboxConfig(Section):
-    """No network, no file writes, limited memory."""
+    """A sandbox without network and file writes, with limited memory."""
 
     readable: tuple[str, ...] = Field(
         (), description="Files and folders that it may read besides its own folder"
@@ -119,7 +119,7 @@ def reward_function(**keys: Any) -> RewardFunction:
 
 
 def default_functions() -> dict[str, RewardFunction]:
-    """What the reward is made of unless ``rewards.functions`` says so."""
+    """The reward functions used if ``rewards.functions`` names none."""
     return {"format": BuiltinRewardConfig(weight=0.5), "math": BuiltinRewardConfig()}
 
 
@@ -159,13 +159,13 @@ class RewardsConfig(Section):
         return self.workers or cores()
 
     def uses(self, function: str) -> bool:
-        """Is the built-in function of this name among them?"""
+        """True if the built-in function of this name is among them."""
         return any((f.use or name) == function for name, f in self.functions.items())
 
     @field_validator("functions", mode="before")
     @classmethod
     def _by_form(cls, functions: Any) -> Any:
-        """Without those that are null; a NAME that is a path or a URL is what is used."""
+        """Drop functions that are null, and write a NAME that is a path or a URL out as ``use``."""
         if not isinstance(functions, Mapping):
             return functions
         kept = {name: function for name, function in functions.items() if function is not None}

@@ -54,7 +54,7 @@ class SamplingConfig(Section):
 
 
 class VllmArguments(Section):
-    """What vLLM takes on GPUs of its own and on those of the ranks."""
+    """vLLM's settings, on GPUs of its own and on those of the ranks."""
 
     gpu_memory_utilization: Fraction | None = Field(
         None,
@@ -79,7 +79,7 @@ class VllmArguments(Section):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What vLLM takes wherever it runs."""
+        """Arguments of vLLM that it takes wherever it runs."""
         return {key: getattr(self, key) for key in VllmArguments.model_fields}
 
 
@@ -108,7 +108,7 @@ class HfConfig(Section):
 
 
 class CustomEngineConfig(OfYourOwn):
-    """An engine of your own; `rollout.engine=file.py:NAME` is short for it."""
+    """A custom engine; `rollout.engine=file.py:NAME` is short for it."""
 
     type: Literal["custom"] = "custom"
     colocate: bool = Field(
@@ -191,12 +191,12 @@ class RolloutConfig(Section):
 
     @property
     def uses_vllm(self) -> bool:
-        """Is the engine vLLM, on GPUs of its own or on those of the ranks?"""
+        """True if the engine is vLLM, on GPUs of its own or on those of the ranks."""
         return isinstance(self.engine, VllmArguments)
 
     @property
     def colocated(self) -> bool:
-        """Do engines share the GPUs of the ranks?"""
+        """True if engines share the GPUs of the ranks."""
         engine = self.engine
         own = isinstance(engine, CustomEngineConfig) and engine.colocate
         return own or isinstance(engine, ColocatedVllmConfig)
@@ -210,7 +210,7 @@ class RolloutConfig(Section):
 
     @property
     def offload_trainer(self) -> bool:
-        """Is the trainer in main memory while colocated engines sample?"""
+        """True if the trainer is in main memory while colocated engines sample."""
         return isinstance(self.engine, ColocatedVllmConfig) and self.engine.offload_trainer
 
     @property

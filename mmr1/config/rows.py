@@ -1,4 +1,4 @@
-"""A row of the tables of ``checks.py``: keys that do not go together, and why."""
+"""A row of the tables of ``checks.py``: keys that conflict, and the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DPO: tuple[Command, ...] = ("dpo",)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One combination.
+    """A combination of keys that is refused or warned about.
 
     Attributes:
         keys: Paths of the keys that do not go together.
@@ -32,7 +32,7 @@ class Row:
     commands: tuple[Command, ...] = POLICY
 
     def message(self, config: Config) -> str:
-        """The keys with their values, and why."""
+        """The keys with their values, and the reason."""
         return f"{', '.join(_shown(config, key) for key in self.keys)}: {self.why}"
 
 
@@ -49,5 +49,5 @@ def _shown(config: Config, key: str) -> str:
 
 
 def samples(c: Config) -> bool:
-    """Does the run sample completions? DPO does in rounds only."""
+    """True if the run samples completions, as DPO does in rounds only."""
     return c.command != "dpo" or c.dpo.rounds is not None

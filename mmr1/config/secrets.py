@@ -1,4 +1,4 @@
-"""Credentials in a configuration: which values are some, and what is written in their place.
+"""Credentials in a configuration: find them, and write references or masks instead.
 
 What the configuration takes from the environment is written as that reference, whatever its key is
 called. Not so a path that is there, and what only allows certain values, as numbers and choices do:
@@ -44,7 +44,7 @@ _PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s,]+)")
 
 
 def publish(tree: Any, references: Mapping[Key, str] | None = None, path: Key = ()) -> Any:
-    """The tree as it may be written: references in place of credentials, or ``***``.
+    """The tree in a form that may be written: references in place of credentials, or ``***``.
 
     Args:
         tree: Mappings, lists and values.
@@ -68,7 +68,7 @@ def mask_text(text: str) -> str:
 
 
 def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
-    """What a configuration takes from the environment, and its credentials, as it writes them.
+    """References to the environment and to credentials, as the configuration writes them.
 
     Of ``${oc.env:NAME,default}`` the default is written only where NAME is not set and the value is
     not a credential.
@@ -105,7 +105,7 @@ def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
 
 
 def resolved_but_for_environment(raw: Any) -> Any:
-    """The tree with what it takes from the environment as references, also by other keys of it.
+    """The tree with its references to the environment kept, also those through other keys.
 
     ``b: ${.a}`` has in it what ``a: ${oc.env:NAME}`` has. Where such a tree cannot be resolved,
     it is returned as it is.
@@ -128,7 +128,7 @@ def _each_text(tree: Any, change: Callable[[str], str]) -> Any:
 
 
 def _with_marks(text: str, taken: list[str]) -> str:
-    """A mark in the place of each ``${oc.env:...}``, which is added to ``taken``."""
+    """Put a mark in the place of each ``${oc.env:...}``, which is added to ``taken``."""
     begin = _VARIABLE_BEGINS.search(text)
     if begin is None:
         return text
@@ -150,7 +150,7 @@ def _is_there(text: str) -> bool:
 
 
 def _may_be_any_text(tree: Any, path: Key, reference: str) -> bool:
-    """Is a configuration with the reference in the place of the value one too?"""
+    """True if the configuration is also valid with the reference in place of the value."""
     from mmr1.config import Config  # which masks with this module
 
     changed = deepcopy(tree)
@@ -166,7 +166,7 @@ def _may_be_any_text(tree: Any, path: Key, reference: str) -> bool:
 
 
 def _is_at(path: Key, place: tuple[int | str, ...]) -> bool:
-    """Is the place of an error at the path? It also names the types on the way."""
+    """True if an error's place, which also names types on the way, is at the path."""
     rest = iter(place)
     return all(name in rest for name in path)
 
@@ -185,7 +185,7 @@ def secret_keys(tree: Any, path: Key = ()) -> list[str]:
 
 
 def is_same(before: Any, now: Any) -> bool:
-    """Are two published trees equal? A credential equals whatever stands in its place."""
+    """True if two published trees are equal; a credential equals whatever replaces it."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return before.keys() == now.keys() and all(is_same(before[k], now[k]) for k in before)
     if isinstance(before, list) and isinstance(now, list):
@@ -197,7 +197,7 @@ def is_same(before: Any, now: Any) -> bool:
 
 
 def is_reference(value: Any) -> bool:
-    """Does the text take something from the environment or from another key?"""
+    """True if the text takes something from the environment or from another key."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
@@ -224,7 +224,7 @@ def _leaves(tree: Any, path: Key) -> Iterator[tuple[Key, Any]]:
 
 
 def _is_secret(path: Key) -> bool:
-    """Is a key on the way there the name of a credential? Names that users choose do not count."""
+    """True if a key on the path is the name of a credential; names chosen by users do not count."""
     if path[:2] == ("data", "train"):
         return False
     names = path[3:] if path[:2] == ("rewards", "functions") else path
@@ -240,7 +240,7 @@ def _names_secret_variable(raw: str) -> bool:
 
 
 def _masked_user_info(match: re.Match[str]) -> str:
-    """Nothing of ``user:password`` is in clear but the name of the user."""
+    """Mask ``user:password`` except for the name of the user."""
     user, colon, password = _VARIABLE.sub("", match[0]).partition(":")
     is_clear = bool(password) or not is_reference(match[0]) or (bool(user) and not colon)
     return MASK if is_clear else match[0]

@@ -1,4 +1,4 @@
-"""The base class of all sections, what the loader asks of it, and the field types they share."""
+"""The base class of all sections, the loader's questions to it, and shared field types."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Section(BaseModel):
 
     @classmethod
     def written_out(cls, short: Any) -> Any:
-        """What a value in the place of the section is short for; itself if for nothing."""
+        """Write out a short form of the section; the value itself if it is not one."""
         return short
 
     @classmethod
     def below(cls, values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the ``values`` that remain when a layer ``above`` is laid over them."""
+        """The ``values`` that remain when a layer ``above`` is laid over them."""
         return dict(values)
 
     @model_validator(mode="before")
@@ -113,7 +113,7 @@ def _inner(before: Any, value: Any) -> Any:
 
 
 def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
-    """The section with other values; they may make it another class of its union."""
+    """The section with other values, perhaps as another class of its union."""
     kind = getattr(before, "type", None)
     if values.get("type", kind) != kind:
         return {key: _inner(None, value) for key, value in _grouped(values)}
@@ -124,7 +124,7 @@ def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
 
 
 class OfYourOwn(Section):
-    """The keys of what is named by a file: an advantage, a loss, an engine, an environment."""
+    """The keys of a custom advantage, loss, engine or environment, which a file defines."""
 
     use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
@@ -132,7 +132,7 @@ class OfYourOwn(Section):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a field that holds sections may hold.
+    """The sections that a field may hold.
 
     Attributes:
         variants: The classes by ``type``, or by ``variant``; one class for a plain section.
@@ -150,7 +150,7 @@ class Shape:
         return tuple(self.variants.values())
 
     def kind(self, values: Mapping[str, Any]) -> str:
-        """The name of the variant that these values are for; it may be unknown."""
+        """The name of the variant for these values, which may be unknown."""
         default = next(iter(self.variants))
         if len(self.variants) == 1 and not self.by_type:
             return default
@@ -159,7 +159,7 @@ class Shape:
         return self.classes[0].variant_of(values)
 
     def written_out(self, value: Any) -> Any:
-        """The section that a value in its place is short for, of one entry of a mapping too."""
+        """Write out a short form of the section, or of one entry of a mapping."""
         if isinstance(value, str) and "${" in value:
             return value
         if self.by_type and isinstance(value, str):

@@ -129,7 +129,7 @@ class TrainerConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _some_length(cls, values: Any) -> Any:
-        """Neither key is set: the number of steps stands in the resolved file."""
+        """Set ``max_steps`` to its default if neither length is given."""
         if not isinstance(values, Mapping):
             return values
         if values.get("max_steps") is None and values.get("total_epochs") is None:
@@ -158,16 +158,16 @@ class TrainerConfig(Section):
 
     @property
     def async_save(self) -> bool:
-        """Are checkpoints written in the background?"""
+        """True if checkpoints are written in the background."""
         return self.checkpoints is not None and self.checkpoints.async_save
 
     @property
     def validates_before(self) -> bool:
-        """Does a validation precede the first step?"""
+        """True if a validation precedes the first step."""
         return self.validation is not None and self.validation.before_train
 
     def validates(self, step: int) -> bool:
-        """Does a validation follow step ``step``? With ``validation.steps`` the last step's too."""
+        """True if a validation follows step ``step``; with ``validation.steps`` the last too."""
         every = self.eval_steps
         return every > 0 and (step % every == 0 or step == self.steps)
 
@@ -235,12 +235,12 @@ class ResourcesConfig(Section):
 
     @classmethod
     def written_out(cls, short: Any) -> Any:
-        """The word auto is short for the key."""
+        """Write the word auto out as the key."""
         return {"auto": True} if short == "auto" else short
 
     @classmethod
     def below(cls, values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-        """Numbers on the command line take the place of auto in the file, and the reverse."""
+        """Replace auto in the file by numbers on the command line, and the reverse."""
         gone: tuple[str, ...] = ()
         if above.get("auto"):
             gone = SPLIT
@@ -275,13 +275,13 @@ class RewardModelConfig(Section):
 
 
 class OutcomeConfig(RewardModelConfig):
-    """On pairs and rankings of whole answers."""
+    """A reward model of whole answers, from pairs and rankings."""
 
     type: Literal["outcome"] = "outcome"
 
 
 class ProcessConfig(RewardModelConfig):
-    """On labels of the steps of answers."""
+    """A reward model of steps, from their labels."""
 
     type: Literal["process"] = "process"
     step_separator: str = Field(

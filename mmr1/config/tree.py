@@ -65,11 +65,11 @@ class Config(Section):
 
     @property
     def references(self) -> Mapping[Key, str]:
-        """What the file has in place of credentials, such as ``${oc.env:NAME}``, by key."""
+        """The file's references in place of credentials, such as ``${oc.env:NAME}``, by key."""
         return self._references
 
     def keep_references(self, references: Mapping[Key, str]) -> None:
-        """Remember what the file has in place of credentials, for the copies that are written."""
+        """Remember the file's references in place of credentials, for copies that are written."""
         self._references.update(references)
 
     @property
@@ -100,14 +100,14 @@ class Config(Section):
 
     @property
     def distributed(self) -> bool:
-        """Does the run have processes on Ray?"""
+        """True if the run has processes on Ray."""
         resources = self.resources
         several = resources.ranks > 1 or resources.engines > 1 or self.rollout.colocated
         return several or resources.ray is not None
 
     @property
     def engines(self) -> int:
-        """Rollout engines; colocated ones are as many as ranks."""
+        """The number of rollout engines; colocated ones are as many as ranks."""
         return self.resources.ranks if self.rollout.colocated else self.resources.engines
 
     @property
@@ -161,7 +161,7 @@ class Config(Section):
 
     @property
     def resolved_rollout_is(self) -> Literal["none", "token", "sequence"]:
-        """Whose importance weights multiply the losses, with ``auto`` resolved."""
+        """The kind of importance weights that multiply the losses, with ``auto`` resolved."""
         weights = self.algorithm.importance_sampling
         if weights is None:
             return "none"

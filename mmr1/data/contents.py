@@ -1,4 +1,4 @@
-"""What was read of a dataset, in one line: media, text alone, and columns that nothing read."""
+"""Contents of a dataset in one line: media, text alone, and columns that nothing read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
 
 
 def contents(spec: str, kinds: Iterable[Sequence[str]], unread: Iterable[str]) -> str:
-    """How many samples have images, videos or text alone, and the columns that were not read.
+    """A line on how many samples have images, videos or text alone, and columns not read.
 
     Args:
         spec: The dataset's name.

@@ -1,4 +1,4 @@
-"""Which of many ids appear twice: eight bytes for each instead of the ids themselves."""
+"""Find repeated ids among many: eight bytes for each instead of the ids themselves."""
 
 from __future__ import annotations
 

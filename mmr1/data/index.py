@@ -24,7 +24,7 @@ SUFFIX = ".index"
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file is a table that belongs to another."""
+    """True for a file that is a table about another."""
     return path.name.startswith(".") and path.name.endswith(SUFFIX)
 
 
@@ -107,7 +107,7 @@ def _read(file: Path, stamp: bytes) -> pa.Table | None:
 
 @cache
 def _code() -> str:
-    """Tells versions of the code apart, released or not."""
+    """A digest of this code, which identifies its version, released or not."""
     digest = hashlib.sha256(__version__.encode())
     for file in sorted(Path(__file__).parents[1].rglob("*")):
         if file.suffix in (".py", ".jinja"):

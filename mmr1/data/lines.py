@@ -21,7 +21,7 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return self.end - self.start
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
@@ -36,7 +36,7 @@ class Piece:
 
 
 def pieces(paths: Iterable[Path], size: int = PIECE) -> Iterator[Piece]:
-    """All lines of the files, in pieces of about ``size`` bytes.
+    """The lines of the files, in pieces of about ``size`` bytes.
 
     Raises:
         ValueError: A file is missing.

@@ -36,7 +36,7 @@ class MediaCheck:
         self._unsound: dict[tuple[str, str], str] = {}
 
     def usable(self, dataset: str, sample: Sample) -> bool:
-        """Can all media of this sample be decoded? Waits until that is known.
+        """True if all media of this sample can be decoded. Waits until that is known.
 
         Raises:
             ValueError: They cannot, and no sample or no further one may be left out.
@@ -59,7 +59,7 @@ class MediaCheck:
         return [[*key, reason] for key, reason in self._unsound.items()]
 
     def restore(self, left_out: list[list[str]]) -> None:
-        """Take over what an earlier run found out."""
+        """Take over the results of an earlier run."""
         for dataset, name, reason in left_out:
             if (dataset, name) not in self._unsound:
                 self._leave_out(dataset, name, reason)
@@ -113,7 +113,7 @@ class SampleLoader:
         self._check.media.prefetch(m for s in self._sampler.peek(count) for m in s.media)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the order depends on, as JSON values."""
+        """The state that the rest of the order depends on, as JSON values."""
         state = {**self._sampler.state_dict(), "left_out": self._check.left_out()}
         if self.curriculum is not None:
             state["curriculum"] = self.curriculum.state_dict()

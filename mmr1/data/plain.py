@@ -59,7 +59,7 @@ assert VERSION == 1
 
 
 class _UnusualError(Exception):
-    """The row is for the schema."""
+    """The row needs the schema."""
 
 
 def plain_sample(row: Any, root: Path, find: Find) -> Sample | None:
@@ -104,7 +104,7 @@ def _check_question(text: str) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Whether it is a text that UTF-8 has, without half of a surrogate pair."""
+    """Refuse a text that UTF-8 cannot encode, such as half of a surrogate pair."""
     if text.isascii():
         return
     try:

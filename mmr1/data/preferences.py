@@ -1,4 +1,4 @@
-"""What a record says of answers: preferences, rankings, labelled answers and labelled steps.
+"""Answers in a record: preferences, rankings, labelled answers and labelled steps.
 
 A record has them in ``meta``: ``chosen`` and ``rejected``, or ``ranking``, a list with the best
 first, or ``completion`` and ``label``, true where the answer is wanted. Each answer is a string, or
@@ -134,7 +134,7 @@ def _write(output: Path, records: Sequence[Sample]) -> None:
 
 
 def _rankings(run: Path, samples: Mapping[str, Sample], ranked_by: str) -> Iterator[Sample]:
-    """The sample of each group whose rewards differ, with its completions as ``ranking``."""
+    """The samples with rewards that differ, each with its completions as ``ranking``."""
     for path in sorted((run / "rollouts").glob("step_*.jsonl")):
         # Not str.splitlines: it sees line ends inside of texts, such as U+2028.
         for row in map(json.loads, path.read_text().split("\n")[:-1]):
@@ -176,7 +176,7 @@ def _beside(sample: Sample, folder: Path) -> Sample:
 
 
 def _link(file: Path, own: Path) -> None:
-    """A hard link; a copy where the two are on different file systems."""
+    """Make a hard link, or a copy where the two are on different file systems."""
     try:
         os.link(file, own)
     except OSError:

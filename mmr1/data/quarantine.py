@@ -24,11 +24,11 @@ class Quarantine:
         self._places: dict[str, Callable[[str], str | None]] = {}
 
     def locate(self, dataset: str, place_of: Callable[[str], str | None]) -> None:
-        """Know where the samples of a dataset are: from an id to file and line."""
+        """Remember where the samples of a dataset are: a function from an id to file and line."""
         self._places[dataset] = place_of
 
     def named(self, dataset: str, name: str) -> str:
-        """A sample by file, line and id; or what is not a sample's id as it is."""
+        """A sample by file, line and id; any other name unchanged."""
         place = self._places[dataset](name) if dataset in self._places else None
         return name if place is None else f"{place} ('{name}')"
 
@@ -50,7 +50,7 @@ class Quarantine:
         self._of.setdefault(dataset, []).append(entry)
 
     def read(self, dataset: str, total: int) -> None:
-        """All ``total`` rows of a dataset were read.
+        """Record that all ``total`` rows of a dataset were read.
 
         Raises:
             ValueError: See ``check``.
@@ -59,7 +59,7 @@ class Quarantine:
         self.check(dataset)
 
     def check(self, dataset: str) -> None:
-        """Is the share of a dataset's rows that were dropped, of all that were read, small enough?
+        """Check that few enough of a dataset's rows were dropped.
 
         Raises:
             ValueError: More than the allowed share was dropped, or every row.

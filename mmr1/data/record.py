@@ -81,7 +81,7 @@ def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
 
 
 def checked_sample(row: Any, root: Path) -> Sample:
-    """As :func:`decode`, always by the schema."""
+    """A sample like that of :func:`decode`, always by the schema."""
     record = parse(row)
     check_roles([turn.role for turn in record.messages])
     listed = {
@@ -101,7 +101,7 @@ def check_roles(roles: Sequence[str]) -> None:
 
 
 def _tags(turn: Turn) -> list[Tag]:
-    """What of this message stands for media of the record's ``images`` and ``videos``."""
+    """The tags in a message that stand for the record's ``images`` and ``videos``."""
     if isinstance(turn.content, str):
         return tags_of(turn.content)
     for item in turn.content:
@@ -285,7 +285,7 @@ _PARSED_WRITER = msgspec.json.Encoder()
 
 
 def dump_parsed(value: Any) -> bytes:
-    """As :func:`dump`, five times as fast, of what :func:`parse_json` gave.
+    """A line like that of :func:`dump`, five times as fast, for values of :func:`parse_json`.
 
     Of other values msgspec would write NaN as null.
     """

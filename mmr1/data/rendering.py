@@ -1,4 +1,4 @@
-"""From a sample to the prompt that a model is given."""
+"""Render samples as the prompts of a model."""
 
 from __future__ import annotations
 

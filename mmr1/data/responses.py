@@ -14,7 +14,7 @@ from mmr1.vision.prepare import MediaCache
 
 
 def group_of_responses(family: ModelFamily, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
-    """Each text with the end-of-sequence token, as if sampled (with log-probs of 0)."""
+    """The texts as completions with log-probs of 0, each with the end-of-sequence token."""
     return RolloutGroup(prompt, tuple(_completion(family, text) for text in texts))
 
 

@@ -155,12 +155,12 @@ def open_rows(
 
 
 def _others(stores: Sequence[Store]) -> list[Any]:
-    """What tells whether the files beside the first are still the same."""
+    """Facts that identify the files besides the first."""
     return [[store.path.name, *stamp(store.path)[:2]] for store in stores[1:]]
 
 
 def _table(stores: Sequence[Store], read: ReadRow, unread: Unread) -> pa.Table:
-    """Of every row where it is, its id and kinds of media, or why it cannot be used."""
+    """A table of all rows: place, id and kinds of media, or why a row cannot be used."""
     files, positions, hashes = array("h"), array("q"), array("Q")
     parts: list[pa.RecordBatch] = []
     total = sum(store.size for store in stores)

@@ -1,4 +1,4 @@
-"""Which sample comes next: a pure function of the seed and of how many were drawn before."""
+"""The order of samples: a pure function of the seed and of how many were drawn before."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Sampler:
         return [sample for _, sample in drawn]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the order depends on, as JSON values."""
+        """The state that the rest of the order depends on, as JSON values."""
         return {
             "order": _ORDER,
             "seed": self._seed,
@@ -117,7 +117,7 @@ class Sampler:
 
     @cached_property
     def _identity(self) -> dict[str, list[Any]]:
-        """Of every source its length, its share and a hash over its ids, in their order."""
+        """The length, share and hash of ids of every source, in their order."""
         return {
             name: [
                 len(samples),
@@ -161,7 +161,7 @@ class Curriculum:
         self._rates: dict[str, float] = {}
 
     def accepts(self, sample: Sample) -> bool:
-        """Is this drawn sample kept? One that was never scored always is."""
+        """True if this drawn sample is kept, as one that was never scored always is."""
         self._draws += 1
         rate = self._rates.get(_key(sample))
         if rate is None:
@@ -172,7 +172,7 @@ class Curriculum:
         return keeps
 
     def probability(self, rate: float) -> float:
-        """Of keeping a sample with this pass rate.
+        """The probability of keeping a sample with this pass rate.
 
         ``hard``: ``1 - s``, Kimi k1.5's prioritized sampling (arXiv 2501.12599, section 2.3.4).
         ``learnable``: ``4 s (1 - s)``, the variance of a right or wrong answer, which is largest

@@ -34,7 +34,7 @@ def load_samples(
     quarantine: Quarantine | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Sequence[Sample]:
-    """All samples of a dataset, in any of the known row formats, with the prompt template applied.
+    """The samples of a dataset, in any known row format, with the prompt template applied.
 
     Those of large data stay on the disk until they are asked for, and an index beside the file
     tells where they are the next time.
@@ -84,7 +84,7 @@ def load_samples(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Rows make no cycles: the collector would only walk over all that were read, ever again."""
+    """Suspend garbage collection: rows make no cycles, and it would only walk over all of them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -166,7 +166,7 @@ def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample
 
 
 def _template_text(name: str | None) -> str | None:
-    """Of a file its text; of a constant of a file its name and the file's text."""
+    """The text of a template's file; for a constant of a file its name and the file's text."""
     if name is None:
         return None
     file = name.rpartition(":")[0] if ".py:" in name else name

@@ -197,7 +197,7 @@ def _unpacked(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _packed(row: Any) -> bytes:
-    """As MessagePack, which holds bytes. Raises OverflowError for numbers beyond 64 bits."""
+    """A row in MessagePack, which holds bytes. Raises OverflowError beyond 64 bits."""
     return msgspec.msgpack.encode(row)
 
 

@@ -91,7 +91,7 @@ def _chosen(table: str, column: str, choice: Choice) -> str:
 
 
 def _of_format(text: str, name: str) -> str:
-    """A text for ``str.format`` as jinja: its field is the question. Without one it is as it is.
+    """A text for ``str.format`` as jinja, with its field as the question; else unchanged.
 
     Raises:
         ValueError: It holds what ends a text in jinja.
@@ -180,7 +180,7 @@ def _render(sample: Sample, template: Template) -> tuple[str, str, str, bool]:
 
 
 def _trimmed(content: tuple[ContentPart, ...]) -> tuple[ContentPart, ...]:
-    """Without white space around it: a text at its beginning, and one at its end."""
+    """The parts without white space at the beginning of the first and the end of the last text."""
     parts = list(content)
     if parts and isinstance(parts[0], TextPart):
         parts[0] = replace(parts[0], text=parts[0].text.lstrip())

@@ -1,1 +1,1 @@
-"""What answers the policy between its turns: tools, and environments with a state."""
+"""Environments that answer the policy between its turns: tools, and classes with a state."""

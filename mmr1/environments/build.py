@@ -19,7 +19,7 @@ from mmr1.types import Message, Sample, Status, TextPart
 
 
 def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) -> Environment:
-    """Tools, or a class of one's own; its processes are started.
+    """Start the processes of tools, or of a custom class.
 
     Args:
         config: The section ``environment``.
@@ -41,7 +41,7 @@ def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) ->
 
 
 class OwnEnvironment:
-    """An ``Environment``.
+    """The environment of a custom class; an ``Environment``.
 
     Raises:
         ValueError: The class cannot be loaded, or has no form that is known.
@@ -64,7 +64,7 @@ class OwnEnvironment:
 
 
 class _OwnEpisode:
-    """A conversation, in the process of its number."""
+    """A conversation, in one process of the environment."""
 
     def __init__(
         self, config: CustomEnvironmentConfig, workers: ToolWorkers, number: int, sample: Sample

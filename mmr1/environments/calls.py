@@ -30,7 +30,7 @@ def read_calls(text: str) -> list[ToolCall]:
 
 
 def without_calls(text: str) -> str:
-    """What a turn says beside its calls.
+    """The text of a turn beside its calls.
 
     >>> without_calls('I add. <tool_call>{"name": "add"}</tool_call>')
     'I add. '
@@ -66,7 +66,7 @@ def _call(body: str, end: str) -> ToolCall:
 
 
 def _json(text: str) -> Any:
-    """Strict: what a call holds is written into the records of the run."""
+    """Parse strict JSON, as calls are written into the records of the run."""
     return json.loads(text, parse_constant=_refuse, parse_float=_finite)
 
 
@@ -82,7 +82,7 @@ def _finite(text: str) -> float:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether it is nested deeper than can safely be sent to a process; without recursion."""
+    """True if a value is nested too deeply to be sent to a process; without recursion."""
     level = [value]
     for _ in range(_MAX_DEPTH + 1):
         level = [inner for outer in level for inner in _inside(outer)]

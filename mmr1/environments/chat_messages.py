@@ -128,7 +128,7 @@ def read_message(raw: Any, pictures: Pictures, special: Sequence[str] = ()) -> C
 
 
 def _parts(content: Any, pictures: Pictures) -> Iterable[tuple[ContentPart, str]]:
-    """Each part, and what it says."""
+    """Each part, and its text."""
     if content is None:
         return
     if isinstance(content, str):
@@ -175,7 +175,7 @@ def _digest(
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a program is told of a turn.
+    """The reply that a program gets to its request.
 
     Attributes:
         message: In the form of the API.

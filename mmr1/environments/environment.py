@@ -1,4 +1,4 @@
-"""What a conversation asks of an environment."""
+"""The interface between conversations and environments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an environment makes of an action.
+    """An environment's answer to an action.
 
     Attributes:
         messages: Of the role ``tool``, for the policy to read. None where the conversation ends.
@@ -57,7 +57,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a conversation begins.
+    """The beginning of a conversation.
 
     Attributes:
         text: Added to the last message of the user.
@@ -70,7 +70,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a conversation ended.
+    """The end of a conversation.
 
     Attributes:
         reward: For the whole of it; None from an environment that gives none.
@@ -85,13 +85,13 @@ class Episode(Protocol):
     """One conversation. Its calls wait for processes; they come from threads, one at a time."""
 
     def begin(self, prompt: str) -> Opening:
-        """Before the first turn; ``prompt`` is the text that it continues from."""
+        """Begin before the first turn; ``prompt`` is the text that it continues from."""
         ...
 
     def step(self, action: Action) -> Answer: ...
 
     def end(self) -> Ending:
-        """The conversation is over."""
+        """End the conversation."""
         ...
 
 
@@ -104,7 +104,7 @@ class Environment(Protocol):
         ...
 
     def episode(self, sample: Sample) -> Episode:
-        """A new conversation about a sample."""
+        """Begin a conversation about a sample."""
         ...
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ _FILE = "<code>"
 
 
 def imported() -> None:
-    """What the zygote runs."""
+    """Import, in the zygote, the modules that the policy's code may use."""
     for name in (*MODULES, *_PARTS):
         importlib.import_module(name)
     exec(_LOADS_THE_REST, {})
@@ -106,7 +106,7 @@ def _shortened(text: str, length: int) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where in the code it happened."""
+    """The line of the code at which an error happened."""
     if isinstance(error, SyntaxError):
         return ""  # it says so itself
     trace, line = error.__traceback__, None

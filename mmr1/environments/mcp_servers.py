@@ -22,7 +22,7 @@ from mmr1.vision.images import load_image
 
 
 def is_server_list(spec: str) -> bool:
-    """Is it a file that lists MCP servers?"""
+    """True for a file that lists MCP servers."""
     return spec.endswith(".json")
 
 
@@ -78,7 +78,7 @@ class Servers:
                 ) from error
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> list[Any]:
-        """What a tool answers: texts and pictures.
+        """Call a tool; returns texts and pictures.
 
         Raises:
             ValueError: The tool says that it failed, or answers with something else.

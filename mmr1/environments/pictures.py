@@ -101,7 +101,7 @@ def picture(data: bytes, seen: Sequence[int], space: SpaceName) -> Picture:
 
 
 def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str, str]]:
-    """What a tool returned as JSON: ``{"text": ...}`` and ``{"image": base64 of a PNG}``.
+    """The result of a tool as JSON: ``{"text": ...}`` and ``{"image": base64 of a PNG}``.
 
     Text is returned as it is, numbers and dictionaries as JSON, pictures (also :class:`Picture`) as
     pictures, and lists of any of these in their order. ``{"type": "text", "text": ...}`` is its
@@ -138,7 +138,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _of_block(value: Any) -> Any:
-    """The text or the picture of a content block, such as TRL's tools return."""
+    """The text or the picture of a content block, as TRL's tools return them."""
     kinds = {"text": str, "image": Image.Image}
     for kind, expected in kinds.items():
         if isinstance(value, dict) and value.get("type") == kind and set(value) == {"type", kind}:
@@ -161,7 +161,7 @@ def _part(value: Any, max_pixels: int) -> dict[str, str]:
 
 
 def _within(image: Image.Image, max_pixels: int) -> Image.Image:
-    """The picture, made smaller if it has more pixels."""
+    """The picture, scaled down if it has more pixels."""
     ratio = math.sqrt(max_pixels / (image.width * image.height))
     if ratio >= 1:
         return image
@@ -170,7 +170,7 @@ def _within(image: Image.Image, max_pixels: int) -> Image.Image:
 
 
 def png(image: Image.Image) -> bytes:
-    """The picture, encoded."""
+    """The picture, encoded as PNG."""
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

@@ -40,7 +40,7 @@ def program_workers(config: AgentConfig) -> ToolWorkers:
 
 
 def imported() -> None:
-    """What the zygote runs.
+    """Import the package openai, in the zygote.
 
     Raises:
         ValueError: The package openai is not installed.

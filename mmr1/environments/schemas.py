@@ -54,7 +54,7 @@ class Tool:
 
 
 def imported() -> None:
-    """What the zygote runs: transformers takes longer than all the rest."""
+    """Import transformers in the zygote, as it takes longer than all the rest."""
     importlib.import_module("transformers.utils.chat_template_utils")
     worker.imported()
 

@@ -1,4 +1,4 @@
-"""The built-in tools. Their docstrings are what the policy reads of them."""
+"""The built-in tools. The policy reads their docstrings."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class ToolEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
         call: With its error, if it failed.
@@ -236,7 +236,7 @@ class _ToolEpisode:
 
 
 def _cut(problem: str, length: int) -> str:
-    """Its beginning and its end, which says what went wrong."""
+    """The beginning and the end of an error message; the end tells what went wrong."""
     if len(problem) <= length:
         return problem
     begin = max(length - 3, 0) // 2
@@ -248,7 +248,7 @@ def _parts_of(value: Any) -> Any:
 
 
 def _reward(answer: Mapping[str, Any]) -> float | None:
-    """Checked again here: the process may be anybody's."""
+    """The reward in an answer, checked again here, as the process is not trusted."""
     reward = answer.get("reward")
     if reward is None:
         return None
@@ -277,7 +277,7 @@ def _with_media(
 
 
 def read_parts(value: Any, config: EnvironmentConfig) -> tuple[ContentPart, ...]:
-    """What a tool's process sent, every part checked: the process may be anybody's.
+    """The parts that a tool's process sent, each checked, as the process is not trusted.
 
     Of more pictures than a conversation may have, one too many is read: that ends it.
 

@@ -1,4 +1,4 @@
-"""What runs in the processes of tools: behind their walls, with JSON values back."""
+"""The code in the processes of tools: behind their walls, with JSON values as results."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class ToolEpisode(Protocol):
     """Tools with a state, in one conversation."""
 
     def begin(self, sample: Sample) -> str:
-        """What is added to the last message of the user."""
+        """Begin; returns an addition to the last message of the user."""
         ...
 
     def call(
         self, name: str, arguments: Mapping[str, Any], images: Sequence[bytes]
     ) -> tuple[Any, Any]:
-        """What a tool returns, and a reward or None."""
+        """Call a tool; returns its result, and a reward or None."""
         ...
 
     def end(self) -> Any:
-        """A reward for the whole conversation, or None."""
+        """End; returns a reward for the whole conversation, or None."""
         ...
 
 
@@ -53,7 +53,7 @@ saw."""
 
 
 def imported() -> None:
-    """What the zygote runs: this module and what it imports are then in every worker."""
+    """Provide base classes in the zygote, whose imports every worker then has."""
     provide_base_classes()
 
 
@@ -99,7 +99,7 @@ def media_parameters(tool: Callable[..., Any]) -> dict[str, str]:
 
 
 def shows_pictures(tool: Callable[..., Any]) -> bool:
-    """Is a picture in what it returns, by its type hint?"""
+    """True if its return type has a picture."""
     return _names_picture(get_type_hints(tool).get("return"))
 
 
@@ -153,7 +153,7 @@ def check_parser(spec: str) -> None:
 
 
 def parse(spec: str, text: str) -> list[dict[str, Any]]:
-    """The calls that a parser of one's own reads in a turn.
+    """Read the calls in a turn by a custom parser.
 
     Raises:
         ValueError: It returns anything but a list of ``{"name", "arguments"}``.
@@ -230,7 +230,7 @@ def call_kept_tool(
 
 
 def end_tools(number: int) -> dict[str, Any]:
-    """The conversation is over: its ``reward``; nothing if it is not here.
+    """End the conversation: its ``reward``; nothing if it is not here.
 
     Raises:
         Exception: Whatever the tools raise.
@@ -275,7 +275,7 @@ def step(number: int, action: str, max_pixels: int, max_characters: int) -> dict
 
 
 def forget(number: int) -> bool:
-    """The conversation is over."""
+    """Drop the conversation."""
     _spoken.pop(number, None)
     return True
 
@@ -296,7 +296,7 @@ def as_number(reward: Any, name: str) -> float | None:
 
 
 def _given(media: Media, space: Any) -> dict[str, Any]:
-    """The media of a call, as its parameters take them."""
+    """The media of a call in the types of its parameters."""
     given: dict[str, Any] = {}
     for name, (kind, data, seen) in media.items():
         if kind == "video":

@@ -25,7 +25,7 @@ _LIMITS = Limits(memory=8 * GIB, open_files=256)
 
 
 def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
-    """What a tool reads: the folder of its file, and what the configuration names."""
+    """The files that a tool may read: the folder of its file, and those in the configuration."""
     readable = config.sandbox.readable if config.sandbox is not None else ()
     return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
 

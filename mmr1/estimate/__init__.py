@@ -1,1 +1,1 @@
-"""What a run needs of GPUs: memory, a split into ranks and engines, and what is proposed."""
+"""GPU needs of a run: memory, a split into ranks and engines, and a proposal."""

@@ -1,4 +1,4 @@
-"""What to change in a configuration that does not fit its GPUs."""
+"""Advice for a configuration that does not fit its GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs a
 
 
 def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> list[str]:
-    """What to change, the most helpful first; empty if it fits devices of so many bytes.
+    """Changes to the configuration, the most helpful first; empty if it fits such devices.
 
     Args:
         on_cpu: As for :func:`estimate`.
@@ -64,7 +64,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
 
 
 def fits_colocated(config: Config, load: Load, memory: float) -> bool:
-    """Do a rank and an engine take turns on a device of so many bytes?
+    """True if a rank and an engine can take turns on a device of so many bytes.
 
     The engine needs its weights and, at the least, a tenth of them for its cache.
     """
@@ -115,7 +115,7 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
 
 
 def _processes(config: Config, ranks: int) -> str:
-    """So many ranks, and their engines where each has one."""
+    """A text for so many ranks, and their engines where each has one."""
     return f"ranks={ranks} engines={ranks}" if config.rollout.colocated else f"ranks={ranks}"
 
 

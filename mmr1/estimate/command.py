@@ -118,7 +118,7 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
     held = holds_an_engine(config, shapes, memory)
 
     def fits(ranks: int) -> bool:
-        """Two processes of a kind are the least that Ray runs."""
+        """True if it fits; two processes of a kind are the least that Ray runs."""
         engines = (gpus - ranks) // rollout.tensor_parallel_size
         if ranks % whole or max(ranks, engines) < 2 or not held:
             return False

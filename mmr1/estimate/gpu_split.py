@@ -1,4 +1,4 @@
-"""How to split GPUs into ranks and rollout engines: a calculation from shapes, not a measurement.
+"""Split GPUs into ranks and rollout engines: a calculation from shapes, not a measurement.
 
 It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, rank 0
 puts the weights together and sends them to the engines, and rollouts are sampled in turn with the
@@ -16,7 +16,7 @@ from mmr1.vision.families.family import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """An H100 SXM node: its vendor's figures, and the shares of them assumed to be reached."""
+    """An H100 SXM node: its vendor's figures, and assumed efficiencies."""
 
     flops: float = 989e12
     utilisation: float = 0.35
@@ -42,7 +42,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step has to do.
+    """The work of a training step.
 
     Attributes:
         groups: Prompts.
@@ -90,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """So many ranks and engines, and what a step takes with them.
+    """Numbers of ranks and engines, and the times of a step with them.
 
     Attributes:
         ahead: Rollouts are sampled one step ahead (``rollout.max_off_policy_steps=1``).
@@ -190,14 +190,14 @@ def best_split(
 
 
 def rollout_seconds(step: Step, engines: int, engine_gpus: int, machine: Machine) -> float:
-    """Decoding is bound by memory: each token step reads the weights and all KV caches."""
+    """Seconds of decoding, bound by memory: each token step reads the weights and all KV caches."""
     prefill = step.groups * step.prompt_flops / (engines * engine_gpus * machine.compute)
     read = 2 * step.weights + step.cache_bytes / engines
     return prefill + step.load.completion * read / (engine_gpus * machine.reading)
 
 
 def update_seconds(step: Step, ranks: int, machine: Machine) -> float:
-    """A group is a micro-batch. Each gathers bfloat16 weights twice and scatters float32 gradients.
+    """Seconds of an update with a group per micro-batch: each gathers weights twice.
 
     Computation and communication overlap. What ranks that share sequences tell each other is not
     counted.

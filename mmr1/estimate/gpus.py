@@ -18,7 +18,7 @@ class Gpus:
 
 
 def gpus_of_this_machine() -> Gpus:
-    """Those that torch sees, and so not what ``CUDA_VISIBLE_DEVICES`` hides."""
+    """The GPUs that torch sees, without those that ``CUDA_VISIBLE_DEVICES`` hides."""
     import torch
 
     count = torch.cuda.device_count()

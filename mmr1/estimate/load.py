@@ -1,4 +1,4 @@
-"""How long the prompts of a run are: measured on its data, or the longest that it allows."""
+"""Prompt lengths of a run: measured on its data, or the longest that it allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Load:
 
 
 def measured_or_longest(config: Config) -> tuple[Load, NoSuchDatasetError | None]:
-    """The load of the training data; the longest, and why, where they are not there.
+    """The load of the training data; the longest, and why, if they do not exist yet.
 
     Raises:
         ValueError: The records cannot be read.

@@ -113,7 +113,7 @@ def reward_models_bytes(config: Config, load: Load, ranks: int) -> float:
 
 
 def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
-    """Does a GPU of so many bytes hold an engine's share of the weights?
+    """True if a GPU of so many bytes holds an engine's share of the weights.
 
     The engine has it to itself, and a tenth is left for its cache at the least.
     """
@@ -136,7 +136,7 @@ def held_while_sampling(config: Config, result: Estimate) -> float:
 
 
 def held_while_sending(config: Config, result: Estimate) -> float:
-    """The same while it sends its weights to the engine, which has no cache then."""
+    """Bytes that a rank keeps while it sends its weights to the engine, which has no cache then."""
     held = held_while_sampling(config, result)
     if config.rollout.offload_trainer:
         held += _of_trainer(result, {"weights"})
@@ -175,7 +175,7 @@ def _layer_elements(stack: StackShape) -> float:
 
 
 def _trainer(config: Config, shapes: Shapes, load: Load, on_cpu: bool = False) -> list[Item]:
-    """At the peak: in the second micro-batch or later, when all gradients are there."""
+    """Items at the peak: in the second micro-batch or later, when all gradients exist."""
     width = WIDTHS[config.model.dtype]
     items = [
         *_training_state(config, shapes),
@@ -198,7 +198,7 @@ def _trainer(config: Config, shapes: Shapes, load: Load, on_cpu: bool = False) -
 
 
 def _training_state(config: Config, shapes: Shapes) -> list[Item]:
-    """A model that learns, between two steps and with its gradients."""
+    """Items of a model that learns, between two steps and with its gradients."""
     ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
     shards = _shards(config)
     offload = config.optimizer.offload  # to main memory, which is not the device's
@@ -213,7 +213,7 @@ def _training_state(config: Config, shapes: Shapes) -> list[Item]:
 
 
 def _reference(config: Config, shapes: Shapes) -> float | None:
-    """A second model; None where there is none on the device."""
+    """GiB of a second model; None where none is on the device."""
     reference = config.algorithm.reference
     if reference is None or isinstance(reference, ServedModel) or reference.offload:
         return None
@@ -225,7 +225,7 @@ def _reference(config: Config, shapes: Shapes) -> float | None:
 
 
 def saving_bytes(config: Config) -> float:
-    """Main memory that rank 0 takes more while it saves a checkpoint.
+    """Additional main memory of rank 0 while it saves a checkpoint.
 
     It is written piece by piece, but in the background from a copy of it all. A weight that ranks
     put together, or that adapters are merged into, is there too on a CPU; on a GPU it is on that.
@@ -243,12 +243,12 @@ def saving_bytes(config: Config) -> float:
 
 
 def _kept_features(config: Config, shapes: Shapes) -> float:
-    """At most: the cache of a frozen tower fills up as the run sees more media."""
+    """GiB of kept vision features, at most: the cache fills as the run sees more media."""
     return MAX_BYTES if config.model.freeze_vision_tower and shapes.model.tower else 0
 
 
 def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
-    """On one device. Ranks train float32 shards; a tower that is not trained is not sharded."""
+    """GiB on one device. Ranks train float32 shards; an untrained tower is not sharded."""
     ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
     in_4_bits, others = IN_4_BITS * shapes.quantized, shapes.weights - shapes.quantized
     if ranks == 1:
@@ -265,7 +265,7 @@ def _shards(config: Config) -> int:
 
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
-    """What the largest micro-batch keeps for the backward pass; checkpointed, a layer's input."""
+    """Activations of the largest micro-batch; with checkpointing, a layer's input."""
     tokens, vision = _micro_batch(config, shapes, load)
     of_token, of_vision_token = activation_elements(shapes.model)
     if config.model.gradient_checkpointing:
@@ -279,7 +279,7 @@ def _activations(config: Config, shapes: Shapes, load: Load) -> float:
 
 
 def _backward(config: Config, shapes: Shapes, load: Load, on_cpu: bool) -> float:
-    """The most that the backward pass works on beside what is kept: in the head, or in a layer.
+    """Peak of the backward pass beside activations: in the head, or in a layer.
 
     The head has the logits of a chunk, their probabilities and their gradient, and adds the product
     of each chunk to a float32 gradient of its weight. A layer has gradients of half of its
@@ -310,7 +310,7 @@ class _MicroBatch(NamedTuple):
 
 
 def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
-    """A rank's part of the largest; no completion is cut from its prompt.
+    """A rank's part of the largest micro-batch; no completion is cut from its prompt.
 
     Ranks that share sequences share the frames of videos too, but not an image: with images that
     are few the vision tokens are more.

@@ -1,4 +1,4 @@
-"""Numbers of ranks and engines that use the GPUs of a machine well."""
+"""Propose numbers of ranks and engines for the GPUs of a machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def proposed(
     resume: bool = False,
     load: Load | None = None,
 ) -> Proposal:
-    """Use all GPUs of a machine well, whatever ``ranks`` and ``engines`` the configuration has.
+    """Propose numbers for all GPUs of a machine, whatever the configuration has.
 
     What learns and samples is colocated when it is synchronous, and split when rollouts run ahead.
     What only learns, or only samples, has all GPUs. Where Ray cannot run it, one process does. A
@@ -128,7 +128,7 @@ def _beside(choice: Choice, held: int) -> Choice:
 def _choices(
     config: Config, command: Command, gpus: Gpus, load: Load | None, refused: list[str]
 ) -> Iterator[Choice]:
-    """The best first; why some are not among them is added to ``refused``."""
+    """The choices, the best first; reasons against others are added to ``refused``."""
     count = gpus.count
     if importlib.util.find_spec("ray") is None:
         refused.append(
@@ -152,7 +152,7 @@ def _choices(
 
 
 def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Iterator[Choice]:
-    """For a command that learns from what it samples."""
+    """The choices for a command that learns from its own samples."""
     resources, rollout, count = config.resources, config.rollout, gpus.count
     shapes = read_shapes(config)
     ahead = rollout.max_off_policy_steps > 0
@@ -197,7 +197,7 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     whole = math.lcm(resources.context_parallel_size, resources.fsdp_size or 1)
 
     def fits(ranks: int) -> bool:
-        """Two processes of a kind are the least that Ray runs."""
+        """True if it fits; two processes of a kind are the least that Ray runs."""
         if ranks % whole:
             return False
         engines = (count - ranks) // rollout.tensor_parallel_size
@@ -263,6 +263,6 @@ def _with(config: Config, choice: Choice) -> Config:
 
 
 def _checked(config: Config) -> Config:
-    """Raises ValueError for what such processes cannot do."""
+    """Raises ValueError for settings that such processes cannot run."""
     check(config)
     return config

@@ -108,7 +108,7 @@ def _shapes(config: ModelConfig, key: str) -> Shapes:
 
 
 def _is_packed(config: ModelConfig, model_class: Any, hf: Any) -> bool:
-    """Will the probe at the start of a run find that completions can share their prompt?"""
+    """True if the probe at the start of a run will find that completions can share a prompt."""
     if config.sharing == "padded":
         return False
     family = cast(Examples, load_family(config.path, trust_remote_code=config.trust_remote_code))
@@ -116,7 +116,7 @@ def _is_packed(config: ModelConfig, model_class: Any, hf: Any) -> bool:
 
 
 def _in_4_bits(model: torch.nn.Module, lm_head: torch.nn.Module) -> set[torch.Tensor]:
-    """What ``model.lora.load_in_4bit`` quantizes."""
+    """The weights that ``model.lora.load_in_4bit`` quantizes."""
     linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not lm_head)
     return {module.weight for module in linear}
 

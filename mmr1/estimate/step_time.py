@@ -1,4 +1,4 @@
-"""What each phase of a step should take on a GPU, by FLOPs, bytes and kernels: a calculation.
+"""The time of each phase of a step on a GPU, by FLOPs, bytes and kernels: a calculation.
 
 It is there to be compared with a first run. Peaks are the vendor's, and the shares of them that are
 reached are assumed. Element-wise work and the log-prob head are counted as
@@ -35,7 +35,7 @@ PIPE = 2e9
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a step and what bounds it."""
+    """A phase of a step, and the resource that bounds it."""
 
     name: str
     seconds: float
@@ -116,7 +116,7 @@ def _layers(model: ModelShape) -> int:
 
 
 def _optimizer(config: Config, trained: float, bandwidth: float, machine: Machine) -> Phase:
-    """AdamW reads and writes weights and moments, and reads gradients."""
+    """The optimizer: AdamW reads and writes weights and moments, and reads gradients."""
     own = trained / config.resources.ranks
     if config.optimizer.offload:  # gradients there, weights back
         return Phase("AdamW", own * (4 + 2) / machine.host, "the link to main memory")

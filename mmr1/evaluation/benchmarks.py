@@ -74,7 +74,7 @@ class Comparison:
 def run_evaluations(
     config: Config, functions: Mapping[str, RewardFunction] = MappingProxyType({})
 ) -> tuple[Results, list[Comparison]]:
-    """Every model of ``eval.models`` on every dataset of ``eval.data``.
+    """Evaluate every model of ``eval.models`` on every dataset of ``eval.data``.
 
     Without these, ``model.path`` on ``trainer.validation.data``. With ``eval.output_dir`` the
     completions are saved batch by batch, and an interrupted evaluation is continued. For several
@@ -145,7 +145,7 @@ def _task(
 
 @contextmanager
 def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine]:
-    """One here, or ``resources.engines`` on Ray."""
+    """An engine here, or ``resources.engines`` on Ray."""
     if config.engines > 1:
         with engines_on_ray(config) as engines:
             own = with_conversations(config, engines, engines, inputs.family, inputs.media)
@@ -282,7 +282,7 @@ class Store:
 
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
-    """Everything that a completion and its score depend on, mostly keys of the configuration."""
+    """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = published(config)
     values = {key: tree[key] for key in DECIDING}
     del values["data"]["train_batch_size"]

@@ -1,4 +1,4 @@
-"""``mmr1 rollout serve``: a policy behind OpenAI's API, as agent programs see it in a run."""
+"""``mmr1 rollout serve``: a policy behind OpenAI's API, like a run's for agent programs."""
 
 from __future__ import annotations
 

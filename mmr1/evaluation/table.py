@@ -82,7 +82,7 @@ def _scores(results: Results) -> Iterator[Row]:
 
 
 def _numbers(mode: Mode) -> dict[str, str]:
-    """In the order of importance: a narrow terminal has the last ones in a second table."""
+    """Numbers in the order of importance: a narrow terminal has the last in a second table."""
     numbers = {
         "accuracy": f"{mode.accuracy:.3f}",
         "95%": _interval(mode.interval),

@@ -1,4 +1,4 @@
-"""``mmr1 reward what-if``: what a finished run would have learned from under another reward."""
+"""``mmr1 reward what-if``: the advantages of a finished run under another reward."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXT = 160
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The completions of one prompt of a step, as the run paid them and as the other reward does.
+    """The completions of one prompt of a step, with the rewards of the run and the other ones.
 
     Attributes:
         row: The prompt in the run's rollouts.
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def change(self) -> tuple[int, float]:
-        """How many of its advantages change sign, and the sum of what they change by."""
+        """The number of advantages that change sign, and the sum of all changes."""
         flipped = sum(old * new < 0 for old, new in self.advantages)
         return flipped, sum(abs(new - old) for old, new in self.advantages)
 
@@ -72,12 +72,12 @@ class WhatIf:
 
     @property
     def rewards(self) -> list[tuple[Reward, Reward]]:
-        """Of each completion, before and after."""
+        """The reward of each completion, before and after."""
         return [pair for g in self.groups for pair in zip(g.before, g.after, strict=True)]
 
     @property
     def advantages(self) -> list[tuple[float, float]]:
-        """Of each completion, before and after."""
+        """The advantage of each completion, before and after."""
         return [pair for group in self.groups for pair in group.advantages]
 
 
@@ -154,7 +154,7 @@ def _stored(completion: Mapping[str, Any]) -> Reward:
 
 
 def _needs_more(algorithm: Algorithm) -> bool:
-    """Do the algorithm's advantages need more than the rewards of a step?"""
+    """True if the algorithm's advantages need more than the rewards of a step."""
     advantage = algorithm.advantage
     return (
         advantage.greedy_baseline

@@ -158,7 +158,7 @@ class Trainer:
         return export(self.checkpoint, Path(output))
 
     def _write_given(self, resume: bool) -> None:
-        """What was given as objects; after this the configuration names the files."""
+        """Write objects that were given as files; the configuration then names these."""
         folder = _given(self.config)
         if self._processor is not None:
             path = folder / "model"
@@ -218,7 +218,7 @@ def _resolved(
 
 
 def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: Command) -> Config:
-    """The configuration: file or values, and over them what was given by itself."""
+    """The configuration: file or values, and the separate arguments laid over them."""
     below = [] if config is None else [Path(config) if isinstance(config, str) else config]
     if rewards is not None:
         instead = load_layers([*below, on_top], command).config.rewards.functions
@@ -243,7 +243,7 @@ def _section(reward: Reward) -> Any:
 
 
 def _functions(rewards: Mapping[str, Reward]) -> dict[str, GivenReward]:
-    """Those that are functions, by name."""
+    """The rewards that are functions, by name."""
     uses = {n: r.get("use") if isinstance(r, Mapping) else r for n, r in rewards.items()}
     return {name: GivenReward(name, use) for name, use in uses.items() if callable(use)}
 
@@ -273,7 +273,7 @@ def _say(line: str) -> None:
 
 
 def data_path(data: Any, folder: Path, name: str) -> str:
-    """What ``data.train`` and ``eval.data`` name: a path or a name as it is, or a file of rows.
+    """The value for ``data.train`` or ``eval.data``: a path or name, or a new file of rows.
 
     Raises:
         ValueError: It is neither, or a row holds what no file can.
@@ -311,7 +311,7 @@ def _json(row: Any, number: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Pictures and bytes as ``data:`` URLs, paths as texts, numbers of numpy as numbers."""
+    """JSON values: pictures and bytes as ``data:`` URLs, paths as texts, numpy's numbers plain."""
     if hasattr(value, "save") and hasattr(value, "mode"):
         return _data_url(_png(value), "image/png")
     if isinstance(value, bytes | bytearray):
@@ -334,7 +334,7 @@ def _data_url(content: bytes, kind: str) -> str:
 
 
 def write_model(model: Any, processor: Any, folder: Path) -> None:
-    """A transformers model and its processor, as a model directory."""
+    """Write a transformers model and its processor as a model directory."""
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

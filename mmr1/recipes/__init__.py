@@ -55,7 +55,7 @@ def recipe(name: str) -> Path:
 
 @app.command("list")
 def list_recipes() -> None:
-    """The names of all recipes, and what they are about."""
+    """Print the names of all recipes, and what they are about."""
     width = max(map(len, recipes()))
     for name, folder in recipes().items():
         typer.echo(f"{name:<{width}}  {_title(folder)}")
@@ -70,7 +70,7 @@ def _title(folder: Path) -> str:
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="As mmr1 recipe list has it")]) -> None:
-    """What a recipe is about, and its files."""
+    """Print what a recipe is about, and its files."""
     folder = recipe(name)
     if (folder / "README.md").exists():
         typer.echo((folder / "README.md").read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def run(
 
 
 def _command(folder: Path) -> list[str]:
-    """What runs a recipe, from the folder that has ``scripts/recipes``."""
+    """The command that runs a recipe, from the folder that has ``scripts/recipes``."""
     at = HERE / folder.name
     if (folder / "run.sh").exists():
         return ["bash", str(at / "run.sh")]

@@ -1,1 +1,1 @@
-"""What a run did, as something to look at."""
+"""Reports on runs, for people to look at."""

@@ -149,12 +149,12 @@ class BoxReader:
     options: Mapping[str, Any]
 
     def applies(self, row: Mapping[str, Any]) -> bool:
-        """Is this prompt about boxes?"""
+        """True for prompts about boxes."""
         return self.always or reward_of_task(row.get("task")) == "iou"
 
     @property
     def image(self) -> int:
-        """Which of the prompt's images the boxes are in."""
+        """The index of the prompt's image that the boxes are in."""
         return int(self.options.get("image", 0))
 
     def gold(self, row: Mapping[str, Any]) -> list[Box]:

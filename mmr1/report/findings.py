@@ -1,4 +1,4 @@
-"""Findings: what a run's metrics and completions say is wrong, with the steps and the remedy.
+"""Findings: problems that a run's metrics and completions show, with steps and remedy.
 
 The thresholds are those of docs/faults.md. A metric is judged by its centred mean, so that a single
 odd step is not a finding.
@@ -52,13 +52,13 @@ class Finding:
     filter: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For the page."""
+        """The finding as JSON, for the page."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """What the completions of one step have in common.
+    """Facts about the completions of one step.
 
     Attributes:
         completions: How many there are.
@@ -74,7 +74,7 @@ class StepFacts:
 
 
 def step_facts(rows: Iterable[Mapping[str, Any]]) -> StepFacts:
-    """Of the prompts of a step; those of its validation are left out."""
+    """The facts about the prompts of a step, without those of its validation."""
     answers: Counter[str] = Counter()
     golds = set()
     count = looping = 0
@@ -97,7 +97,7 @@ def given_answer(text: str) -> str | None:
 
 
 def loops(text: str) -> bool:
-    """Does the completion end by repeating itself?
+    """True if the completion ends by repeating itself.
 
     >>> loops("so x = 2 and therefore " * 40), loops("short")
     (True, False)

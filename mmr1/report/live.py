@@ -89,7 +89,7 @@ class LiveReport:
 
 
 def _settled(run: Run, step: int) -> bool:
-    """Is the file complete? One from the future is: the clock was set back."""
+    """True for a complete file, or one from the future, if the clock was set back."""
     try:
         written = (run.folder / "rollouts" / f"step_{step:06d}.jsonl").stat().st_mtime
     except FileNotFoundError:  # a resumed run has set it aside

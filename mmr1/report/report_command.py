@@ -1,4 +1,4 @@
-"""``mmr1 report``: open the runs, write or serve the page, print where it is."""
+"""``mmr1 report``: read the runs, write or serve the page, print its place."""
 
 from __future__ import annotations
 

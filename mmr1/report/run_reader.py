@@ -62,7 +62,7 @@ class Run:
         return list(read_lines(self.folder / "quarantine.jsonl"))
 
     def faults(self) -> dict[str, int]:
-        """How often the run met each kind of fault and continued; empty if it met none."""
+        """Counts of the faults that the run survived, by kind; empty if it met none."""
         counts: dict[str, int] = read_object(self.folder / "summary.json").get("faults", {})
         return counts
 

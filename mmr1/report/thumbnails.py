@@ -80,7 +80,7 @@ def _image(medium: Medium, side: int) -> Picture:
 
 
 def _video(medium: Medium, side: int) -> Picture:
-    """At most :data:`FRAMES` of the frames that the model saw, at half the side."""
+    """Up to :data:`FRAMES` of the frames that the model saw, at half the side."""
     sampling = {k: v for k, v in medium.options.items() if not k.endswith("_pixels")}
     budget = VideoBudget(frame=PixelBudget(4 * 28 * 28, (side // 2) ** 2))
     frames, metadata = load_video(MediaRef("video", medium.file, options=sampling), budget)

@@ -1,4 +1,4 @@
-"""How far two rewards agree on the same completions, so that one can be trusted by the other.
+"""The agreement of two rewards on the same completions, so that one can check the other.
 
 Figures, and the page of ``mmr1 reward agree`` with the completions on which they differ.
 """

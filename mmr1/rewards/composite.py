@@ -65,7 +65,7 @@ class CompositeReward:
             raise
 
     def begin(self) -> None:
-        """Start what computer algebra needs, if it is needed; does not wait.
+        """Start computer algebra, if it is needed; does not wait.
 
         What goes wrong is raised when the first answer is scored.
         """

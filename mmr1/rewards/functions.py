@@ -49,7 +49,7 @@ class RewardFunction(Protocol):
         ...
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Why each item's gold answer cannot be read, or None."""
+        """Reasons why items' gold answers cannot be read, each a text or None."""
         ...
 
     def close(self) -> None: ...
@@ -83,7 +83,7 @@ class BuiltinReward:
         ]
 
     def close(self) -> None:
-        """Nothing: the pool belongs to the composite reward."""
+        """Do nothing: the pool belongs to the composite reward."""
 
     def _call(self, item: RewardItem) -> Any:
         try:
@@ -134,7 +134,7 @@ class AutoReward:
         return messages
 
     def close(self) -> None:
-        """Nothing: the pool belongs to the composite reward."""
+        """Do nothing: the pool belongs to the composite reward."""
 
     def _by_reward(self, items: Sequence[RewardItem]) -> dict[str, list[int]]:
         indices: dict[str, list[int]] = {}
@@ -206,7 +206,7 @@ class DerivedReward:
         return [None] * len(items) if self._reuse else self._accuracy.check_gold(items)
 
     def close(self) -> None:
-        """Nothing: the composite reward closes the pool and the earlier function."""
+        """Do nothing: the composite reward closes the pool and the earlier function."""
 
     def _shuffled(self, items: Sequence[RewardItem]) -> dict[int, float]:
         """Mean accuracy of each group's completions with shuffled frames."""

@@ -71,7 +71,7 @@ def group_means(rewards: Sequence[tuple[int, Reward]]) -> dict[int, float]:
 
 
 def without_accuracy(of: str, reward: Reward) -> Reward:
-    """The reward of a function that stands on another one, ``of``, which has no valid reward."""
+    """An invalid reward, for a function that depends on ``of``, which has no valid reward."""
     return invalid(reward.status, f"no accuracy from '{of}': {reward.error}")
 
 
@@ -96,11 +96,11 @@ _QUOTED_LIST = re.compile(r"\[\s*(['\"]).{0,10000}\1\s*,?\s*\]", re.DOTALL)
 
 
 class BadGoldError(ValueError):
-    """A reward function cannot read the gold answer; the completion is not to blame."""
+    """The gold answer cannot be read; the completion is not to blame."""
 
 
 def plain_value(answer: Any) -> Any:
-    """A gold answer as Python's own value; a number of another library becomes one.
+    """A gold answer as Python's own value, also a number of another library.
 
     A float that is a single-precision number exactly is what that number prints as: the 0.1 of a
     float32 column is 0.1, and not 0.10000000149011612.
@@ -133,7 +133,7 @@ def _shortest(number: float) -> float:
 
 
 def references(answer: Any) -> tuple[Any, ...]:
-    """The golds of a record, of which an answer has to meet one.
+    """The golds of a record; an answer has to meet one of them.
 
     A list of texts is several references, also where it is written as text (``['7', 'seven']``, as
     in MMMU). True is met by "true" and by "yes". All else is one reference.
@@ -166,7 +166,7 @@ def _listed(text: str) -> list[str] | str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work for the sandbox. A reward function returns it where its own process is not safe enough.
+    """Work for the sandbox, which reward functions return where their own process is unsafe.
 
     Attributes:
         target: ``"module:function"``, imported by the worker.
@@ -187,7 +187,7 @@ def no_answer() -> Reward:
 
 
 def invalid(status: Status, error: str) -> Reward:
-    """No valid reward; ``error`` becomes one line of at most 500 characters."""
+    """A reward without a value; ``error`` becomes one line of at most 500 characters."""
     line = " ".join(error.split())
     return Reward(None, status, error=line if len(line) <= 500 else f"{line[:497]}...")
 
@@ -212,7 +212,7 @@ def as_reward(value: Any) -> Reward:
 
 
 def _checked(reward: Reward) -> Reward:
-    """A reward made by somebody else's code: itself when its numbers are numbers."""
+    """A reward made by other code: itself when its numbers are numbers."""
     if not isinstance(reward.status, Status) or reward.status.valid != (reward.value is not None):
         return invalid(Status.ERROR, f"returned {reward.value} with the status {reward.status}")
     numbers = {"value": reward.value, **reward.components}

@@ -1,4 +1,4 @@
-"""Rewards of how a completion is written: its shape, length, repetition, key steps and tools."""
+"""Rewards for the form of a completion: shape, length, repetition, key steps and tools."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def _plain(text: str) -> str:
 
 
 def environment(environment_reward: float | None) -> float:
-    """What the environment's ``step`` returned as rewards, added up.
+    """The sum of the rewards that the environment's ``step`` returned.
 
     Raises:
         ValueError: It returned none.

@@ -36,7 +36,7 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        """Every request has come and been admitted."""
+        """True if every request has come and been admitted."""
         return self._ended and not self._waiting
 
     def admit(self) -> list[tuple[int, PreparedRequest]]:
@@ -61,7 +61,7 @@ class AdmissionQueue:
         return admitted
 
     def finished(self, place: int) -> None:
-        """All completions of an admitted prompt have ended."""
+        """Free the vision tokens of a prompt whose completions have all ended."""
         del self.under_way[place]
 
 

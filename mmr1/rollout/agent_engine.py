@@ -1,4 +1,4 @@
-"""Completions by agent programs: mmr1 is the server that they ask, and learns from what it said.
+"""Completions by agent programs: mmr1 serves their requests, and learns from its answers.
 
 A program runs in a process and asks when it likes. Its requests join those of the others in the
 engine; what they have in common with earlier ones is in :mod:`agent_turns`.
@@ -78,12 +78,12 @@ class _Episode:
         self._since = time.monotonic()
 
     def begin(self) -> None:
-        """Its program starts."""
+        """Note when the program starts."""
         self._since, self.begun = time.monotonic(), True
 
     @property
     def holds_up(self) -> bool:
-        """Its program runs, and has not asked."""
+        """True if its program runs and has not asked."""
         return self.begun and not self.waiting
 
     def ask(self, body: Mapping[str, Any], retried: bool) -> Future[Turn]:
@@ -130,7 +130,7 @@ class _Episode:
         return asked.answer
 
     def own_turn(self) -> _Asked:
-        """Of a program that asked for none: a completion has tokens."""
+        """A turn of one token for a program that made no request: a completion has tokens."""
         prompt = self.prompt
         turn = Turn(prompt.token_ids, prompt.media, self._seed)
         self.failure = self.failure or (Status.ERROR, "program: it made no request")
@@ -139,7 +139,7 @@ class _Episode:
         return _Asked(self, turn, 1)
 
     def take(self, asked: _Asked, sampled: Completion) -> None:
-        """What the engine sampled, in the engine's thread."""
+        """Take what the engine sampled, in the engine's thread."""
         with self._lock:
             self.turns.take(asked.turn, sampled)
         self.stop_waiting()
@@ -228,11 +228,11 @@ class AgentEngine:
         return [self._group(r.prompt, group) for r, group in zip(requests, episodes, strict=True)]
 
     def serve(self, sampling: SamplingConfig) -> None:
-        """Answer whoever asks, until Ctrl-C. Each API key is an episode of its own."""
+        """Answer all requests, until Ctrl-C. Each API key is an episode of its own."""
         self._converse({Future(): self._newcomer("")}, sampling)
 
     def conversations(self) -> dict[str, tuple[int, int]]:
-        """By API key: how many turns an episode has had, in how many conversations."""
+        """The number of turns and of conversations of each episode, by API key."""
         return {
             key: (len(episode.turns.all), len(conversations(episode.turns.all)))
             for key, episode in self._episodes.items()
@@ -279,7 +279,7 @@ class AgentEngine:
         )
 
     def _newcomer(self, key: str) -> _Episode:
-        """The episode of a key, begun with its first request."""
+        """A new episode for a key, begun with its first request."""
         if key not in self._episodes:
             seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")
             nothing = Prompt(Sample(key, ()), "", ())
@@ -328,7 +328,7 @@ class AgentEngine:
                     asked.episode.take(asked, sampled)
 
     def _asked(self, running: dict[Future[None], _Episode], idle: bool) -> Iterable[_Asked]:
-        """What programs ask now. Waits if nothing else can continue."""
+        """The requests of programs. Waits if nothing else can continue."""
         asked: list[_Asked] = []
         while True:
             patient = idle and not asked and bool(running)
@@ -350,7 +350,7 @@ class AgentEngine:
                     asked.append(episode.own_turn())
 
     def _prepared(self, asked: _Asked) -> PreparedRequest | None:
-        """None where a picture cannot be read: the program is told."""
+        """A prepared request; None where a picture cannot be read, which the program is told."""
         prompt = asked.turn.context(asked.episode.prompt)
         request = Request(prompt, 1, asked.turn.seed, max_tokens=asked.max_tokens)
         try:

@@ -47,7 +47,7 @@ class RefusedError(ValueError):
 
 
 class Session(Protocol):
-    """What the server asks of an episode. All in its own thread."""
+    """The part of an episode that the server calls, in its own thread."""
 
     def ask(self, body: Mapping[str, Any], retried: bool) -> Future[Turn]:
         """The turn that a request asks for.
@@ -81,7 +81,7 @@ class AgentServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Stop the server; safe to call twice."""
         self._server.should_exit = True
         self._thread.join(_CLOSE_S)
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The turns of one agent program: which request continues which, and what is learnt of them.
+"""The turns of one agent program: which request continues which, and what is learned from them.
 
 A program sends its whole conversation with every request, as messages. Text read back does not give
 the token ids that were sampled, so a turn is found again by what its messages say, and its ids are
@@ -65,7 +65,7 @@ class Turn:
     reply: Reply | None = None
 
     def context(self, prompt: Prompt) -> Prompt:
-        """Of the turn, as an engine takes it."""
+        """The prompt of the turn, as an engine takes it."""
         return Prompt(prompt.sample, prompt.text, self.prompt, shown=self.media)
 
 
@@ -111,7 +111,7 @@ class Turns:
         return turn
 
     def take(self, turn: Turn, sampled: Completion) -> Reply:
-        """What was sampled for a turn; a stop string ends it, and stays in what is held."""
+        """Take the tokens sampled for a turn; a stop string ends it, and stays in the text kept."""
         turn.ids, turn.logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
         turn.text, turn.truncated = sampled.text, sampled.truncated
         turn.version = sampled.policy_version
@@ -173,7 +173,7 @@ class Turns:
         )
 
     def _written_on(self, said: ChatMessage, before: bytes) -> tuple[Turn | None, str]:
-        """The turn behind whose text the program wrote more, and that."""
+        """The turn to whose text the program added more, and the addition."""
         for turn in reversed(self.all):
             assert turn.reply is not None
             if turn.before != before or turn.reply.ids or not said.text or not turn.text:
@@ -226,7 +226,7 @@ def conversations(turns: Sequence[Turn]) -> list[list[Turn]]:
 
 
 def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: PackedFamily) -> Prompt:
-    """What all conversations of a group begin with.
+    """The prompt that all conversations of a group begin with.
 
     Args:
         prompt: Of the sample.
@@ -258,14 +258,14 @@ def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: PackedFamily) 
 
 
 def _alike(rows: Sequence[Sequence[Any]]) -> int:
-    """How many items all begin with."""
+    """The length of the common prefix."""
     columns = zip(*rows, strict=False)
     return sum(1 for _ in takewhile(lambda column: len({*column}) == 1, columns))
 
 
 @dataclass
 class _Run:
-    """Tokens of a conversation that are the policy's to learn, or not."""
+    """A run of tokens in a conversation, with or without a gradient."""
 
     turn: Turn | None
     ids: list[int]
@@ -320,7 +320,7 @@ def completion(
 
 
 def _runs(chain: Sequence[Turn], begin: int, learnt: set[int]) -> list[_Run]:
-    """The runs of a conversation behind the first ``begin`` tokens; what is empty is left out."""
+    """The runs of a conversation behind the first ``begin`` tokens, without empty ones."""
     runs = [_Run(None, [], [])]
     length = begin
     for turn in chain:

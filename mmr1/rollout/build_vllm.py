@@ -51,7 +51,7 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
 
 
 def carrier_on_gpu(config: Config) -> TransferCarrier:
-    """Between two processes on one GPU: not a byte of a weight crosses to main memory."""
+    """A carrier between processes on one GPU: not a byte of a weight crosses to main memory."""
     from mmr1.rollout.vllm_transfer import ipc_sender
 
     return TransferCarrier(partial(ipc_sender, rank=0), layout_for(config), "cuda")

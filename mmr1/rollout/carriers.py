@@ -1,4 +1,4 @@
-"""How weights come from the trainer to the engine in another process on the same machine."""
+"""Ways to bring weights from the trainer to an engine in another process on the same machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Carrier(Protocol):
         ...
 
     def bring_again(self, ask: Ask) -> None:
-        """Have an engine that took another one's place load what that had, if anything."""
+        """Have a replaced engine load the weights of its predecessor, if any."""
         ...
 
 

@@ -129,7 +129,7 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What continues a conversation: ``opening`` before its first turn, later an answer.
+    """The continuation of a conversation: ``opening`` before its first turn, later an answer.
 
     Attributes:
         media: The pictures of the answer, prepared.
@@ -288,7 +288,7 @@ class ConversationEngine:
     def _goes_on(
         self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig
     ) -> bool:
-        """Take the answer in. Is there another turn?"""
+        """Take in the answer; returns whether there is another turn."""
         if answered.opening is not None:
             conversation.failure = answered.opening.failure
             self._open(conversation, answered.opening.text)
@@ -317,7 +317,7 @@ class ConversationEngine:
         return True
 
     def _open(self, conversation: _Conversation, text: str) -> None:
-        """Add what an environment says to the last message of the user."""
+        """Add the environment's opening to the last message of the user."""
         if not text:
             return
         request = conversation.request
@@ -336,7 +336,7 @@ class ConversationEngine:
         conversation.request = replace(request, prompt=prompt)
 
     def _text(self, answer: Answer, ended: bool) -> str:
-        """The answer as the policy is to read it."""
+        """The answer as the policy will read it."""
         if not answer.verbatim:
             return self.family.observation_text(answer.messages, ended)
         return "".join(message.text for message in answer.messages)
@@ -369,7 +369,7 @@ def _group(conversations: Sequence[_Conversation]) -> RolloutGroup:
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """The seed of a turn, from 0: of the first it is the completion's own.
+    """The seed of a turn, from 0: the first has the completion's own.
 
     >>> turn_seed(7, 0), turn_seed(7, 1) == turn_seed(7, 1) != turn_seed(8, 1)
     (7, True)

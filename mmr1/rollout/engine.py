@@ -67,7 +67,7 @@ class RolloutEngine(Protocol):
         ...
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        """How the engine reads these prompts, for the parity check."""
+        """Show how the engine reads these prompts, for the parity check."""
         ...
 
     def close(self) -> None:
@@ -104,7 +104,10 @@ class TurnEngine(Protocol):
     """An engine that samples on while new requests come: the turns of conversations."""
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """Take requests of one completion in, sample on, and hand over what has ended.
 
@@ -112,11 +115,12 @@ class TurnEngine(Protocol):
 
         Args:
             requests: By numbers that none under way has.
+            moment_s: Sample on for so many seconds if nothing ends before.
         """
         ...
 
-    def abandon(self) -> None:
-        """Drop what is under way."""
+    def abandon(self) -> int:
+        """Drop all turns under way; returns how many of their tokens were sampled."""
         ...
 
 
@@ -128,7 +132,7 @@ class ReceivingEngine(Protocol):
         ...
 
     def start_weight_update(self) -> None:
-        """Weights are going to come."""
+        """Prepare to receive weights."""
         ...
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -140,19 +144,19 @@ class ReceivingEngine(Protocol):
         ...
 
     def abandon_weight_update(self) -> None:
-        """The transfer broke off: end the connection, and be ready for another transfer."""
+        """Abort a transfer: end the connection, and be ready for another one."""
         ...
 
 
 class SleepingEngine(Protocol):
-    """An engine that gives up its memory while it has nothing to do."""
+    """An engine that gives up its memory while idle."""
 
     def sleep(self) -> None:
         """Give up weights and caches."""
         ...
 
     def wake_up(self, tag: str) -> None:
-        """Have memory again: for ``weights``, which are to be sent, then for ``kv_cache``."""
+        """Take memory again: for ``weights``, which will be sent, then for ``kv_cache``."""
         ...
 
 

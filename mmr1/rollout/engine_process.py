@@ -54,7 +54,7 @@ class EngineError(RuntimeError):
 
 
 class EngineLostError(EngineError):
-    """The engine's process died, or did not answer in time; another may do better."""
+    """The engine's process died, or did not answer in time; a new one may do better."""
 
 
 class EngineHungError(EngineLostError):
@@ -105,6 +105,7 @@ class EngineProcess:
         self._restarts = restarts
         self._carrier = carrier or SharedMemoryCarrier()
         self._open: dict[int, PreparedRequest] = {}
+        self._unsent: dict[int, PreparedRequest] = {}  # those that this process has not got
         self._closed = False
         self._start()
 
@@ -114,7 +115,7 @@ class EngineProcess:
         sent: list[list[PreparedRequest]] = []
 
         def all_chunks() -> Iterator[list[PreparedRequest]]:
-            """Also what a lost engine was sent: its replacement has to be given it again."""
+            """All chunks, those that a lost engine was sent first: its replacement needs them."""
             yield from list(sent)
             for chunk in chunks:
                 sent.append(chunk)
@@ -123,24 +124,25 @@ class EngineProcess:
         return self._retry_if_lost(lambda: self._stream(all_chunks(), sampling))
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """See ``TurnEngine``. A replacement is given what the lost engine had not finished."""
-        given = iter([requests])
-
-        def ask() -> dict[int, Completion]:
-            return self._ask("advance", next(given, self._open), sampling)
-
         self._open.update(requests)
-        finished = self._retry_if_lost(ask)
+        self._unsent.update(requests)
+        finished: dict[int, Completion] = self._retry_if_lost(
+            lambda: self._ask("advance", self._unsent, sampling, moment_s)
+        )
+        self._unsent = {}
         for number in finished:
             del self._open[number]
         return finished
 
-    def abandon(self) -> None:
-        self._open = {}
-        if not self._closed:
-            self._call("abandon")
+    def abandon(self) -> int:
+        self._open, self._unsent = {}, {}
+        return 0 if self._closed else self._call("abandon")
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._retry_if_lost(lambda: self._carrier.bring(self._ask, weights, version))
@@ -206,10 +208,11 @@ class EngineProcess:
             return ask()
 
     def _replace(self) -> None:
-        """A new process with the weights that the old one had."""
+        """Start a new process with the weights of the old one."""
         self._process.kill()
         self._end()
         self._start()
+        self._unsent = dict(self._open)
         self._carrier.bring_again(self._ask)
 
     def _ask(self, method: str, *args: Any) -> Any:
@@ -272,7 +275,7 @@ class EngineProcess:
 
 
 def limit_sends(pipe: Connection, seconds: float) -> None:
-    """A send that makes no progress for so long raises BlockingIOError."""
+    """Make a send without progress raise BlockingIOError after so many seconds."""
     with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
         whole, part = divmod(seconds, 1)
         limit = struct.pack("ll", int(whole), int(part * 1e6))
@@ -287,7 +290,7 @@ def _engine_main(
     environment: Mapping[str, str],
     threads: int | None,
 ) -> None:
-    """The process: build the engine, then answer calls until the pipe ends."""
+    """Build the engine, then answer calls until the pipe ends: the main function of the process."""
     _redirect_output(log)
     die_with(os.getppid())  # the trainer, or the fork server that ends with it
     trainer = mp.parent_process()
@@ -341,7 +344,7 @@ def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
 
 
 def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:
-    """Run one call and send its outcome; a ValueError is the user's, the rest is ours."""
+    """Run one call and send its outcome; a ValueError is the user's, all others are ours."""
     try:
         value = call()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rollout engines by name: what each can do, and how it is built.
+"""Rollout engines by name: their capabilities, and how to build them.
 
 Nobody asks for the name of an engine. What differs between engines is a capability of its
 ``EngineType``. Imports no torch, because the configuration is checked against capabilities before
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """What an engine is built from.
+    """The inputs for building an engine.
 
     Attributes:
         family: Processor and tokens of the model.
@@ -53,7 +53,7 @@ class EngineSetting:
 
 @dataclass(frozen=True, slots=True)
 class EngineType:
-    """What a rollout engine can do, and how it is built.
+    """The capabilities of a rollout engine, and its builder.
 
     An engine needs none of the capabilities: with ``generate``, ``load_weights``, ``probe`` and
     ``close`` of ``RolloutEngine`` it trains in one process, ahead, with an environment and on Ray.
@@ -64,6 +64,8 @@ class EngineType:
             is the policy itself, so it needs no weights and cannot sample ahead.
         streams: It is a ``StreamingEngine``. Otherwise it is asked for all completions at once.
         holds_conversations: It is a ``TurnEngine``. Otherwise turns are sampled in batches.
+        updates_in_flight: It is one that takes new weights while turns are under way: they continue
+            with these, and each completion says which sampled which of its tokens.
         receives_transfers: It is a ``ReceivingEngine``. Otherwise weights that are sent on Ray are
             collected, and given to ``load_weights``.
         receives_on_gpus: Weights reach its GPUs by vLLM's own transfer, over NCCL or IPC.
@@ -79,6 +81,7 @@ class EngineType:
     samples_from_policy: bool = False
     streams: bool = False
     holds_conversations: bool = False
+    updates_in_flight: bool = False
     receives_transfers: bool = False
     receives_on_gpus: bool = False
     reads_file_layout: bool = False
@@ -105,7 +108,7 @@ def engine_type(config: Config) -> EngineType:
 
 
 def hands_over_gpu_memory(config: Config) -> bool:
-    """Does the trainer hand an engine on its GPU the memory that its weights lie in (CUDA IPC)?
+    """True if the trainer hands an engine on its GPU the memory of its weights (CUDA IPC).
 
     In one process an engine on several GPUs shares one of them; it gets weights by main memory.
     """
@@ -120,12 +123,12 @@ def hands_over_gpu_memory(config: Config) -> bool:
 
 
 def samples_at_once(config: Config) -> bool:
-    """Are the turns of conversations sampled together, and all waited for?"""
+    """True if turns of conversations are sampled together, and all waited for."""
     return config.full_determinism or not engine_type(config).holds_conversations
 
 
 def check_engine(config: Config) -> None:
-    """Refuse what the engine cannot do, and one that is not installed, before anything is loaded.
+    """Refuse an engine that cannot do what is asked, or is not installed, before loading.
 
     Raises:
         ValueError: Says what to set or to install.
@@ -197,6 +200,7 @@ VLLM = EngineType(
     _build_vllm,
     streams=True,
     holds_conversations=True,
+    updates_in_flight=True,
     receives_transfers=True,
     receives_on_gpus=True,
     reads_file_layout=True,

@@ -1,4 +1,4 @@
-"""How an engine's process begins: forked from one that has vLLM, or as a new interpreter.
+"""Start an engine's process: forked from one that has vLLM, or as a new interpreter.
 
 Importing vLLM takes longer than making a small engine. On a CPU a fork server imports it once,
 while this process imports torch and loads the model. Imports no torch.
@@ -30,7 +30,7 @@ def preload_engine(config: Config) -> None:
 
 
 def engine_context() -> ForkServerContext | SpawnContext:
-    """How processes of engines start; the state of a GPU does not survive a fork."""
+    """The way to start processes of engines; the state of a GPU does not survive a fork."""
     if not _is_for_cpu():
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")

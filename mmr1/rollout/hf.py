@@ -83,7 +83,7 @@ class HfEngine:
         self._receiver.connect(**init_info)
 
     def start_weight_update(self) -> None:
-        """Nothing has to be prepared."""
+        """Do nothing: nothing has to be prepared."""
 
     def update_weights(self, update_info: Mapping[str, Any]) -> None:
         own = self._model.state_dict()
@@ -110,7 +110,7 @@ class HfEngine:
         return probes
 
     def close(self) -> None:
-        """Nothing to free: the model belongs to whoever passed it in."""
+        """Do nothing: the model belongs to the caller."""
 
     def _completion(self, sampled: Sampled, stop: Sequence[str]) -> Completion:
         tokens, tokenizer = sampled.tokens, self._family.tokenizer
@@ -126,7 +126,7 @@ class HfEngine:
 
 @dataclass(frozen=True, slots=True)
 class GeneratingSampler:
-    """A ``Sampler``.
+    """Samples by transformers' ``generate``; a ``Sampler``.
 
     Attributes:
         model: The model, with or without peft adapters.
@@ -211,7 +211,7 @@ class _Draw:
 
 @contextmanager
 def _plain_generation(base: Any) -> Iterator[None]:
-    """Inside the block nothing of ``generation_config.json`` changes what the model would say."""
+    """Ignore ``generation_config.json`` inside the block."""
     own = base.generation_config
     base.generation_config = GenerationConfig()
     try:
@@ -234,7 +234,7 @@ class _Padded:
 
 @dataclass(frozen=True, slots=True)
 class SharedPromptSampler:
-    """A ``Sampler``.
+    """Samples with each prompt computed once; a ``Sampler``.
 
     Attributes:
         model: The model, with or without peft adapters.
@@ -287,7 +287,7 @@ class SharedPromptSampler:
         return sampled
 
     def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
-        """Each prompt once: ``[B, V]`` logits of the first tokens, and what decodes the others."""
+        """Run each prompt once: ``[B, V]`` logits of the first tokens, and a decoder of others."""
         base, parts = unwrapped(self.model), model_parts(self.model)
         architecture = packed_architecture_of(base)
         batch = self._padded([r.prompt for r in requests])
@@ -347,7 +347,7 @@ class Sampled:
 
 
 class Sampler(Protocol):
-    """How a transformers model samples; it is in evaluation mode then."""
+    """Samples from a transformers model, which is in evaluation mode then."""
 
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
         """The completions of all requests, those of a request next to each other."""
@@ -355,14 +355,14 @@ class Sampler(Protocol):
 
 
 def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -> torch.Tensor:
-    """``[B, count]``: the numbers in [0, 1) that decide the tokens of each completion."""
+    """The numbers in [0, 1) that decide the tokens of each completion: ``[B, count]``."""
     seeds = [request.seed + i for request in requests for i in range(request.n)]
     numbers = [torch.rand(count, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.stack(numbers).to(device)
 
 
 def has_stop_text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
-    """Did the last token complete one of the texts? A token is at least a byte of it."""
+    """True if the last token completed one of the texts. A token is at least a byte of it."""
     if not stop:
         return False
     longest = max(len(text.encode()) for text in stop)

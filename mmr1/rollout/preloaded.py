@@ -1,4 +1,4 @@
-"""Imported by multiprocessing's fork server before it forks: what an engine's process needs.
+"""Modules that multiprocessing's fork server imports before it forks, for engines.
 
 Importing it changes the process: its output goes nowhere, and it ends with the one that started it.
 """

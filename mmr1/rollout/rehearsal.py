@@ -35,7 +35,7 @@ class RehearsalEngine:
         self.probe = engine.probe
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        """``sampling.max_tokens`` are those of a turn."""
+        """Sample conversations; ``sampling.max_tokens`` limits a turn."""
         family = self._engine.family
         shows = not is_packed(family) or "image" in family.placeholder_kinds.values()
         parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
@@ -58,7 +58,7 @@ class Rehearsal:
         return _Episode(self._message)
 
     def close(self) -> None:
-        """Nothing to close: it does not start processes."""
+        """Do nothing: it does not start processes."""
 
 
 class _Episode:
@@ -77,7 +77,7 @@ class _Episode:
 
 
 def _picture() -> MediaRef:
-    """Colours that are nowhere the same."""
+    """A picture without two equal regions."""
     image = Image.new("RGB", (_SIDE, _SIDE))
     image.putdata([(3 * x, 3 * y, (x * y) % 256) for y in range(_SIDE) for x in range(_SIDE)])
     return MediaRef("image", data=png(image))

@@ -113,7 +113,7 @@ def mapped_weights(
 
 
 def _check_room(size: int) -> None:
-    """Writing more than there is ends the process with SIGBUS, so it is refused before."""
+    """Refuse more than the shared memory can hold: writing it would end the process with SIGBUS."""
     if not SHARED_MEMORY.is_dir():
         return
     free = shutil.disk_usage(SHARED_MEMORY).free

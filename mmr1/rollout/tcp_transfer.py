@@ -1,4 +1,4 @@
-"""Weights over TCP, from the trainer's process to the processes of engines: what needs no GPU.
+"""Weights over TCP, from the trainer's process to the processes of engines; needs no GPU.
 
 The calls are those of vLLM's transfer of weights, in the same order: an engine connects once, is
 told names and shapes, and reads the tensors while the trainer writes them. Whoever is left alone

@@ -23,14 +23,14 @@ _SETTINGS, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class AdapterShape:
-    """Rank and scale of the adapters that an engine is given."""
+    """Rank and scale of an engine's adapters."""
 
     rank: int
     alpha: float
 
     @property
     def room(self) -> int:
-        """The smallest rank that vLLM makes room for and that is enough.
+        """The smallest rank that vLLM accepts and that is large enough.
 
         Raises:
             ValueError: There is none.
@@ -80,7 +80,7 @@ class EngineAdapters:
         self.request: Any = None
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put these in place of those before.
+        """Replace the adapters.
 
         Args:
             tensors: By the names that peft saves them under.
@@ -103,7 +103,7 @@ class EngineAdapters:
 
 
 def _in_files(name: str, names: Mapping[str, str]) -> str:
-    """The name of an adapter's tensor, with that of its layer as in the files of such models.
+    """The name of an adapter's tensor, with that of its layer in files of such models.
 
     >>> _in_files("base_model.model.a.b.lora_A.weight", {"a.b.weight": "c.d.weight"})
     'base_model.model.c.d.lora_A.weight'

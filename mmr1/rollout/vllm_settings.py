@@ -1,4 +1,4 @@
-"""vLLM's settings: what follows from the configuration, and what is on in an engine."""
+"""vLLM's settings: derived from the configuration, and reported by an engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RECURRENT_PROMPTS = 16  # of the longest kind, likewise
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Weights come by vLLM's own transfer.
+    """The way weights come by vLLM's own transfer.
 
     Attributes:
         same_gpu: From a trainer on the same GPU.
@@ -64,7 +64,7 @@ def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dic
 
 
 def prepare_environment(deterministic: bool, dtype: str) -> bool:
-    """Settings that vLLM reads from the environment; True when this is the CPU backend."""
+    """Set vLLM's environment variables; returns True for the CPU backend."""
     on_cpu = not torch.cuda.is_available()
     set_vllm_defaults(on_cpu, dtype)
     if deterministic and not on_cpu:  # its kernels are Triton's
@@ -81,7 +81,7 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
 
 
 def transfer_backend(on_gpus: bool, same_gpu: bool) -> str:
-    """How weights reach an engine: ``nccl``, ``tcp``, or on one GPU ``ipc``.
+    """The backend of transfers: ``nccl``, ``tcp``, or on one GPU ``ipc``.
 
     Args:
         on_gpus: ``EngineType.receives_on_gpus``.
@@ -107,9 +107,9 @@ def transfer_settings(
 
 
 def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
-    """How vLLM spreads the model over GPUs.
+    """vLLM's arguments for spreading the model over GPUs.
 
-    In processes that it starts itself. Left alone it would take Ray where it finds itself in an
+    vLLM starts the processes itself. Left alone it would take Ray where it finds itself in an
     actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
     """
     size = config.tensor_parallel_size
@@ -163,7 +163,7 @@ def cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
 
 
 def settings_of(vllm_config: Any) -> str:
-    """What is on in an engine, on one line, from vLLM's own configuration."""
+    """The settings of an engine on one line, from vLLM's own configuration."""
     cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
     compilation, attention = vllm_config.compilation_config, vllm_config.attention_config
     eager = vllm_config.model_config.enforce_eager

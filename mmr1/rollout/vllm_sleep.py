@@ -45,7 +45,7 @@ def preserved_parameters(
 
 
 def blank_scratch(runner: Any) -> None:
-    """Zeros in the plain tensors among the weights, which after sleep have whatever was there.
+    """Zero the plain tensors among the weights, which after sleep have arbitrary values.
 
     Qwen3-VL adds the inner features of images from them, in steps without any too. The second model
     runner, which vLLM takes on GPUs, has positions (M-RoPE) and input embeddings, of which CUDA

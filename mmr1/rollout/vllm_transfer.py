@@ -51,7 +51,7 @@ class TcpInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class TcpUpdateInfo(WeightTransferUpdateInfo):
-    """The weights that are sent, in this order."""
+    """The weights of a transfer, in its order."""
 
     names: list[str]
     dtype_names: list[str]
@@ -77,7 +77,7 @@ class TcpWeightTransferEngine(WeightTransferEngine[TcpInitInfo, TcpUpdateInfo]):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Not vLLM's, which then waits for a device that a CPU backend does not have."""
+        """Receive weights without vLLM's wait for a device that a CPU backend does not have."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: TcpUpdateInfo) -> None:
@@ -95,10 +95,10 @@ WeightTransferEngineFactory.register_engine("tcp", TcpWeightTransferEngine)
 
 
 class WorkerExtension:
-    """Methods that vLLM's workers get."""
+    """The methods that mmr1 adds to vLLM's workers."""
 
     def abandon_weight_update(self: Any) -> None:
-        """Drop what a transfer that broke off has left.
+        """Drop the rest of a broken transfer.
 
         vLLM keeps what it has of each layer, and would count it to the next transfer. Layers that
         were begun have undefined weights until then.
@@ -109,7 +109,7 @@ class WorkerExtension:
         self.weight_transfer_engine.shutdown()
 
     def blank_scratch(self: Any) -> None:
-        """After sleep; see ``vllm_sleep.py``."""
+        """Zero scratch tensors after sleep; see ``vllm_sleep.py``."""
         blank_scratch(self.model_runner)
 
 

@@ -15,7 +15,7 @@ from mmr1.vision.families.loading import find_architecture, names_of_hub
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How engines expect weights.
+    """Names, types and layout of weights in an engine.
 
     Attributes:
         dtype: Of all of them.
@@ -40,7 +40,7 @@ class Layout:
 
 
 def layout_for(config: Config) -> Layout:
-    """How the engines of ``rollout.engine`` expect weights."""
+    """The layout of weights in the engines of ``rollout.engine``."""
     dtype = getattr(torch, config.rollout_dtype)
     if not engine_type(config).reads_file_layout:
         return Layout(dtype, lambda name, weight: weight, {})

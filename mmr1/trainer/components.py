@@ -1,4 +1,4 @@
-"""What a training run is put together from."""
+"""The parts that a training run is put together from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmr1.vision.prepare import MediaCache
 
 @dataclass(frozen=True, slots=True)
 class TrainerComponents:
-    """What a run is put together from; ``train.py`` builds it from the configuration.
+    """The parts of a run, which ``train.py`` builds from the configuration.
 
     Attributes:
         kept: Groups that later steps learn from: those of ``replay``, or what dynamic sampling had

@@ -58,7 +58,7 @@ class Inputs:
 
     @property
     def count(self) -> int:
-        """How many training samples there are, of all datasets together."""
+        """The number of training samples, of all datasets together."""
         return sum(map(len, self.sources.values()))
 
     @property
@@ -68,7 +68,7 @@ class Inputs:
 
     @property
     def check_held_out(self) -> MediaCheck:
-        """Decides whether the media of a sample of ``trainer.validation.data`` can be decoded."""
+        """A check whether the media of a sample of ``trainer.validation.data`` can be decoded."""
         return MediaCheck(self.media, self.quarantines["eval"])
 
     def loader(self, seed: int, curriculum: CurriculumConfig | None = None) -> SampleLoader:
@@ -141,7 +141,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
 
 @doing("reading the data")
 def check_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Inputs:
-    """The same for a command that samples nothing: ``data.train`` alone.
+    """Read and check the data of a command that samples nothing: ``data.train`` alone.
 
     Args:
         check: Raises ValueError for a sample that cannot be used.
@@ -185,7 +185,7 @@ def refuse_keys_of_train(config: TrainerConfig) -> None:
 
 
 def _refuse_unseen_pictures(config: Config) -> None:
-    """A reference behind a server is sent the pictures of the prompt only."""
+    """Refuse environments with pictures: a reference behind a server gets the prompt's alone."""
     if config.environment is None or not config.algorithm.reference_is_served:
         return
     if isinstance(config.environment, AgentConfig):
@@ -207,7 +207,7 @@ _PROMPT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 
 
 def length_facts(config: Config) -> dict[str, Any]:
-    """What the length of a prompt depends on: the model's tokenizer, processor and template."""
+    """The settings that a prompt's length depends on: the model's files and template."""
     folder = Path(config.model.path)
     files = sorted(p for pattern in _PROMPT_FILES for p in folder.glob(pattern))
     return {
@@ -219,7 +219,7 @@ def length_facts(config: Config) -> dict[str, Any]:
 
 
 def gold_facts(config: Config) -> dict[str, Any]:
-    """What the check of a gold answer depends on: the reward functions and their files."""
+    """The settings that the check of a gold answer depends on: reward functions and their files."""
     rewards = config.rewards.model_dump(mode="json")
     return {
         "rewards": rewards,

@@ -22,7 +22,7 @@ from mmr1.types import StepStats
 
 
 def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:
-    """Run up to step ``trainer.max_steps``, ``done`` of them done before; yields each when done.
+    """Run the steps after ``done`` up to ``trainer.max_steps``; yields each when finished.
 
     Raises:
         NoSignalError: Dynamic sampling found no group to learn from.

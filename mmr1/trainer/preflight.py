@@ -1,4 +1,4 @@
-"""What the configuration and the file system tell, checked before torch is imported.
+"""Checks of the configuration and the file system, before torch is imported.
 
 A wrong path or name is told within a second or two, and not after a minute of imports and loading.
 What the records and the model hold is checked later, by ``inputs.py``.
@@ -128,7 +128,7 @@ def _check_rewards(config: Config) -> None:
 
 
 def _check_environment(config: Config) -> None:
-    """Its names and files; what they hold is checked in the sandbox, before anything is written."""
+    """Check an environment's names and files; what they hold is checked in the sandbox later."""
     environment = config.environment
     if environment is None:
         return

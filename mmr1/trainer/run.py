@@ -136,7 +136,7 @@ class Run:
     at_end: ExitStack
 
     def begin(self) -> None:
-        """Nothing can refuse the run any more: write its configuration, start its trackers."""
+        """Write the configuration and start the trackers, once nothing can refuse the run."""
         self.directory.begin()
         if self.trackers is not None:
             self.at_end.enter_context(self.trackers)
@@ -265,7 +265,7 @@ def open_run(
 
 
 def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:
-    """Save the last step while the disk is full: no step follows that could.
+    """Save the last step again while the disk is full: no step follows that could.
 
     Raises:
         DiskFullError: The disk is still full, or a signal asks for the end.
@@ -347,7 +347,7 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
 
 
 def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
-    """What a step's update moves on."""
+    """The components that an update changes."""
     carried: dict[str, HasState] = {
         "policy": components.policy,
         "coefficients": components.coefficients,
@@ -361,7 +361,7 @@ def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
 
 
 def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
-    """What rollouts move on, which may be ahead of the update; see ``sampler.Batch.state``."""
+    """Components that rollouts change, perhaps ahead of the update; see ``sampler.Batch.state``."""
     carried: dict[str, HasState] = {"sampler": components.loader}
     if components.kept:
         carried["kept"] = components.kept

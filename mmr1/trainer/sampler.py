@@ -29,7 +29,7 @@ from mmr1.types import Sample, ScoredGroup, StepStats
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a step sampled.
+    """The samples of a step.
 
     Attributes:
         groups: The groups that the update learns from.
@@ -98,7 +98,7 @@ class Sampler:
         self._components.rollout.load_weights(policy.weights(), policy.version)
 
     def finish(self) -> None:
-        """Wait until the engine has the last weights: it has them."""
+        """Do nothing: the engine has the last weights."""
 
     def _resample(
         self, number: int, resamples: ResampleConfig, timer: PhaseTimer
@@ -181,7 +181,7 @@ class SamplerAhead:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def sample(self, number: int) -> Batch:
-        """As :meth:`Sampler.sample`."""
+        """The batch of step ``number``; see :meth:`Sampler.sample`."""
         first = max(self._batches, default=number - 1) + 1
         for step in range(first, self._last_ahead(number) + 1):
             self._batches[step] = self._thread.submit(self._sample, step, self._loading)
@@ -244,7 +244,7 @@ def sample_shuffled(
 
 
 def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:
-    """Raises ValueError where no sample has what ``config`` asks to show in another way."""
+    """Raises ValueError if no sample has the media that ``config`` asks to show in another way."""
     shuffles = config.rewards.uses("temporal_contrast")
     if not shuffles and config.trainer.vision_use_steps is None:
         return

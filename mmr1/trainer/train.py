@@ -117,7 +117,7 @@ def training_steps(
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who trains and generates, here or on a cluster; ``engine(log)`` starts the generation."""
+    """The models and the engine, here or on a cluster; ``engine(log)`` starts the generation."""
 
     policy: Policy
     reference: Reference | None
@@ -128,7 +128,7 @@ class Workers:
 
 @contextmanager
 def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
-    """In this process, or as many as ``resources`` asks for on Ray."""
+    """The workers in this process, or as many as ``resources`` asks for on Ray."""
     if config.distributed:
         with on_ray(config) as cluster:
             engines = cluster.engines
@@ -150,7 +150,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRun:
-    """A run that has started, and what it samples and scores with."""
+    """A started run, and what it samples and scores with."""
 
     run: Run
     engine: RolloutEngine
@@ -231,7 +231,7 @@ def _components(
 
 
 def _weights_and_state(components: TrainerComponents, run: Run) -> int:
-    """Take over the last checkpoint, if there is one; the steps that are done.
+    """Restore the last checkpoint, if there is one; returns the number of finished steps.
 
     The engine has the policy's weights then, as after each update: so the check that follows is one
     of the transfer too.
@@ -246,7 +246,7 @@ def _weights_and_state(components: TrainerComponents, run: Run) -> int:
 
 
 def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
-    """Groups that later steps learn from; None where ``algorithm.filter_groups`` keeps none."""
+    """The store of groups for later steps; None where ``algorithm.filter_groups`` keeps none."""
     if not config.algorithm.learns_from_earlier:
         return None
     key = "type=replay" if config.algorithm.replay else "keep_surplus"
@@ -255,7 +255,7 @@ def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
 
 
 def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Replay | None:
-    """What brings earlier groups back; None without ``algorithm.filter_groups=replay``."""
+    """The replay of earlier groups; None without ``algorithm.filter_groups=replay``."""
     if config.algorithm.replay is None:
         return None
     assert kept is not None, "replay learns from earlier groups"
@@ -265,7 +265,7 @@ def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Re
 
 
 def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:
-    """How ``trainer.validation.data`` is evaluated, in the run and at its end; None without it."""
+    """The evaluation of ``trainer.validation.data``, in the run and at its end; None without it."""
     if not inputs.held_out:
         return None
     of_held_out = partial(
@@ -287,7 +287,7 @@ def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Valida
 def parity_summary(
     config: Config, inputs: Inputs, engine: ProbedEngine, policy: SupportsLogprobs
 ) -> str:
-    """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
+    """Check that engine and trainer agree on a prompt of each kind; returns a line for the log."""
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     if isinstance(engine, ConversationEngine | AgentEngine):
         engine = RehearsalEngine(engine, config.rollout.sampling.max_tokens)

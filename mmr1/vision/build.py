@@ -83,6 +83,7 @@ def _family(
         **{key: getattr(data.video, key) for key in type(data.video).model_fields},
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
+        "image_resize": data.image.resize,
     }
     given = {k: v for k, v in options.items() if v is not None}
     return load_family(model.path, chat, model.trust_remote_code, **given)
@@ -102,7 +103,7 @@ def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> Med
 
 
 def checked_media(family: ModelFamily, config: Config) -> MediaCache:
-    """Measured media for a process in which nothing looks at them: the driver of a cluster.
+    """Measured media for a process that does not look at them: the driver of a cluster.
 
     Each is decoded once, to know that it can be, and the pixels are dropped where that was done.
     They are kept of a model whose processor is given whole prompts: none can be read without them.
@@ -131,14 +132,14 @@ def media_workers(config: Config, neighbours: int = 1) -> int:
 
 
 def _load_check(model: ModelConfig, data: DataConfig) -> Prepare:
-    """What a process that checks media loads for itself."""
+    """A checker of media for a separate process, which loads it itself."""
     family = _family(model, data)
     assert is_packed(family)
     return family.check_media
 
 
 def _load_prepare(model: ModelConfig, data: DataConfig) -> Prepare:
-    """What a process that prepares media loads for itself."""
+    """A preparer of media for a separate process, which loads it itself."""
     return _family(model, data).prepare_media
 
 
@@ -164,7 +165,7 @@ class Preparers:
         self._lock = Lock()
 
     def submit(self, media: MediaRef) -> Future[Medium]:
-        """Prepare it; the future raises what preparing raised.
+        """Prepare a medium; the future raises what preparing raised.
 
         A ValueError tells that the process was killed, again and by this medium.
         """

@@ -1,4 +1,4 @@
-"""Which files are opened as videos: those of a list, by their first bytes, and nothing beside them.
+"""Containers of videos: only listed kinds are opened, recognised by their first bytes.
 
 FFmpeg also reads playlists, scripts and manifests (HLS, DASH, concat). They name other files, also
 outside the media root, or addresses.
@@ -64,7 +64,7 @@ def _check_head(head: bytes) -> None:
 
 
 def _is_transport_stream(head: bytes) -> bool:
-    """Packets of 188 bytes begin with 0x47; on Blu-ray 4 bytes come before each."""
+    """True for packets of 188 bytes that begin with 0x47; on Blu-ray 4 bytes precede each."""
     return any(head[i : i + 1] == head[i + size : i + size + 1] == b"G" for i, size in _PACKETS)
 
 

@@ -1,4 +1,4 @@
-"""Images and videos through the vision tower: each once, and once for all with a frozen tower."""
+"""Features of images and videos: each computed once, with a frozen tower once for the run."""
 
 from __future__ import annotations
 

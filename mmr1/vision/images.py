@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from mmr1.types import MediaRef
-from mmr1.vision.budget import PixelBudget, fit_size
+from mmr1.vision.budget import PixelBudget, ScaledFirst, fit_size
 
 MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
@@ -121,10 +121,20 @@ def load_grey(ref: MediaRef, side: int) -> Image.Image:
 
 def _fitted(image: Image.Image, ref: MediaRef, budget: PixelBudget) -> Image.Image:
     try:
-        size = fit_size(*image.size, budget.of(ref.options))
+        budget = budget.of(ref.options)
+        size = fit_size(*image.size, budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
+    if budget.first is not None:
+        image = _scaled(image, budget.first)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _scaled(image: Image.Image, limits: ScaledFirst) -> Image.Image:
+    nearest, bicubic = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
+    for size in limits.sizes(*image.size):
+        image = image.resize(size, bicubic if limits.as_in == "easyr1" else nearest)
+    return image
 
 
 def image_size(ref: MediaRef) -> tuple[int, int]:
@@ -184,7 +194,7 @@ def _opened(ref: MediaRef, header: bool = False) -> Iterator[Image.Image]:
 
 
 def _content(ref: MediaRef) -> bytes | None:
-    """The encoded bytes, read in one call; None of a file so large that its header goes first."""
+    """The encoded bytes, read in one call; None for a large file, whose header goes first."""
     if ref.data is None:
         assert ref.path is not None
         with open(ref.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every medium
@@ -233,7 +243,7 @@ def _formats(start: bytes) -> tuple[str, ...]:
 
 
 def is_heic(start: bytes) -> bool:
-    """Is it a picture as iPhones store them? By its first 64 bytes."""
+    """True for pictures as iPhones store them, by the first 64 bytes."""
     # AVIF may have the brand of the container too, with its own among the compatible ones.
     return start[4:8] == b"ftyp" and start[8:12] in HEIC_BRANDS and b"avif" not in start
 
@@ -271,7 +281,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits to 8 by its high byte; PIL's own conversion clips at 255 instead."""
+    """Convert 16-bit grey to 8 bits by its high byte; PIL's own conversion clips at 255."""
     values = np.asarray(image, dtype=np.int64)
     if values.min() < 0 or values.max() > 0xFFFF:
         raise ValueError("grey values beyond 16 bits; convert it to 8 or 16 bits first")
@@ -289,7 +299,7 @@ _EXIF_FLAG = 0x08
 
 @dataclass(frozen=True, slots=True)
 class WebpHead:
-    """What the first bytes of a WebP image say.
+    """The header of a WebP image.
 
     Attributes:
         size: ``(width, height)`` in pixels.

@@ -45,7 +45,7 @@ def frames_by(backend: str, path: str, container: str, count: int, wanted: Seque
 
 
 def _decord(path: str, count: int, wanted: Sequence[int]) -> Frames:
-    """All frames up to the last one are decoded.
+    """The frames by decord, which decodes all up to the last one.
 
     After a jump, decord 0.6 gives others: of MPEG-1, MPEG-2, MPEG-4 and WMV, of H.264 in AVI or
     without key frames.

@@ -49,7 +49,7 @@ def resolve_media(root: Path, name: str) -> Path:
 
 @lru_cache(maxsize=1 << 14)
 def _as_path(path: str) -> Path:
-    """Records about one medium share its path, which takes as long to make as the rest."""
+    """A path, cached for records about one medium, as making it takes as long as the rest."""
     return Path(path)
 
 
@@ -59,7 +59,7 @@ def confine(root: Path, name: str) -> Path:
 
 
 def _confined(root: Path, name: str) -> tuple[str, bool]:
-    """As :func:`confine`, and whether a regular file is there, if that is known by the way."""
+    """The path of :func:`confine`, and whether a regular file is there, if known by the way."""
     home = real_folder(str(root))
     try:
         path, regular = _real(os.path.join(home, local_name(name)))  # noqa: PTH118

@@ -50,15 +50,15 @@ class Medium(Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """What a cache counts it as."""
+        """The size that a cache counts."""
         ...
 
     def begin(self) -> None:
-        """The patches are going to be asked for."""
+        """Announce that the patches will be asked for."""
         ...
 
     def frames(self, begin: int, end: int) -> Medium:
-        """Its temporal patches from ``begin`` on, before ``end``."""
+        """The temporal patches from ``begin`` on, before ``end``."""
         ...
 
 
@@ -110,7 +110,7 @@ class PreparedMedia:
         return self.patches.nbytes
 
     def begin(self) -> None:
-        """They are there."""
+        """Do nothing: the patches exist."""
 
     def frames(self, begin: int, end: int) -> PreparedMedia:
         _, h, w = self.grid
@@ -122,7 +122,7 @@ class PreparedMedia:
         )
 
     def __reduce__(self) -> Any:
-        """Between processes patches go by value.
+        """Pickle patches by value, for other processes.
 
         Torch would put each of them into shared memory and hold a file descriptor for as long as
         it is kept.
@@ -137,7 +137,7 @@ def _from_arrays(values: dict[str, Any]) -> PreparedMedia:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMedia:
-    """One image or video by its header, and where its patches are to be had.
+    """One image or video by its header, and the function that prepares its patches.
 
     Attributes:
         prepared: Gives the patches; None where nobody needs them.
@@ -157,7 +157,7 @@ class MeasuredMedia:
 
     @property
     def patches(self) -> torch.Tensor:
-        """Not kept here; raises as ``_checked``."""
+        """The patches, fetched on each access; raises as ``_checked``."""
         return self._checked().patches
 
     @property
@@ -199,7 +199,7 @@ class MeasuredMedia:
 
 
 def measured(prepared: Medium) -> MeasuredMedia:
-    """The same without its patches."""
+    """The medium without its patches."""
     return MeasuredMedia(
         prepared.kind,
         prepared.grid,
@@ -268,7 +268,7 @@ class MediaCache:
         return prepared
 
     def failure(self, media: MediaRef) -> str | None:
-        """Why a medium cannot be prepared, or None. Waits until that is known.
+        """The reason why a medium cannot be prepared, or None. Waits until that is known.
 
         What another process has prepared stays with it until it is asked for by ``[]``: so the
         media of a whole step can be checked, however few of them are kept.
@@ -292,7 +292,7 @@ class MediaCache:
                 self._pending_of(medium)
 
     def _pending_of(self, media: MediaRef) -> Future[Medium] | None:
-        """What another process does with it; None where it is kept, or prepared in this one."""
+        """The preparation in another process; None where it is kept, or prepared in this one."""
         digest = media.digest()
         with self._lock:
             if digest in self._kept or self._workers is None:
@@ -300,12 +300,12 @@ class MediaCache:
             return self._pending.get(digest) or self._submit(media, digest)
 
     def known(self, media: MediaRef) -> Medium | None:
-        """What is kept of it; None without preparing anything."""
+        """The cached medium; None without preparing anything."""
         with self._lock:
             return self._kept.get(media.digest())
 
     def is_ready(self, media: MediaRef) -> bool:
-        """Is it prepared, so that ``[]`` returns at once?"""
+        """True if it is prepared, so that ``[]`` returns at once."""
         digest = media.digest()
         with self._lock:
             pending = self._pending.get(digest)

@@ -21,7 +21,7 @@ NAME = "mmr1_flash"
 
 
 class Windows:
-    """Who attends to whom in one call of the tower, by the tensor of ends that a layer is given.
+    """The windows of attention in one call of the tower, by the tensor of ends of a layer.
 
     The layers share two: that of the windows, and that of whole images or frames. Their lengths
     are known before they are moved to the GPU, which would be waited for to read them there.
@@ -39,12 +39,12 @@ class Windows:
         return there
 
     def blocks(self, ends: torch.Tensor) -> Blocks:
-        """Of ends that ``moved`` gave."""
+        """The blocks of ends that ``moved`` returned."""
         return self._made[id(ends)][1]
 
 
 def use(tower: Any) -> Windows:
-    """Set the tower to this attention; the windows to call it with.
+    """Set the tower to this attention; returns the windows to call it with.
 
     It stays after the call, since checkpointed blocks run again in the backward pass; a new model
     made from this very configuration object would be refused by transformers, one loaded is not.

@@ -1,4 +1,4 @@
-"""Decodes videos in a process of its own, for decoders hang and crash on broken files.
+"""Decodes videos in a separate process, as decoders hang and crash on broken files.
 
 Run by :mod:`mmr1.vision.videos` as ``python -m mmr1.vision.video_decoder``. It reads one JSON
 request a line from stdin and answers each on stdout with one JSON line, followed by as many raw
@@ -54,7 +54,7 @@ WITHOUT_TIMES = {"avi"}
 
 @dataclass(frozen=True, slots=True)
 class VideoIndex:
-    """Every frame that is shown, in the order in which they are.
+    """The index of a video: every shown frame, in order.
 
     Attributes:
         header: Number, rate and upright size of the frames.
@@ -156,7 +156,7 @@ def _rate(times: np.ndarray, nominal: float) -> float:
 
 
 def is_regular(times: np.ndarray, fps: float) -> bool:
-    """Is every frame shown within half a frame of where a constant rate has it?"""
+    """True if every frame is shown within half a frame of its time at a constant rate."""
     expected = times[0] + np.arange(len(times)) / fps
     return bool(np.all(np.abs(times - expected) < 0.5 / fps))
 
@@ -189,12 +189,12 @@ _RIGHT_ANGLES = {
 
 
 def quarter_turned(matrix: tuple[int, int, int, int]) -> bool:
-    """Are width and height swapped?"""
+    """True if width and height are swapped."""
     return matrix[0] == 0
 
 
 def upright(pixels: np.ndarray, matrix: tuple[int, int, int, int]) -> np.ndarray:
-    """``[H, W, 3]`` as it is to be shown; a view."""
+    """``[H, W, 3]`` turned upright; a view."""
     a, b, c, d = matrix
     if quarter_turned(matrix):
         pixels, a, d = pixels.swapaxes(0, 1), c, b
@@ -216,11 +216,11 @@ Shape = tuple[int, int]
 
 
 class _SeekError(Exception):
-    """Beginning in the middle gave other frames than the index has there."""
+    """Decoding from the middle gave other frames than the index has there."""
 
 
 def _stream(container: Any) -> Any:
-    """The video to look at, not the picture on the cover."""
+    """The video stream, not the picture on the cover."""
     stream = container.streams.best("video")
     if stream is None:
         raise ValueError("holds no video stream")
@@ -330,7 +330,7 @@ def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Fram
 
 
 def _in_order(container: Any, stream: Any, index: VideoIndex, last: int) -> Places:
-    """Each frame up to ``last`` with its place in the index.
+    """Each frame up to ``last``, with its place in the index.
 
     Where a container keeps no times of presentation (H.264 in AVI), a frame comes under the time
     of another. The places are right all the same if the whole file has each time once.
@@ -352,7 +352,7 @@ def _in_order(container: Any, stream: Any, index: VideoIndex, last: int) -> Plac
 
 
 def _seeking(container: Any, stream: Any, index: VideoIndex, wanted: list[int]) -> Places:
-    """Frames with their places; what lies between two wanted ones is skipped key frame by key."""
+    """Frames with their places; frames between two wanted ones are skipped by key frames."""
     place_of = {int(stamp): place for place, stamp in enumerate(index.stamps)}
     frames, after = container.decode(stream), 0
     for target in dict.fromkeys(wanted):
@@ -375,7 +375,7 @@ def _seeking(container: Any, stream: Any, index: VideoIndex, wanted: list[int]) 
 
 
 def _resize(frames: Frames, count: int, expected: Shape, size: Shape) -> np.ndarray:
-    """Each frame by itself: of a video in full size no more than one is ever held."""
+    """Resize frame by frame: no more than one is held in full size."""
     pixels = np.empty((count, 3, *size), np.uint8)
     taken = 0
     for taken, frame in enumerate(frames, 1):

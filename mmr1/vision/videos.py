@@ -29,6 +29,7 @@ from mmr1.vision.budget import (
     VideoHeader,
     fit_frame,
     sampled_indices,
+    shown_frames,
     video_grid,
 )
 from mmr1.vision.images import GREY
@@ -98,6 +99,7 @@ def load_video(
             size = fit_frame(header.width, header.height, len(indices), budget)
         except ValueError as error:
             raise ValueError(f"{ref}: {error}") from error
+        indices = shown_frames(indices, budget)
         request = {"indices": indices, "size": size, "backend": budget.backend}
         facts, data = _ask(ref, path, {"task": "decode", **request}, deadline)
 
@@ -153,7 +155,7 @@ def _probed(ref: MediaRef, path: str, deadline: Deadline) -> VideoHeader:
 def _header_of_file(
     named: Path, path: str, _stamp: tuple[int, ...], deadline: Deadline
 ) -> VideoHeader:
-    """One video is asked about several times in a row: by its checks, its length, its times."""
+    """The header of a file, cached as a video is asked about several times in a row."""
     return _header(_ask(MediaRef("video", named), path, {"task": "probe"}, deadline)[0])
 
 
@@ -196,13 +198,14 @@ def sampled_metadata(ref: MediaRef, budget: VideoBudget) -> VideoMetadata:
 def _sampled(ref: MediaRef, budget: VideoBudget) -> tuple[VideoHeader, list[int]]:
     header = probe_video(ref)
     try:
-        return header, _indices(ref, header, budget.of(ref.options))
+        budget = budget.of(ref.options)
+        return header, shown_frames(_indices(ref, header, budget), budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
 
 
 def _indices(ref: MediaRef, header: VideoHeader, budget: VideoBudget) -> list[int]:
-    """Which frames are taken; all of a list of frames, whose last may be shown twice."""
+    """The sampled frames; all of a list of frames, whose last may be shown twice."""
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
         indices = list(range(header.frames))
         return indices + indices[-1:] * (-len(indices) % budget.temporal)
@@ -332,7 +335,7 @@ _KEPT = re.compile(
 
 
 def media_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of this process's environment such a process gets."""
+    """The part of this process's environment that a decoder gets."""
     return {name: value for name, value in environment.items() if _KEPT.fullmatch(name)}
 
 

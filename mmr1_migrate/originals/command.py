@@ -22,7 +22,7 @@ def check_recipe(
     output: Path | None,
     commit: str | None = None,
 ) -> Iterator[str]:
-    """Write the certificate; what to say of it.
+    """Write the certificate; yields lines about it.
 
     Raises:
         ValueError: The recipe in this folder has no exact configuration for RL, or the checkout is
@@ -45,6 +45,6 @@ def check_recipe(
 
 
 def _family_named(model: str) -> str:
-    """The family that a model's name tells, as ``Qwen/Qwen2-VL-2B-Instruct``; else the default."""
+    """The family in a model's name, such as ``Qwen/Qwen2-VL-2B-Instruct``; else the default."""
     name = re.sub(r"\W", "_", model).lower()
     return next((family for family in FAMILIES.names() if family in name), DEFAULT_FAMILY)

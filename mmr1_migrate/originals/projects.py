@@ -1,4 +1,4 @@
-"""What the originals' own code makes of a row, a reply, a video and a batch.
+"""The originals' own code, run on a row, a reply, a video and a batch.
 
 Their code is read from a checkout and run piece by piece (:mod:`mmr1.pieces`): the function that
 builds a prompt, the reward functions, the arithmetic of pictures and videos, the lines of the loss.
@@ -41,11 +41,16 @@ class Bug:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A row as the original asks it: the turns, and the picture as its processor gets it."""
+    """A row as the original asks it: the turns, and the picture as its processor gets it.
+
+    Attributes:
+        pixels: The limits that it gives the processor: None for those of its script, which are the
+            configuration's; empty for the processor's own.
+    """
 
     messages: list[dict[str, Any]]
     image: Image.Image
-    pixels: Mapping[str, int]
+    pixels: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Fork:
     def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
         make = function(self.file, "main.make_conversation_image")
         return [
-            Asked(make(row)["prompt"], Image.open(folder / row["image"]).convert("RGB"), {})
+            Asked(make(row)["prompt"], Image.open(folder / row["image"]).convert("RGB"))
             for row in made
         ]
 
@@ -100,7 +105,7 @@ class Fork:
         return {name: function(self.file, f"{name}_reward") for name in names}
 
     def columns(self, row: Row, folder: Path, grid: tuple[int, int, int]) -> dict[str, Any]:
-        """What the trainer hands to the functions besides prompts and completions."""
+        """The arguments of the functions besides prompts and completions."""
         return {"problem": row["problem"], "solution": row["solution"]}
 
     def rewards(
@@ -114,7 +119,7 @@ class Fork:
         }
 
     def loss(self, batch: Batch, settings: Mapping[str, Any]) -> torch.Tensor:
-        """The trainer's own lines, from the rewards to the loss."""
+        """Compute the loss by the trainer's own lines, from the rewards on."""
         of = SimpleNamespace(
             beta=settings["beta"], num_generations=batch.n, num_iterations=1,
             epsilon=settings["low"], epsilon_low=settings["low"], epsilon_high=settings["high"],
@@ -143,7 +148,7 @@ _LOSS = {
 
 
 def _is_of_loss(node: ast.stmt) -> bool:
-    """One of the assignments between rewards and loss; not what slices a batch or asks a model."""
+    """True for assignments between rewards and loss that do not slice a batch or ask a model."""
     if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
         return False
     text = ast.unparse(node)
@@ -168,12 +173,11 @@ class VlmR1(Fork):
         make = function(self.file, "main.make_conversation_from_jsonl", {"question_prompt": text})
         asked = [make(copy.deepcopy(item)) for item in self.loaded(folder)]
         return [
-            Asked(one["prompt"], Image.open(one["image_path"][0]).convert("RGB"), {})
-            for one in asked
+            Asked(one["prompt"], Image.open(one["image_path"][0]).convert("RGB")) for one in asked
         ]
 
     def loaded(self, folder: Path) -> list[dict[str, Any]]:
-        """The rows as its own loop over the files makes them."""
+        """The rows as read by its own loop over the files."""
         main = next(
             n for n in parsed(self.file).body
             if isinstance(n, ast.FunctionDef) and n.name == "main"
@@ -231,7 +235,7 @@ class VideoR1(Fork):
         return {k: v for k, v in row.items() if k != "options"}
 
     def frames(self, frames: int, fps: float, width: int, height: int) -> tuple[list[int], Any]:
-        """Indices, and height and width, that its ``fetch_video`` takes of a video."""
+        """The indices, height and width that its ``fetch_video`` takes of a video."""
         count = function(self.vision, "smart_nframes")
         taken: list[int] = []
 
@@ -265,7 +269,7 @@ class VideoR1(Fork):
 
     @cached_property
     def _bonus_lines(self) -> list[ast.stmt]:
-        """Its three conditions; tensors on the GPU are on the CPU here."""
+        """The lines of its three conditions; tensors on the GPU are on the CPU here."""
         body = copy.deepcopy(parsed(self.root / self.package / self.trainer))
         for node in ast.walk(body):
             if isinstance(node, ast.Constant) and node.value == "cuda":
@@ -276,10 +280,6 @@ class VideoR1(Fork):
         return sorted(
             (n for n in found if ast.unparse(n.test).startswith("self.")), key=lambda n: n.lineno
         )
-
-
-_USUAL = {"min_pixels": 3136, "max_pixels": 12845056}
-"""Of the models' processors."""
 
 
 @dataclass
@@ -307,7 +307,7 @@ class EasyR1:
         build = function(data, "RLHFDataset._build_messages")
         sized = function(data, "process_image")
         return [
-            Asked(build(of, row), sized(str(folder / row["images"][0]), 262144, 4194304), _USUAL)
+            Asked(build(of, row), sized(str(folder / row["images"][0]), 262144, 4194304), {})
             for row in made
         ]
 

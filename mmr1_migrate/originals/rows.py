@@ -1,4 +1,4 @@
-"""Rows in the form of an original's data, made here, with pictures of many sizes."""
+"""Rows in the form of an original's data, generated here, with pictures of many sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("multiple choice", "numerical", "OCR", "free-form", "regression")
 
 
 def picture(folder: Path, number: int, draw: random.Random) -> tuple[str, tuple[int, int]]:
-    """A file with a picture; its name, and width and height."""
+    """Write a picture; returns its file name, width and height."""
     size = draw.randint(28, 1400), draw.randint(28, 1400)
     if max(size) / min(size) > 100:
         size = (size[0], size[0])
@@ -81,7 +81,7 @@ def easyr1(folder: Path, number: int, draw: random.Random) -> Row:
 
 
 def write(folder: Path, make: Callable[[Path, int, random.Random], Row], count: int) -> list[Row]:
-    """Rows, and ``rows.jsonl`` with them; the same ones each time."""
+    """Write rows, and ``rows.jsonl`` with them; the same ones each time."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     rows = [make(folder, number, draw) for number in range(count)]

@@ -1,4 +1,4 @@
-"""What the server behind agent programs costs its machine, beside the engine.
+"""The cost of the server behind agent programs, beside the engine.
 
     python scripts/bench/agents.py
 
@@ -55,10 +55,10 @@ class Scripted:
         }
 
     def abandon(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no turn is under way."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: it holds no resources."""
 
 
 def clients(base_url: str, episodes: int, repeat: int) -> None:

@@ -1,4 +1,4 @@
-"""How a step would scale over GPUs: a calculation, nothing here is measured on a GPU.
+"""The scaling of a step over GPUs: a calculation, not a measurement.
 
     python scripts/bench/cluster.py            # 3B, 7B, 32B and 72B on 8 to 1,024 GPUs
 

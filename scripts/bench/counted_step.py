@@ -109,7 +109,7 @@ def _is_there(value: Any) -> bool:
 
 
 def _attention_flops(name: str, args: Any) -> float:
-    """Of the blocks, as if all were as long as on average; causal ones are half."""
+    """FLOPs of the blocks, as if all had average lengths; causal ones are half."""
     shift = 1 if name.endswith("backward") else 0
     q, k = args[shift], args[shift + 1]
     ends = args[6 if shift else 3]

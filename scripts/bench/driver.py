@@ -1,4 +1,4 @@
-"""What the process that runs the loop does itself in a step: CPU seconds and memory.
+"""CPU seconds and memory of the process that runs the loop, in a step.
 
     python scripts/bench/driver.py --completions 65536 --tokens 500 --ranks 683
 

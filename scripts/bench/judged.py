@@ -114,7 +114,7 @@ def sample_start(output: Path) -> Path:
 
 
 def write_verdicts(path: Path, sampled: Path, rng: random.Random) -> None:
-    """What the judge learns from: of each scan four written answers and three of the policy's.
+    """Write the judge's data: of each scan four written answers and three of the policy's.
 
     Thought and answer of the written ones are right or wrong independently. A judge that never saw
     them differ may look at the thought alone, and the policy finds that out.
@@ -152,7 +152,7 @@ def verdict(row: Row, number: int, completion: str, right: bool) -> Row:
 
 
 def reply(completion: str, digit: int, right: bool) -> str:
-    """What the judge is taught to say. A verdict without what it rests on is learned far worse."""
+    """The reply that the judge is taught. A verdict without its reasons is learned far worse."""
     answer = re.search(r"<answer>(.*?)</answer>", completion)
     given = answer[1].strip() if answer and len(answer[1]) <= 2 else "none"
     return f"The digit is {WORDS[digit]}, {given}: {int(right)}"

@@ -1,4 +1,4 @@
-"""How well ``mmr1-data leakage`` recognises pictures: copies found, others taken for one.
+"""Measure how ``mmr1-data leakage`` recognises pictures: copies found, and false alarms.
 
     python scripts/bench/leakage.py FOLDER
 

@@ -135,7 +135,7 @@ def best_of_eight(model: Path, folder: Path) -> str:
 
 
 def of_held_out(folder: Path) -> str:
-    """The share that a reward model judges right of what it was not shown."""
+    """The share of held-out examples that a reward model judges right."""
     result = json.loads((folder / "run/eval/result.json").read_text())
     return f"{result['accuracy']:.3f}"
 
@@ -208,7 +208,7 @@ def of_completions(folder: Path, pairs: Path, sampled: Path) -> Iterator[str]:
 
 
 def half_each(one: Path, other: Path) -> str:
-    """Both as training data, in equal parts."""
+    """The key for training on both files in equal parts."""
     return f"data.train={{{one}: 0.5, {other}: 0.5}}"
 
 

@@ -171,7 +171,7 @@ def _cpu() -> float:
 
 @torch.no_grad()
 def _generate(model: Any, family: ModelFamily, prompts: list[Any], n: int) -> None:
-    """As trainers without vLLM do it: every row with its own copy of prompt and picture."""
+    """Generate as trainers without vLLM do: every row with its own copy of prompt and picture."""
     rows = prompts * n
     images = [[Image.open(p.media[0].path).convert("RGB")] for p in rows]
     batch = family.processor(

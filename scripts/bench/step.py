@@ -133,7 +133,7 @@ def runs_of_model(args: argparse.Namespace, n: int) -> tuple[dict[str, Any], flo
 
 
 def use(scores: Any, other: Any, model: Any, *args: Any) -> Any:
-    """``scores`` of another model than the one that is given."""
+    """Compute ``scores`` by another model than the given one."""
     return scores(other, *args)
 
 

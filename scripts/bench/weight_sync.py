@@ -29,7 +29,7 @@ TENSORS = 32
 
 
 class Weights:
-    """Random ones; a ``WeightSource``."""
+    """Random weights; a ``WeightSource``."""
 
     def __init__(self, gib: float) -> None:
         elements = int(gib * 2**30 / 2 / TENSORS)
@@ -57,7 +57,7 @@ class Rank:
         self._link.send(self._weights, engines, 0)
 
     def publish(self) -> list[Any]:
-        """In the object store."""
+        """Put the weights into the object store."""
         import ray
 
         chunks: list[Any] = []
@@ -84,7 +84,7 @@ class Engine:
             self._receiver.receive(**args[0], load=self._load)
 
     def read(self, chunks: Sequence[Any]) -> None:
-        """From the object store."""
+        """Read the weights from the object store."""
         import ray
 
         for chunk in chunks:
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def cpu_seconds_of(run: Callable[[], object]) -> float:
-    """Of this process and all that it started, while ``run`` is called."""
+    """CPU seconds of this process and its children while ``run`` is called."""
     before = _cpu_seconds()
     run()
     after = _cpu_seconds()

@@ -15,12 +15,12 @@ def names() -> list[str]:
 
 
 def claim_file(name: str) -> Path:
-    """Raises ValueError for a name that no claim has."""
+    """The file of a claim. Raises ValueError for an unknown name."""
     if name not in names():
         raise ValueError(f"there is no claim '{name}'; there are {', '.join(names())}")
     return CLAIMS / name / "claim.yaml"
 
 
 def load(name: str) -> ComparisonFile:
-    """Raises ValueError for a name that no claim has."""
+    """Read a claim. Raises ValueError for an unknown name."""
     return read_comparison(claim_file(name))

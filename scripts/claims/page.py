@@ -77,7 +77,7 @@ def tally(claim: ComparisonFile, results: Sequence[Result]) -> str:
 
 
 def anchor(title: str) -> str:
-    """As Markdown makes it of a heading of letters, digits, spaces and hyphens."""
+    """The anchor that Markdown makes of a heading of letters, digits, spaces and hyphens."""
     return title.lower().replace(" ", "-")
 
 
@@ -107,7 +107,7 @@ def facts(results: Sequence[Result]) -> str:
 
 
 def table(claim: ComparisonFile, results: Sequence[Result]) -> Iterator[str]:
-    """Markdown: the arms, then the hypotheses."""
+    """Lines of Markdown: the arms, then the hypotheses."""
     values = {(a, m): of_arm(results, a, m) for a in claim.arms for m in claim.shown}
     yield from arms_table(list(claim.arms), claim.shown, values)
     yield ""
@@ -121,7 +121,7 @@ def table(claim: ComparisonFile, results: Sequence[Result]) -> Iterator[str]:
 
 
 def in_small(found: Verdict) -> str:
-    """What is undecided here may be decided on a larger task."""
+    """A verdict as text; what is undecided here may be decided on a larger task."""
     return f"{found} in small" if found == "undecided" else found
 
 

@@ -18,7 +18,7 @@ REPOSITORY = CLAIMS.parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one trial.
+    """The result of one trial.
 
     Attributes:
         curve: Means over equal parts of the trial.
@@ -39,7 +39,7 @@ def result_file(name: str) -> Path:
 
 
 def read_results(name: str) -> list[Result]:
-    """None before the first run."""
+    """The stored results; none before the first run."""
     path = result_file(name)
     return [Result(**row) for row in json.loads(path.read_text())] if path.is_file() else []
 
@@ -55,7 +55,7 @@ def rounded(value: float) -> float:
 
 
 def current_commit() -> str:
-    """Of the code that runs; ``+`` behind it where that code was changed since."""
+    """The commit of the running code, with ``+`` behind it if it has changed since."""
     of_code = ("mmr1", "datasets_prep", "scripts/claims", ":!scripts/claims/*/result.json")
     head, changed = (
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Tasks that claims make of the scans of a start: no held-out scan is in another split of them."""
+"""Tasks from the scans of a start, without held-out scans in other splits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scan:
 
 
 def scans(start: Path, split: str) -> list[Scan]:
-    """Of ``sft``, ``rl`` or ``eval`` of a start."""
+    """The scans of ``sft``, ``rl`` or ``eval`` of a start."""
     rows = read(start / f"{split}.jsonl")
     return [
         Scan(Image.open(start / "data/images" / f"{number_of(row['id'])}.png"), int(row["answer"]))
@@ -39,7 +39,7 @@ def scans(start: Path, split: str) -> list[Scan]:
 
 
 def number_of(name: str) -> str:
-    """Of the scan in its id, such as ``digits-0017``."""
+    """The number of a scan in its id, such as ``digits-0017``."""
     return name.rpartition("-")[2]
 
 
@@ -67,7 +67,7 @@ def two(rng: Random, pool: Sequence[Scan]) -> tuple[Scan, Scan]:
 def question(
     name: str, media: Sequence[MediaRef], text: str, answer: int, thought: str = "", **meta: object
 ) -> Sample:
-    """With a demonstration if there is a thought."""
+    """A sample with a question, and a demonstration if there is a thought."""
     messages = [ask(media, text)]
     if thought:
         messages.append(demonstrate(thought, str(answer)))

@@ -1,4 +1,4 @@
-"""What the preparations of claims have in common: a short run, and SFT to start from."""
+"""Shared preparations of claims: a short run, and SFT to start from."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def record_completions() -> list[tuple[list[int], list[float]]]:
 
 
 def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digests:
-    """Of the metrics, the completions and the weights in a run's folder."""
+    """Digests of the metrics, the completions and the weights in a run's folder."""
     from safetensors.numpy import load_file
 
     steps = rows_of([out / "metrics.jsonl"])
@@ -186,7 +186,7 @@ def rows_of(files: Iterable[Path]) -> list[Any]:
 
 
 def sha256(values: Iterable[Any]) -> str:
-    """Of values that JSON can write; floats are written in full."""
+    """The digest of values that JSON can write; floats are written in full."""
     return hashlib.sha256(json.dumps(list(values), sort_keys=True).encode()).hexdigest()
 
 

@@ -36,7 +36,7 @@ def exact_files() -> list[Path]:
 
 
 def differences(file: Path) -> list[tuple[str, ...]]:
-    """Of an exact YAML: what, how it is in the original, and how it is here.
+    """Differences of an exact YAML: the subject, its value in the original, and here.
 
     Raises:
         ValueError: It does not say, or not in three parts.

@@ -56,7 +56,7 @@ def run(tests: Sequence[str], quick: bool) -> list[ElementTree.Element]:
 
 
 def outcome(cases: Sequence[ElementTree.Element]) -> str:
-    """What became of the cases of a test."""
+    """The outcome of the cases of a test."""
     bad = [case for case in cases if {child.tag for child in case} & {"failure", "error"}]
     skipped = [case for case in cases if case.find("skipped") is not None]
     if not cases:
@@ -69,7 +69,7 @@ def outcome(cases: Sequence[ElementTree.Element]) -> str:
 
 
 def cases_of(test: str, cases: Sequence[ElementTree.Element]) -> list[ElementTree.Element]:
-    """Those of a test with all its parameters, or of a whole file."""
+    """The cases of a test with all its parameters, or of a whole file."""
     file, _, name = test.partition("::")
     module = file.removesuffix(".py").replace("/", ".")
     of_file = [case for case in cases if case.get("classname") == module]

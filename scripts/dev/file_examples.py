@@ -58,7 +58,7 @@ class FileExample:
         return folder / self.name
 
     def shown(self) -> str:
-        """What is in it, for the table."""
+        """The contents of the example, for the table."""
         many = len(self.files) > 1
         return ", ".join(
             (f"`{name}` " if many else "") + f"`{_text(name, content)}`"
@@ -200,7 +200,7 @@ def _write_tar(path: Path, members: Mapping[str, Any]) -> None:
 
 
 def _save_dataset(path: Path, rows: list[dict[str, Any]]) -> None:
-    """With the videos inside, as a ``Video`` feature has them."""
+    """Save a dataset with the videos inside, as a ``Video`` feature has them."""
     features = datasets.Features(
         {name: datasets.Value("string") for name in rows[0]}
         | {"video": datasets.Video(decode=False)}

@@ -1,4 +1,4 @@
-"""What ``mmr1 migrate`` makes of the scripts of a checkout, beside what the project itself reads.
+"""Compare ``mmr1 migrate`` on the scripts of a checkout with the project's own reading.
 
     python scripts/dev/migration_truth.py CHECKOUT ... [--libraries FOLDER ...] [--cells]
 
@@ -48,7 +48,7 @@ Row = dict[str, tuple[Any, Any, str]]
 
 
 def commands_of(script: Path) -> list[list[str]]:
-    """Its commands as bash expands them; none of them runs."""
+    """The commands of a script as bash expands them; none of them runs."""
     text = re.sub(r"<([A-Za-z][\w./ -]*)>(?=\s)", r"'<\1>'", script.read_text() + "\n")
     text = re.sub(r"\\[ \t]+(#.*)?$", r"\\", text, flags=re.M)
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def commands_of(script: Path) -> list[list[str]]:
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
-    """As argparse reads them."""
+    """The options as argparse reads them."""
     options: dict[str, Any] = {}
     name = ""
     for word in words:
@@ -115,7 +115,7 @@ def fields_of(file: Path) -> dict[str, Any]:
 
 
 def of_fork(argv: list[str], script: Path, root: Path, libraries: list[Path]) -> dict[str, Any]:
-    """What the fork's own trainer takes."""
+    """The settings that the fork's own trainer takes."""
     at = next(i for i, word in enumerate(argv) if word.endswith(".py"))
     launcher, given = options_of(argv[:at]), options_of(argv[at + 1 :])
     program = next(p for p in nearest(script, root, argv[at]))

@@ -48,7 +48,7 @@ def main(rl: str, high_lr: str, zoom: str) -> None:
 
 
 def shoot(page: Any, name: str, selector: str | None = None, height: int | None = None) -> None:
-    """What is in the window, or from the first such element on."""
+    """Take a picture of the window, or of the page from the first such element on."""
     if selector is not None:
         page.locator(selector).first.evaluate("element => element.scrollIntoView()")
     file = IMAGES / f"{name}.png"

@@ -48,12 +48,12 @@ class Stage:
 
     @property
     def samples(self) -> bool:
-        """Does it start engines?"""
+        """True if it starts engines."""
         in_rounds = self.command == "dpo" and self.config.dpo.rounds is not None
         return self.command in ("train", "iterate") or in_rounds
 
     def on(self, gpus: int) -> Config | None:
-        """As it runs on so many GPUs, or None where it does not fit."""
+        """The configuration on so many GPUs, or None where it does not fit."""
         config = proposed(self.config, self.command, Gpus(gpus, MEMORY)).config
         if gpus > 1 and not config.distributed:
             return None
@@ -63,12 +63,12 @@ class Stage:
 
     @property
     def fewest(self) -> int:
-        """GPUs that it fits."""
+        """The smallest number of GPUs that it fits."""
         return next(gpus for gpus in range(1, 9) if self.on(gpus) is not None)
 
 
 def stages(model: str) -> Iterator[Stage]:
-    """Of all recipes for 3B or 7B models, as their scripts start them."""
+    """The stages of all recipes for 3B or 7B models, as their scripts start them."""
     shapes = f"model.path={SCRIPTS / 'gpu' / 'shapes' / SHAPES[model]}"
     for script in sorted(RECIPES.glob("*/run.sh")):
         if script.parent.name.startswith("small_"):  # trained on a CPU

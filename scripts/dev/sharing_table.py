@@ -1,4 +1,4 @@
-"""Which of transformers' types share prompts: the probe on each, and the table of docs/sharing.md.
+"""Probe which of transformers' types share prompts, and write the table of docs/sharing.md.
 
     python scripts/dev/sharing_table.py out.jsonl                # runs what is not in it yet
     python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/sharing.md
@@ -42,7 +42,7 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 
 
 def types() -> Iterator[tuple[str, str, str]]:
-    """Mapping, type and class."""
+    """The mapping, type and class of each."""
     from transformers.models.auto import modeling_auto as auto
 
     names = (
@@ -124,7 +124,7 @@ def run(out: Path, only: Sequence[str], seconds: float) -> None:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """The last of each type."""
+    """The last row of each type."""
     if not out.exists():
         return []
     read = map(json.loads, out.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Every check in a process of its own, then one table and a JSON; see ``scripts/gpu_check.sh``."""
+"""Run every check in a separate process; print a table and JSON. See ``scripts/gpu_check.sh``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CHECKS = (
 
 @dataclass(slots=True)
 class Outcome:
-    """How a check ended.
+    """The outcome of a check.
 
     Attributes:
         state: ``ok``, ``failed``, ``skipped`` or ``timed out``.
@@ -208,7 +208,7 @@ def show(outcomes: list[Outcome]) -> None:
 
 
 def compare(outcomes: list[Outcome], others: dict[str, Outcome]) -> None:
-    """Each number beside that of another file, and their ratio."""
+    """Print each number beside that of another file, and their ratio."""
     table = Table("figure", "here", "there", "here / there")
     for outcome in outcomes:
         there = others[outcome.name].figures if outcome.name in others else {}

@@ -94,7 +94,7 @@ def _gap(
 
 
 def _with_next_picture(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-    """Each prompt with the picture of the next one; all are of one size."""
+    """The prompts with the picture of the next one each; all are of one size."""
     following = [*groups[1:], groups[0]]
     return [
         replace(group, prompt=replace(group.prompt, sample=other.prompt.sample))

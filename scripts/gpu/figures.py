@@ -1,4 +1,4 @@
-"""What a check measures, where it runs, and how it says that it cannot."""
+"""Figures and settings of a check, and its ways to say that it cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Figures = dict[str, "float | str"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how a check runs.
+    """The machine and the size of a check.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
@@ -28,7 +28,7 @@ class Setting:
 
 
 class SkippedError(Exception):
-    """This machine lacks what the check needs."""
+    """The machine lacks what the check needs."""
 
 
 class OutOfBoundsError(Exception):

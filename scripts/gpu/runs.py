@@ -144,7 +144,7 @@ def against_trl(setting: Setting) -> Figures:
 
 
 def ranks(setting: Setting) -> Figures:
-    """As many ranks as there are GPUs beside one engine; on a CPU two."""
+    """Run as many ranks as there are GPUs beside one engine; on a CPU two."""
     gpus = torch.cuda.device_count() if setting.on_gpu else 3
     if gpus < 2:
         raise SkippedError("it takes two GPUs")
@@ -165,7 +165,7 @@ def _has(package: str) -> bool:
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> Figures:
-    """Of the last step, which no longer compiles."""
+    """Figures of the last step, which no longer compiles."""
     for row in rows:
         assert all(math.isfinite(v) for v in row.values() if isinstance(v, float)), row
     last = rows[-1]

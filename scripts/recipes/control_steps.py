@@ -1,4 +1,4 @@
-"""How many SFT steps take as long as an RL run?
+"""The number of SFT steps that take as long as an RL run.
 
     python scripts/recipes/control_steps.py runs/quickstart/sft runs/quickstart/rl
 

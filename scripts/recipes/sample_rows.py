@@ -153,7 +153,7 @@ def mm_eureka(folder: Path, number: int) -> Row:
 
 
 def deepeyes(folder: Path, number: int) -> Row:
-    """As in DeepEyes' data: the system prompt describes a tool."""
+    """A row in the form of DeepEyes' data: the system prompt describes a tool."""
     image, count = dots(folder, number)
     tool = {"name": "image_zoom_in_tool", "parameters": {"bbox_2d": "a box", "label": "its name"}}
     system = {"role": "system", "content": f"# Tools\n<tools>{json.dumps(tool)}</tools>"}

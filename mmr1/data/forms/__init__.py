@@ -161,5 +161,5 @@ def with_own_columns(sample: Sample, row: Row) -> Sample:
 
 @lru_cache(maxsize=1 << 12)
 def _is_of_sample(name: str) -> bool:
-    """Whether the sample itself has what is in a column of this name."""
+    """True if the sample itself has the contents of a column of this name."""
     return name in _CONVERSATIONS or is_media_column(name)

@@ -82,7 +82,7 @@ def _check_texts(row: Row, turns: Turns) -> None:
 
 
 def is_json(value: Any) -> bool:
-    """Bytes, arrays and NaN have no place in a record."""
+    """True for values that a record can hold: not for bytes, arrays and NaN."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return True

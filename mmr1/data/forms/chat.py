@@ -105,7 +105,7 @@ def read_chat(messages: Any) -> Chat:
 
 
 def _called(call: Any) -> str:
-    """A call as OpenAI writes it: a name and its arguments, as JSON text or as an object."""
+    """A call in OpenAI's form: a name and its arguments, as JSON text or as an object."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError("an entry of 'tool_calls' has no function with a name")
@@ -116,7 +116,7 @@ def _called(call: Any) -> str:
 
 
 def _tagged(call: str) -> str:
-    """A call's JSON as Qwen's chat templates write it; one that is tagged already stays.
+    """A call's JSON in the form of Qwen's chat templates; one that is tagged already stays.
 
     A list of calls is one after another.
     """
@@ -175,7 +175,7 @@ def _messages(messages: Any) -> list[Mapping[str, Any]]:
 
 
 def _texts(content: Any, media: dict[str, list[Any]]) -> Iterator[str]:
-    """The pieces of a message's text; what its tags stand for is added to ``media``."""
+    """The pieces of a message's text; media of its tags are added to ``media``."""
     for part in [content] if isinstance(content, str | Mapping) else content:
         if isinstance(part, str):
             yield _counted(part, media)
@@ -204,7 +204,7 @@ def _counted(text: str, media: dict[str, list[Any]]) -> str:
 
 
 def _medium(part: Mapping[str, Any], kind: str) -> Any:
-    """The value of a part: where it lies or its bytes, with the options beside it."""
+    """The value of a part: its place or its bytes, with the options beside it."""
     names = (kind, _KINDS[kind], "url", "path", "value", "bytes", "data")
     value = next((part[name] for name in names if part.get(name) is not None), None)
     if value is None:

@@ -91,7 +91,7 @@ def without_media(row: Row, kinds: Sequence[str]) -> Row:
 
 
 def is_media_column(name: str) -> bool:
-    """Whether a column holds media by its name, and so stays out of ``meta``."""
+    """True if a column holds media by its name, and so stays out of ``meta``."""
     return kind_of_column(name) is not None
 
 
@@ -143,7 +143,7 @@ def guess(row: Row) -> dict[str, str]:
 
 
 def remedy(row: Row) -> str:
-    """What to do with a row of an unknown format: the command that converts it."""
+    """Advice for a row of an unknown format: the command that converts it."""
     columns = guess(row)
     if "question" not in columns:
         named = ",".join(f"{field}=COLUMN" for field in FIELDS[:3])

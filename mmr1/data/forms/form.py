@@ -1,4 +1,4 @@
-"""What a row format is: the columns that tell it apart, and how a row becomes a ``Sample``."""
+"""A row format: the columns that identify it, and how a row becomes a ``Sample``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Form:
     variants: Mapping[str, Row] = field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
-        """Whether a row has this format."""
+        """True if a row has this format."""
         for key in self.keys:  # a generator takes three times as long, for every row and format
             if row.get(key) is None:
                 return False

@@ -1,4 +1,4 @@
-"""Where the values and names of columns are media: paths, addresses, encoded bytes, base64."""
+"""Find media in values and names of columns: paths, addresses, encoded bytes, base64."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Leaf = str | bytes | Any
 
 
 def may_hold_media(value: Any) -> bool:
-    """Whether :func:`media_in` is worth asking. False of most texts and of all numbers."""
+    """True if :func:`media_in` is worth calling; False for most texts and all numbers."""
     if isinstance(value, str):
         if "." in value[-8:] or value[:1] in ("[", "{"):
             return True
@@ -88,7 +88,7 @@ def _in_text(text: str) -> Iterator[tuple[str, Leaf]]:
 
 
 def kind_of_path(text: str) -> str | None:
-    """Whether a text is the path or address of an image or a video, by its suffix.
+    """``image`` or ``video`` for the path or address of one, by its suffix, or None.
 
     >>> kind_of_path("x/a.PNG"), kind_of_path("https://x.org/v.mp4?t=3"), kind_of_path("See a.png")
     ('image', 'video', None)

@@ -85,7 +85,7 @@ class Options:
         return letter
 
     def _refuse_two_meanings(self, answer: Any, letter: str, remedy: str) -> None:
-        """A number may be an option's text and the position of another one."""
+        """Refuse a number that is an option's text and the position of another one."""
         if not isinstance(answer, int) or isinstance(answer, bool):
             return
         letters = list(self.by_letter)
@@ -111,7 +111,7 @@ class Options:
 
     @property
     def for_reward(self) -> Any:
-        """As ``meta.options`` of a record: texts in order, or by letter if these are not A, B, …"""
+        """The options for ``meta.options``: texts in order, or by letter if not A, B, …"""
         in_order = "".join(self.by_letter) == LETTERS[: len(self.by_letter)]
         return list(self.by_letter.values()) if in_order else dict(self.by_letter)
 
@@ -152,7 +152,7 @@ def read_options(value: Any) -> Options | None:
 
 
 def _is_padding(option: Any) -> bool:
-    """Whether an entry stands for no option, in rows that all have the same number of them."""
+    """True for an entry that stands for no option, where all rows have equally many."""
     if isinstance(option, str):
         return option.strip() in ("", "nan", "NaN")
     return option is None or (isinstance(option, float) and math.isnan(option))
@@ -294,7 +294,7 @@ def _fitting(value: Any, answer: Any) -> Options | None:
 
 @lru_cache(maxsize=1 << 10)
 def _other_names(names: tuple[str, ...]) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Of a row's columns, those that may hold its options: all of them, or one each."""
+    """The columns that may hold a row's options: all in one, or one each."""
     return [name for name in ALIASES if name in names], _families([str(name) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""Columns with media that a form did not read: they refuse the row, for it would lose them."""
+"""Refuse rows with media in columns that a form did not read, which would be lost."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _is_read(value: Any, read: set[int]) -> bool:
 
 
 def _repeats(kind: str, value: Any, refs: Sequence[MediaRef]) -> bool:
-    """Whether a column of a known name may hold the media that were read, in another form."""
+    """True if a column of a known name may hold the media that were read, in another form."""
     count = len(value) if isinstance(value, list | tuple) else 1
     return count == sum(ref.kind == kind for ref in refs)
 
 
 def _is_another(leaf: Leaf, refs: Sequence[MediaRef], values: Sequence[Any], root: Path) -> bool:
-    """Whether a medium is there and is none of those that were read."""
+    """True if a medium exists and is none of those that were read."""
     if isinstance(leaf, bytes):
         return all(ref.data != leaf for ref in refs)
     if not isinstance(leaf, str):

@@ -1,4 +1,4 @@
-"""Columns whose values are not what they stand for: classes by number, and decimals."""
+"""Decode columns of classes, which are numbers, and of decimals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Located = tuple[str, Any]
 
 
 class NoSuchDatasetError(ValueError):
-    """A dataset is not there, neither here nor on the hub; one that is broken is another error."""
+    """A dataset does not exist, neither here nor on the hub."""
 
 
 Classes = Mapping[str, Sequence[str]]
@@ -44,7 +44,7 @@ def classes_of_schema(metadata: Mapping[bytes, bytes] | None) -> Classes:
 
 
 def mending(schema: pa.Schema) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What rows of an Arrow or parquet file need: classes by name, decimals as plain numbers."""
+    """The conversion of rows of an Arrow or parquet file: classes by name, decimals as numbers."""
     import pyarrow as pa
 
     classes = classes_of_schema(schema.metadata)

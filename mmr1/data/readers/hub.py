@@ -13,7 +13,7 @@ REACH_S = 5.0
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether ``datasets`` saved this folder."""
+    """True if ``datasets`` saved this folder."""
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 

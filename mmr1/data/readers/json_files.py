@@ -86,7 +86,7 @@ def _inside(content: Any) -> Any:
 
 
 def has_lines(path: Path) -> bool:
-    """Whether the first line is an object of its own and another follows: JSON Lines."""
+    """True if the first line is an object and another follows: JSON Lines."""
     lines = (line for _, line in read_lines(path))
     try:
         first = next(lines, "")
@@ -111,7 +111,7 @@ _MARK = codecs.BOM_UTF8
 
 
 def is_array(path: Path) -> bool:
-    """Whether a file begins as a JSON array does."""
+    """True if a file begins like a JSON array."""
     with path.open("rb") as file:
         return file.read(4096).removeprefix(_MARK).lstrip().startswith(b"[")
 
@@ -161,7 +161,7 @@ class _Window:
                 return self._text[self._at : self._at + 1]
 
     def expect(self, *characters: str) -> str:
-        """Go on behind the next character, which must be one of these."""
+        """Continue behind the next character, which must be one of these."""
         found = self.next()
         if found not in characters:
             raise self.error(f"no {' or '.join(characters)}")
@@ -188,7 +188,7 @@ class _Window:
                 return position, value
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        """Whether more of the file may mend the error."""
+        """True if reading more of the file may mend the error."""
         return error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16
 
     def error(self, reason: str) -> ValueError:
@@ -200,7 +200,7 @@ class _Window:
         self._at = to
 
     def _read(self) -> bool:
-        """Read on, and forget what lies behind the place; False at the end of the file."""
+        """Read more, and drop the text behind the place; False at the end of the file."""
         if self._ended:
             return False
         data = self._file.read(max(self._block, len(self._text) - self._at))

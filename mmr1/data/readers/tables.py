@@ -80,7 +80,7 @@ def _records(path: Path) -> Iterator[Located]:
 
 
 def _delimiter(header: str) -> str:
-    """What stands between the columns of a CSV file: what is most often in its header.
+    """The delimiter of a CSV file: the most frequent candidate in its header.
 
     >>> _delimiter("question;answer"), _delimiter("question,answer;note")
     (';', ',')

@@ -1,4 +1,4 @@
-"""Whose form an environment has: told by its signature."""
+"""Find the form of an environment by its signature."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SpokenEpisode(Protocol):
 
 
 def load(spec: str, options: Mapping[str, Any]) -> tuple[Any, Form]:
-    """What is behind a name, and its form.
+    """Load the object behind a name, and its form.
 
     Args:
         options: That it is made with.
@@ -101,7 +101,7 @@ def trl_tools(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(factory: Any, options: Mapping[str, Any]) -> Any:
-    """What a factory makes, to be looked at."""
+    """The object of a factory, for inspection."""
     try:
         return factory(**options)
     except TypeError as error:
@@ -118,7 +118,7 @@ def _fresh(spec: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameters(method: Any) -> dict[str, inspect.Parameter] | None:
-    """Those of a method, without ``self``."""
+    """The parameters of a method, without ``self``."""
     if not callable(method):
         return None
     parameters = dict(inspect.signature(method).parameters)
@@ -131,6 +131,6 @@ def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _positional(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Those that must be given, and by their place."""
+    """The required positional parameters."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [n for n, p in parameters.items() if p.kind in kinds and p.default is p.empty]

@@ -101,7 +101,7 @@ class StepEpisode:
 
 
 def is_step(function: Any) -> bool:
-    """Is it a module's ``step``?"""
+    """True for a module's ``step``."""
     names = set(inspect.signature(function).parameters)
     return inspect.isfunction(function) and {"observation", "action", "label"} <= names
 

@@ -14,7 +14,7 @@ from mmr1.types import Sample
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an environment answered to a turn.
+    """An environment's answer to a turn.
 
     Attributes:
         observation: Texts and pictures for the policy.
@@ -48,7 +48,7 @@ class OwnEpisode:
 
 
 def settled(value: Any) -> Any:
-    """What a call returned; a coroutine is run to its end.
+    """The result of a call; a coroutine is run to its end.
 
     All run in one loop, as what an environment keeps may belong to it.
     """

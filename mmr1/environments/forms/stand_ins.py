@@ -1,4 +1,4 @@
-"""What files of tools import from their trainer, where that is not installed.
+"""Stand-ins for the base classes that tool files import from trainers not installed here.
 
 Their base classes hold no state and run nothing: a name to inherit from is all that they give.
 Only the processes of tools have these modules.
@@ -23,25 +23,25 @@ class AgentInstanceBase:
 
 
 class AgentExecutorBase:
-    """OpenRLHF's base of what runs a conversation."""
+    """OpenRLHF's base class that runs a conversation."""
 
     async def execute(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError
 
 
 class MultiTurnAgentExecutor(AgentExecutorBase):
-    """Holds the class of the environment."""
+    """OpenRLHF's executor, which holds the class of the environment."""
 
     def __init__(self, agent_instance_cls: type) -> None:
         self.agent_instance_cls = agent_instance_cls
 
 
 class SingleTurnAgentExecutor(AgentExecutorBase):
-    """Has no environment."""
+    """OpenRLHF's executor without an environment."""
 
 
 class _Open(BaseModel):
-    """A schema with any further keys."""
+    """A schema that allows further keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -94,11 +94,11 @@ class BaseTool:
         return 0.0
 
     async def release(self, instance_id: str, **_: Any) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to release."""
 
 
 def rollout_trace_op(function: Any) -> Any:
-    """verl's decorator that traces; nothing is traced here."""
+    """verl's decorator for tracing; it traces nothing here."""
     return function
 
 
@@ -134,7 +134,7 @@ _MODULES: dict[str, dict[str, Any]] = {
 
 
 def provide_base_classes() -> None:
-    """Put the modules in the place of packages that are not installed."""
+    """Put the modules in place of packages that are not installed."""
     for package in ("openrlhf", "verl"):
         if package in sys.modules or importlib.util.find_spec(package) is not None:
             continue

@@ -43,7 +43,7 @@ class TrlEpisode:
         self._environment = factory(**options)
 
     def begin(self, sample: Sample) -> str:
-        """What is added to the last message of the user.
+        """Reset the environment; returns an addition to the last message of the user.
 
         Raises:
             ValueError: ``reset`` returns what is not text.
@@ -54,12 +54,12 @@ class TrlEpisode:
         return opening or ""
 
     def call(self, name: str, arguments: Mapping[str, Any], images: Any) -> tuple[Any, None]:
-        """What the method returns. Raises whatever it raises."""
+        """Call the method and return its result. Raises whatever it raises."""
         method = getattr(self._environment, name)
         return settled(method(**arguments)), None
 
     def end(self) -> Any:
-        """What ``get_reward`` returns; without one the attribute ``reward``, if there is one."""
+        """The result of ``get_reward``; without one the attribute ``reward``, if there is one."""
         if hasattr(self._environment, "get_reward"):
             return settled(self._environment.get_reward())
         return getattr(self._environment, "reward", None)

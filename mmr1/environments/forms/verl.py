@@ -28,11 +28,11 @@ _numbers = count()
 
 
 class BrokenToolError(ValueError):
-    """What a tool returned has another form: its own fault, and not that of a call."""
+    """A tool returned another form: the tool's fault, not that of a call."""
 
 
 def is_tool_config(spec: str) -> bool:
-    """Does it name a YAML file, and not a function?"""
+    """True for a name of a YAML file, and not of a function."""
     return spec.endswith((".yaml", ".yml"))
 
 
@@ -64,7 +64,7 @@ def load_tools(file: str) -> dict[str, Any]:
 
 
 def schema_of(tool: Any) -> dict[str, Any]:
-    """What the policy is told of a tool. Raises ValueError if it is not a function's schema."""
+    """The schema of a tool for the policy. Raises ValueError if it is not a function's schema."""
     schema = tool.get_openai_tool_schema()
     if hasattr(schema, "model_dump"):
         schema = schema.model_dump(exclude_unset=True, exclude_none=True)
@@ -74,7 +74,7 @@ def schema_of(tool: Any) -> dict[str, Any]:
 
 
 def sees_pictures(tool: Any) -> bool:
-    """Does ``execute`` read ``agent_data``, which has the pictures of the conversation?"""
+    """True if ``execute`` reads ``agent_data``, which has the pictures of the conversation."""
     function = inspect.unwrap(tool.execute)
     names = (function.__code__.co_varnames, function.__code__.co_consts)
     return any("agent_data" in of for of in names)
@@ -103,7 +103,7 @@ class VerlEpisode:
     def call(
         self, name: str, arguments: Mapping[str, Any], images: Sequence[bytes]
     ) -> tuple[Any, Any]:
-        """What ``execute`` answers, texts after pictures, and its reward."""
+        """The answer of ``execute``, texts after pictures, and its reward."""
         given = self._kwargs(name, "execute_kwargs")
         data = SimpleNamespace(
             image_data=[Image.open(io.BytesIO(data)) for data in images],
@@ -119,7 +119,7 @@ class VerlEpisode:
         return _parts(response), reward
 
     def end(self) -> float:
-        """The sum of what ``calc_reward`` returns."""
+        """The sum of the results of ``calc_reward``."""
         total = 0.0
         for name, instance in self._ids.items():
             tool = self._tools[name]
@@ -169,7 +169,7 @@ def _schema_class() -> Any:
 
 
 def _call(function: Any, *positional: Any, **keywords: Any) -> Any:
-    """Call it with those of the keywords that it takes."""
+    """Call a function with those of the keywords that it takes."""
     parameters = inspect.signature(function).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         keywords = {name: value for name, value in keywords.items() if name in parameters}

@@ -59,7 +59,7 @@ def ocr(
     ignore_punctuation: bool = False,
     extract: Where = "auto",
 ) -> float | Reward | Job:
-    """1 - word error rate, clipped at 0; character error rate for Chinese, Japanese and Korean.
+    """1 - word error rate, at least 0; character error rate for Chinese, Japanese and Korean.
 
     The error rate is the edit distance over the gold's length.
 

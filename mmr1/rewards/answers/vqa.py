@@ -122,7 +122,7 @@ def _is_near(gold: str, prediction: str, relative: Fraction) -> bool:
 
 
 def _plain_number(gold: str) -> bool:
-    """Whether a gold is a number with at most a sign or a unit; "Q3 2019" is a text."""
+    """True for a number with at most a sign or a unit; "Q3 2019" is a text."""
     return re.fullmatch(r"\W*[\d.,]+\s*[^\d\s]*(?:\s+[A-Za-z]+)?\W*", gold) is not None
 
 
@@ -142,7 +142,7 @@ def _people(answer: Any) -> Sequence[str]:
 
 
 def _said(text: str) -> str:
-    """An answer as VQA's people are compared: in lower case, bare of articles and punctuation."""
+    """An answer as VQAv2 compares it: in lower case, without articles and punctuation."""
     text = _PUNCTUATION.sub(" ", _THOUSANDS.sub("", with_digits(text.casefold())))
     return " ".join(_ARTICLES.sub(" ", text).split())
 

@@ -123,7 +123,7 @@ def temporal_contrast(
     correct_above: float = 0.5,
     shuffled_factor: float = 1.0,
 ) -> float:
-    """A bonus for right answers where ordered frames are no worse than shuffled ones (T-GRPO).
+    """A bonus for right answers, if ordered frames do as well as shuffled ones (T-GRPO).
 
     ``bonus`` where ``p >= shuffled_factor * p_shuffled`` and this completion is right; else 0.
     ``p`` is the group's mean accuracy with its frames in order, ``p_shuffled`` that of completions

@@ -1,1 +1,1 @@
-"""Calls of other machines: deadlines, retries, and replies that are bounded."""
+"""Calls to other machines: deadlines, retries, and bounded replies."""

@@ -1,4 +1,4 @@
-"""Addresses of remote rewards, and keeping their credentials out of what is shown."""
+"""Addresses of remote rewards, with their credentials kept out of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a reward server answers: of whom, from where, and what they hold."""
+"""Refuse requests to a reward server by their token, origin and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a request must show.
+    """The conditions for answering a request.
 
     Attributes:
         hosts: Names that it may ask for; any if None. A page in a browser reaches a server on the
@@ -49,7 +49,7 @@ def guard_of(host: str, token: str | None) -> Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """True if only this machine reaches a server on this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

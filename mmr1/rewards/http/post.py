@@ -36,7 +36,7 @@ _PASSING = (408, 425, 429)  # client errors that another attempt may not meet
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call gave no answer; secrets are hidden.
+    """A failed call, with secrets hidden.
 
     Attributes:
         status: ``TIMEOUT`` or ``ERROR``.
@@ -84,13 +84,13 @@ class JsonPost:
 
     @property
     def servers(self) -> int:
-        """How many there are."""
+        """The number of servers."""
         return len(self._addresses)
 
     async def ask(
         self, body: bytes, parse: Callable[[Any], Answer], reply_bytes: int, first: int = 0
     ) -> Answer | Failure:
-        """What ``parse`` makes of the first good reply.
+        """The result of ``parse`` for the first good reply.
 
         Args:
             body: The request's JSON.
@@ -159,7 +159,7 @@ class JsonPost:
             return Failure(Status.ERROR, f"{address.shown}: {told}")
 
     async def _refusal(self, response: httpx.Response) -> Failure | None:
-        """Why a response without a body read yet is not an answer, or None."""
+        """The reason why a response, whose body is unread, is not an answer, or None."""
         code = response.status_code
         if response.has_redirect_location:
             host = httpx.URL(response.headers["Location"]).host or "another path"

@@ -1,4 +1,4 @@
-"""What a judge is shown: a template's text and the question's images, as chat messages."""
+"""A judge's input: a template's text and the question's images, as chat messages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _REPLY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One thing that the judge is asked.
+    """One question to the judge.
 
     Attributes:
         item: Whose prompt it is about.
@@ -39,7 +39,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What a question gave: a score, or why there is none."""
+    """The result of a question: a score, or why there is none."""
 
     score: float | None
     error: Reward | None = None
@@ -103,7 +103,7 @@ class JudgeReward:
             self._cache.close()
 
     def _problem(self, item: RewardItem) -> str | None:
-        """Why a sample cannot be judged, or None."""
+        """The reason why a sample cannot be judged, or None."""
         if self._options.against == "answer" and item.sample.answer is None:
             return "it has no answer to compare with; choose against=group, or drop the row"
         if self._options.images and any(m.kind == "video" for m in item.sample.media):
@@ -239,7 +239,7 @@ def _mean(verdicts: Sequence[_Verdict]) -> Reward:
 
 
 def _unasked(group_size: int) -> Reward:
-    """Of a completion that no other one differs from: a tie, if there is another."""
+    """The reward of a completion that equals all others: a tie, if there is another."""
     if group_size > 1:
         return Reward(0.5)
     return invalid(Status.ERROR, "there is no other completion of its prompt to compare it with")

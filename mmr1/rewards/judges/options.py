@@ -84,7 +84,7 @@ class JudgeOptions(BaseModel):
 
     @property
     def key(self) -> str:
-        """Where the verdict stands in the reply's JSON object."""
+        """The key of the verdict in the reply's JSON object."""
         return self.score_key or ("winner" if self.against else "score")
 
     def all_headers(self) -> dict[str, str]:

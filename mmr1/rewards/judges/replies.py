@@ -20,7 +20,7 @@ from mmr1.rewards.judges.options import JudgeOptions
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered.
+    """A server's answer.
 
     Attributes:
         text: The assistant's message.
@@ -117,7 +117,7 @@ class ReplyCache:
             self._database = None
 
     def _use(self, use: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What this gives, or None where there is no cache any more."""
+        """The result of a call, or None if the cache is gone."""
         if self._database is None:
             return None
         try:

@@ -1,1 +1,1 @@
-"""Is an answer mathematically the gold answer?"""
+"""The math reward: equality with the gold answer as mathematics."""

@@ -1,4 +1,4 @@
-"""Is the answer mathematically the gold answer? The cheap half, decided without a sandbox.
+"""Compare an answer with the gold answer: the cheap half, decided without a sandbox.
 
 Most answers are plain numbers or spelled like the gold; those are settled here, exactly. What
 needs algebra goes to ``mmr1.rewards.math.symbolic`` in the verifier pool.
@@ -86,7 +86,7 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
 
 def math_gold(answer: Any) -> Job | None:
-    """Check at load that the gold can be compared with; a Job where only algebra can tell."""
+    """Check the gold answer at load; returns a Job where only algebra can tell."""
     checks = [_check(gold) for gold in references(answer)]
     return None if None in checks else checks[0]
 
@@ -175,7 +175,7 @@ def _quantity(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Words rather than symbols: only letters, with a word too long to be a product."""
+    """True for words rather than symbols: letters, with a word too long to be a product."""
     if not _PROSE.fullmatch(text) or _FUNCTIONS.search(text):
         return False
     words = text.split()
@@ -215,7 +215,7 @@ def _chosen(text: str) -> str | None:
 
 
 def _are_names(gold: str, prediction: str) -> bool:
-    """The same letters in another order: ``ba`` is another point, word or line than ``ab``.
+    """True for the same letters in another order: ``ba`` is another point or word than ``ab``.
 
     Nothing is ever called by the letters of unknowns, so ``yx`` is the product ``xy``. Where there
     is a digit or an operator (``3ab``, ``a \\cdot b``), the letters are factors.
@@ -259,7 +259,7 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
 
 
 def _has_other_words(gold: str, prediction: str) -> bool:
-    """Whether the answer has words that are not the gold's: the grammar multiplies their letters.
+    """True for words that are not the gold's, whose letters the grammar would multiply.
 
     Times 0 they vanish, so "not 0" would be 0.
     """
@@ -297,7 +297,7 @@ def _scaled(text: str, unit: Unit) -> str:
 def _same_up_to_percent(
     gold: Number, gold_unit: Unit | None, number: Number, unit: Unit | None
 ) -> bool:
-    """A gold of 50% is answered by 50, whose sign the question had, and by 0.5.
+    """True if 50 (the question had the sign) or 0.5 answers a gold of 50%.
 
     An answer of 50% is 0.5 and never 50: the sign is a factor, and the gold has none.
     """
@@ -329,7 +329,7 @@ Assignments = tuple[tuple[str, str, str], ...]
 
 
 def by_name(gold: str, prediction: str) -> tuple[str, str] | None:
-    """Both sides as lists of values, where one of them gives several values their names.
+    """Both sides as lists of values, if one of them names several values.
 
     None where they are values of other names.
 
@@ -376,7 +376,7 @@ def _assignments(text: str) -> Assignments:
 
 
 def _split(text: str) -> list[str]:
-    """The pieces between separators that stand in no bracket."""
+    """The pieces between separators outside brackets."""
     pieces, start, depth = [], 0, 0
     depths = []
     for c in text:

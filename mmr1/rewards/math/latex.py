@@ -1,4 +1,4 @@
-"""One spelling for what can be spelled in many ways: LaTeX, Unicode, plain text."""
+"""Normalise the spelling of answers: LaTeX, Unicode, plain text."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def normalise(text: str) -> str:
 
 
 def _strip_delimiters(text: str) -> str:
-    """Without surrounding math delimiters, emphasis, a leading "the answer is", a final stop."""
+    """The text without math delimiters, emphasis, a leading "the answer is", a final stop."""
     for _ in range(_MAX_WRAPPERS):
         before = text
         text = text.strip()
@@ -166,7 +166,7 @@ def _strip_delimiters(text: str) -> str:
 
 
 def without_labels(gold: str, prediction: str) -> tuple[str, str]:
-    """``x = 3`` beside ``3`` is 3, and so it is beside another ``x = 3``; both normalised.
+    """Both texts without labels: ``x = 3`` beside ``3`` or ``x = 3`` is 3; both normalised.
 
     >>> without_labels("x = 3", "3"), without_labels("x=3", "y=3"), without_labels("3x=y", "2")
     (('3', '3'), ('x=3', 'y=3'), ('3x=y', '2'))

@@ -1,4 +1,4 @@
-"""Plain numbers, exact, and when a decimal stands for another number; dates, which are none."""
+"""Plain numbers, exact; decimals that stand for another number; dates."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _scientific(mantissa: str, exponent: int) -> Number:
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Whether two numbers as written mean the same number.
+    """True if two numbers as written mean the same number.
 
     Integers and fractions are exact. A decimal stands for another number when they agree to one
     unit of its last place (of the coarser one's, if both are decimals) and to one part in 10^6, so

@@ -1,4 +1,4 @@
-"""What the words around an answer say about it: that it is wrong, a bound, or another quantity.
+"""Words around an answer that make it wrong, a bound, or another quantity.
 
 Words around an answer are accepted where they say nothing about it, as in "The total is 5 apples".
 "Not 5", "at least 5", "5 is wrong" and "5 squared" are other answers than 5.
@@ -60,7 +60,7 @@ _NO_UNIT = re.compile(
 
 
 def is_negated(text: str) -> bool:
-    """Whether the words say that what stands between them is not, or not surely, the answer.
+    """True if words say that what stands between them is not, or not surely, the answer.
 
     >>> is_negated("The answer is C"), is_negated("anything but C"), is_negated("C is wrong")
     (False, True, True)
@@ -69,7 +69,7 @@ def is_negated(text: str) -> bool:
 
 
 def is_qualified(text: str) -> bool:
-    """Whether the words around a number say that the answer is another one, or may be.
+    """True if the words around a number say that the answer is another one, or may be.
 
     >>> is_qualified("The total is 5 apples."), is_qualified("at least 5"), is_qualified("5 dozen")
     (False, True, True)
@@ -78,5 +78,5 @@ def is_qualified(text: str) -> bool:
 
 
 def qualifies(word: str) -> bool:
-    """Whether a word behind a number makes another number of it, and is not a unit."""
+    """True if a word behind a number makes another number of it, and is not a unit."""
     return _NO_UNIT.fullmatch(word) is not None

@@ -1,4 +1,4 @@
-"""Sentences around an answer: what a plain one states, and where an explanation begins."""
+"""Sentences around an answer: the statement in a plain one, and explanations behind it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _before(text: str, reason: re.Match[str]) -> str:
 
 
 def _restates(answer: str, rest: str) -> bool:
-    """Whether the lines behind an answer are prose that ends with its number."""
+    """True if the lines behind an answer are prose that ends with its number."""
     numbers = _NUMBER.findall(answer), _NUMBER.findall(rest)
     if len(numbers[0]) != 1 or not numbers[1] or numbers[1][-1] != numbers[0][0]:
         return False

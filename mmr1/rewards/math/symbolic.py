@@ -145,7 +145,7 @@ _COMMON = (
 
 
 def warm() -> None:
-    """Parse what is common once, so that workers are forked with the parser's tables built."""
+    """Parse common inputs, so that forked workers have the parser's tables."""
     for text in _COMMON:
         parse(text)
     verify(_COMMON[0], _COMMON[1])
@@ -191,7 +191,7 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
 
 
 def verify_any(comparisons: tuple[tuple[Any, ...], ...]) -> float:
-    """1.0 where one of several golds is met; golds that cannot be read are met by nothing.
+    """1.0 where one of several golds is met; golds that cannot be read are never met.
 
     Raises:
         BadGoldError: No gold can be read.
@@ -209,7 +209,7 @@ def verify_any(comparisons: tuple[tuple[Any, ...], ...]) -> float:
 
 
 def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
-    """``\\sqrt{10} \\approx 3.16``: a number and roundings of it, of which one is the gold."""
+    r"""The verdict on ``\sqrt{10} \approx 3.16``: a number and its roundings, one the gold."""
     try:
         numbers = [_to_50_digits(parse(stage)) for stage in stages if stage.strip()]
     except (ValueError, AttributeError):
@@ -340,7 +340,7 @@ def _all_stated(listed: Any) -> Any:
 
 
 def _is_false(link: Any) -> bool:
-    """Two numbers that differ; one of them may be the other, rounded."""
+    """True for two numbers that differ, unless one is the other, rounded."""
     if not (_is_number(link.lhs) and _is_number(link.rhs)):
         return False
     left, right = _to_50_digits(link.lhs), _to_50_digits(link.rhs)
@@ -351,7 +351,7 @@ def _is_false(link: Any) -> bool:
 
 
 def _members(value: Any) -> int:
-    """How many values an answer lists, each as often as it was written; a set of many is 2."""
+    """The number of values in an answer, each as often as it was written; 2 for any larger set."""
     if isinstance(value, FiniteSet):
         return len(value._unsorted_args)
     return 2 if isinstance(value, sympy.Set | sympy.Tuple) else 1
@@ -367,7 +367,7 @@ def _with_repeats(text: str, value: Any) -> list[Any] | None:
 def _same_lists(
     gold_value: Any, gold_list: list[Any] | None, value: Any, values: list[Any] | None
 ) -> bool:
-    """Two lists in any order, or a list and a tuple ``(1, 1, -1)`` in the same."""
+    """True for two lists in any order, or a list and a tuple ``(1, 1, -1)`` in the same."""
     if gold_list is None and isinstance(gold_value, sympy.Tuple):
         return _verified(gold_value, sympy.Tuple(*(values or ())))
     if values is None and isinstance(value, sympy.Tuple):
@@ -402,7 +402,7 @@ def _substituted(value: Any, table: dict[Any, Any]) -> Any:
 
 
 def _other_base(gold: str, prediction: str) -> bool:
-    """``12_8`` is not 12 and not ``12_9``; a gold's base may be left out by the answer."""
+    """True for other bases: ``12_8`` is not 12 and not ``12_9``; an answer may omit the base."""
     bases = set(_BASE.findall(prediction)) - {"10"}
     return bool(bases) and bases != set(_BASE.findall(gold))
 
@@ -421,7 +421,7 @@ def _to_50_digits(number: Any) -> Any:
 
 
 def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
-    """Two numbers by value: exactly, or as a decimal that stands for the other."""
+    """True for equal numbers: exactly, or as a decimal that stands for the other."""
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
     x, y = _to_50_digits(a), _to_50_digits(b)
     if not (x.is_finite and y.is_finite):
@@ -439,7 +439,7 @@ def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
 
 
 def _prepare(text: str) -> str:
-    """What the grammar does not know, in words that it does."""
+    """Rewrite what the grammar does not know in words that it does."""
     text = _DECADIC.sub(r"\\log_{10}", _FUNCTION_NAME.sub(r"\\\1", text))
     text = _TRIGONOMETRY.sub(r"\1(\\frac{\2\\pi}{180})", text).replace("°", "")
     text = _MIXED.sub(_mixed_to_sum, text)
@@ -475,7 +475,7 @@ def _ratio(text: str) -> str:
 
 
 def _refuse_odd_names(value: Any) -> None:
-    """Names that are not a variable's could be text on its way to a compiler."""
+    """Refuse names that are not a variable's: they could be text on its way to a compiler."""
     nodes = value.free_symbols if hasattr(value, "free_symbols") else ()
     for symbol in nodes:
         if not _SYMBOL.fullmatch(str(symbol)):

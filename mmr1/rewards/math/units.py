@@ -203,7 +203,7 @@ def leading_unit(text: str) -> Unit | None:
 
 
 def _counts(core: str, word: str) -> bool:
-    """Whether an unknown word behind an expression is what it counts: a product has no words."""
+    """True if an unknown word behind an expression is the counted thing; products have no words."""
     return core[-1].isdigit() or (len(word) >= 4 and core[-1] == "}" and "sqrt" in core)
 
 

@@ -62,7 +62,7 @@ _CHINESE = re.compile(
 
 @cache
 def _number() -> re.Pattern[str]:
-    """Numbers in words. Compiled with the first: it takes longer than all else here to import."""
+    """The pattern of numbers in words, compiled on first use as that takes long."""
     return re.compile(
         rf"(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
         rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
@@ -74,7 +74,7 @@ def _number() -> re.Pattern[str]:
 
 
 def has_number_word(text: str) -> bool:
-    """Whether a word for a number, or for a share or multiple of one, stands in a text."""
+    """True if a text has a word for a number, or for a share or multiple of one."""
     return not _AROUND.isdisjoint(_TOKEN.findall(text.lower()))
 
 
@@ -130,7 +130,7 @@ def _words(text: str) -> list[str]:
 
 
 def _cardinal(text: str) -> Fraction | None:
-    """None where the scales do not fall, as in "two thousand three million"."""
+    """The value of cardinal words; None for falling scales, as in "two thousand three million"."""
     total, current, last = 0, 0, 10**15
     for word in _words(text):
         if word in ("a", "an"):

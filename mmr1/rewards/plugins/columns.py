@@ -73,7 +73,7 @@ def column(item: RewardItem, name: str) -> Any:
 
 
 def row_column(item: RewardItem, name: str) -> Any:
-    """As :func:`column`, for a function of another project: what the row had comes first."""
+    """One column of an item like :func:`column`, with the original row's values first."""
     own = item.sample.meta.get(ROW, {})
     return own[name] if name in own and name not in item.earlier else column(item, name)
 

@@ -34,7 +34,7 @@ Call = Literal["item", "group", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to call a function.
+    """A way to call a user's function.
 
     Attributes:
         name: The trainer's name, for messages.
@@ -137,7 +137,7 @@ def call(
     items: Sequence[RewardItem],
     options: Mapping[str, Any],
 ) -> Any:
-    """What the function returns for these items; a coroutine if it is async."""
+    """Call the function on these items; returns a coroutine if it is async."""
     positional, keywords = dialect.arguments(items)
     return function(*positional, **{**keywords, **options})
 
@@ -239,7 +239,7 @@ def _trl(
 
 
 def _said_of_call(module: ModuleType | None) -> Call:
-    """How often the file wants its functions called: per group unless it says ``batch``."""
+    """The call mode that the file asks for: per group unless it says ``batch``."""
     said: Any = getattr(module, "REWARD_TYPE", "group")
     if said not in ("group", "batch"):
         raise ValueError(f"REWARD_TYPE = {said!r}: of TRL's form it can be 'group' or 'batch'")
@@ -247,7 +247,7 @@ def _said_of_call(module: ModuleType | None) -> Call:
 
 
 def _one_grid(grids: Any) -> Any:
-    """The grid of a sample's one picture, as VLM-R1 passes it; of several, the list."""
+    """The grid of a sample's only picture, as VLM-R1 passes it; of several, the list."""
     return grids[0] if isinstance(grids, list | tuple) and len(grids) == 1 else grids
 
 
@@ -271,7 +271,7 @@ def _reply(item: RewardItem) -> list[dict[str, str]]:
 
 
 def _speaks_of_content(function: Callable[..., Any]) -> bool:
-    """Does the function, or a helper in its module, use the key ``"content"``?"""
+    """True if the function, or a helper in its module, uses the key ``"content"``."""
     seen_names: set[str] = set()
     waiting = [inspect.unwrap(function)]
     while waiting:
@@ -303,7 +303,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _areal(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
-    """One completion per call, as a text: ``completions`` is one of them."""
+    """The dialect of AReaL: one completion per call, as the text ``completions``."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -339,7 +339,7 @@ def _areal(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
 
 
 def _uses(function: Callable[..., Any], name: str) -> bool:
-    """Does the function's own code read this parameter?"""
+    """True if the function's code reads this parameter."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if not isinstance(code, CodeType):
         return True
@@ -376,7 +376,7 @@ def _openrlhf(options: Mapping[str, Any]) -> Dialect:
 
 
 def _extra_info(item: RewardItem) -> Any:
-    """The row's own; without one, what verl's scripts for datasets write there, and the columns."""
+    """The row's ``extra_info``; without one, that of verl's dataset scripts, and the columns."""
     meta = {name: value for name, value in item.sample.meta.items() if name != ROW}
     own = {**meta, **item.sample.meta.get(ROW, {})}
     if "extra_info" in own:

@@ -68,7 +68,7 @@ class RemoteReward:
         return [self._shown(reward) for share in answers for reward in share]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Nothing is checked: only the server knows what its golds are."""
+        """Accept every gold answer: only the server can read it."""
         return [None] * len(items)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def _rewards(answer: Any, expected: int, hide: Callable[[str], str]) -> list[Rew
 
 
 def _invalid_status(name: Any) -> Status:
-    """A status that goes with an error; what a server calls otherwise is an error."""
+    """A status that goes with an error; unknown names become ERROR."""
     try:
         status = Status(str(name))
     except ValueError:

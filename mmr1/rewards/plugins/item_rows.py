@@ -214,7 +214,7 @@ def _completions(row: Mapping[str, Any], run: Path, where: str) -> list[dict[str
 
 
 def _conversation(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reward function is told of a conversation with an environment; nothing without one."""
+    """Facts for a reward function about a conversation with an environment; nothing without one."""
     if "turns" not in completion:
         return {}
     messages = []

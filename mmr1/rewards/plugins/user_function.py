@@ -98,7 +98,7 @@ def _split(function: Callable[..., Any], options: str) -> tuple[dict[str, Any], 
 
 
 def _lacking(error: ValueError) -> str:
-    """What to do about ms-swift's base class where ms-swift is not installed."""
+    """Advice for ms-swift's base class where ms-swift is not installed."""
     cause = error.__cause__
     if not isinstance(cause, ModuleNotFoundError) or (cause.name or "").split(".")[0] != "swift":
         return ""
@@ -106,7 +106,7 @@ def _lacking(error: ValueError) -> str:
 
 
 def _denied(error: BaseException | None) -> str:
-    """The file that a library could not open, where the system's error does not name it.
+    """The file that a library could not open, if the system's error does not name it.
 
     OpenSSL's does not. The names that the calls have in hand are tried.
     """
@@ -135,11 +135,11 @@ def _closed(path: str | os.PathLike[str]) -> bool:
 
 
 def imported() -> None:
-    """What the zygote runs: this module and what it imports are then in every worker."""
+    """Import, in the zygote, this module and its imports, which every worker then has."""
 
 
 def describe(spec: str, options: str, call: Call | None) -> dict[str, Any]:
-    """What the parent process must know of a function that only the workers import."""
+    """Facts for the parent process about a function that only the workers import."""
     function, dialect = load(spec, options, call)
     own, _ = _split(function, options)
     parameters = set(inspect.signature(function).parameters)
@@ -238,7 +238,7 @@ class PluginReward:
     def score(
         self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
     ) -> list[Reward]:
-        """One reward per item. One that stands on a value that is not valid has none."""
+        """One reward per item; none for a value that is based on an invalid one."""
         if not self.reads_earlier:
             return self._scored(items)
         items = self._with_earlier(items, values)
@@ -256,7 +256,7 @@ class PluginReward:
     def _with_earlier(
         self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
     ) -> list[RewardItem]:
-        """The items with what the functions before this one gave, as far as it is asked for."""
+        """The items with the results of earlier functions, as far as they are asked for."""
         earlier: list[dict[str, Any]] = [
             {"scores": {name: reward.value for name, reward in before.items()}}
             if self._scores
@@ -293,7 +293,7 @@ class PluginReward:
     def _repeated(
         self, items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
     ) -> dict[int, Reward]:
-        """The items of calls that failed, one by one; all of them if one of the first succeeds."""
+        """Score the items of failed calls one by one; all of them if one of the first succeeds."""
         rewards = dict(failed)
         for part in (failed[:_PROBES], failed[_PROBES:]):
             indices = [index for index, _ in part]
@@ -304,7 +304,7 @@ class PluginReward:
         return rewards
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Nothing is checked: only the function knows what its golds are."""
+        """Accept every gold answer: only the function can read it."""
         return [None] * len(items)
 
     def close(self) -> None:
@@ -344,7 +344,7 @@ def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
 def _in_turn_by_prompt(
     items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
 ) -> list[tuple[int, Reward]]:
-    """The first of each prompt, then the second of each: one bad row has all of its completions."""
+    """The first of each prompt, then the second of each, as a bad row spoils all of its own."""
     seen: Counter[int] = Counter()
     turns = []
     for index, reward in failed:
@@ -355,7 +355,7 @@ def _in_turn_by_prompt(
 
 
 def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
-    """Start the workers; what the function is, checked, for a plugin's process said so.
+    """Start the workers; returns the checked description of the function.
 
     Raises:
         ValueError: It cannot be loaded, or a wall is missing; the message names the function.
@@ -380,7 +380,7 @@ def _with_remedy(reward: Reward) -> Reward:
 
 
 def _remedy(error: str) -> str:
-    """What to change where a wall was in the way: EACCES is Landlock's, EPERM the filter's."""
+    """Advice where a wall was in the way: EACCES is Landlock's, EPERM the filter's."""
     if "[Errno 13]" in error:
         return _READING
     blocked = ("PermissionError", "[Errno 1]", "MemoryError", "Operation not permitted")
@@ -420,11 +420,11 @@ class GivenReward:
         return [rewards[index] for index in range(len(items))]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Nothing is checked: only the function knows what its golds are."""
+        """Accept every gold answer: only the function can read it."""
         return [None] * len(items)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: it holds no resources."""
 
     def _call(self, items: Sequence[RewardItem]) -> list[Reward]:
         try:

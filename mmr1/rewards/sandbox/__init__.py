@@ -1,1 +1,1 @@
-"""The verifier pool: reward code in worker processes that can hurt nobody."""
+"""The verifier pool: reward code in worker processes that cannot do damage."""

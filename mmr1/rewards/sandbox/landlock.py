@@ -1,4 +1,4 @@
-"""What a worker may read: Landlock, landlock(7).
+"""Landlock, landlock(7): the files that a worker may read.
 
 Files outside the list cannot be opened, other processes of the user cannot be looked into (ptrace,
 /proc/PID/environ, /proc/PID/mem), and from ABI 4 and 6 of Landlock on TCP and signals end at the
@@ -32,7 +32,7 @@ def abi() -> int:
 
 
 def restrict(readable: Sequence[str]) -> None:
-    """Let this process open nothing but these files and folders, for reading; for good.
+    """Restrict this process, for good, to reading these files and folders.
 
     Paths that are not there, or that this user cannot reach, are passed over. Of a folder with a
     slash at its end, the names can be listed and no file opened.
@@ -51,7 +51,7 @@ def restrict(readable: Sequence[str]) -> None:
 
 
 def _new_ruleset(version: int) -> int:
-    """What it handles is refused unless a rule allows it."""
+    """A ruleset; what it handles is refused unless a rule allows it."""
     attributes = struct.pack("Q", (1 << _FILE_RIGHTS.get(version, 16)) - 1)
     if version >= 4:
         attributes += struct.pack("Q", _BIND_AND_CONNECT_TCP)

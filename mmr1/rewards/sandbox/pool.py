@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a job returned that is asked for a value.
+    """The result of a job that is asked for a value.
 
     Attributes:
         value: A JSON value; None if it failed.
@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[T]):
-    """What jobs are asked for: how an answer is read, and what stands for one that failed."""
+    """The kind of result of jobs: how an answer is read, and the substitute for a failed one."""
 
     name: str
     read: Callable[[Any, int], T]
@@ -130,7 +130,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, Processes.end, self._state)
 
     def start(self) -> Any:
-        """Start the processes unless they are there, and return what the preparation returned.
+        """Start the processes, unless they run, and return the result of the preparation.
 
         Raises:
             ValueError: The warm-up or the preparation fails, or takes the process down; or a wall
@@ -174,7 +174,7 @@ class Pool:
             return [by_index[i] if i in by_index else results[job] for i, job in enumerate(jobs)]
 
     def values(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Answer]:
-        """What each job returns, in order; nothing is cached. Never raises for a job.
+        """The result of each job, in order; nothing is cached. Never raises for a job.
 
         Args:
             watch: Holds their time, in place of the deadline.
@@ -238,7 +238,7 @@ class Pool:
         return self._renew(worker)
 
     def _renew(self, worker: Worker) -> str | None:
-        """What went wrong, or None; a dead worker stays, and the next job tries again."""
+        """Renew a worker; returns the error, or None. The next job tries a dead worker again."""
         place = self._state.workers.index(worker)
         self._state.kill(worker)
         worker.rest()
@@ -276,7 +276,7 @@ class Pool:
         return [results[index] for index in range(len(jobs))]
 
     def _replace_the_dead(self, jobs: int) -> list[str]:
-        """Replace idle workers that ended; each that cannot be costs one of so many jobs."""
+        """Replace idle workers that ended; each failure costs one of so many jobs."""
         reason = "it ended, or sent something, while nothing was asked of it"
         idle = [w for w in self._state.workers if w.number is None and w.disturbed][:jobs]
         return [problem for worker in idle if (problem := self._replace(worker, reason))]
@@ -291,7 +291,7 @@ class Pool:
                 worker.send(kind.name, jobs[worker.index], self._max_result)
 
     def _wait(self) -> list[Worker]:
-        """The workers of which something came or whose time is up, after a while if none."""
+        """The workers with an answer, or whose time is up; after a while none."""
         busy = {w.channel.fileno(): w for w in self._state.workers if w.watch is not None}
         poll = select.poll()
         for descriptor in busy:
@@ -302,7 +302,7 @@ class Pool:
         return [w for fd, w in busy.items() if fd in ready or (w.watch and w.watch.passed)]
 
     def _finish_preparation(self, worker: Worker) -> str | None:
-        """Take a worker's preparation: None when it is done or under way, else what went wrong.
+        """Read a worker's preparation: None when it is done or under way, else the error.
 
         A worker that fails is killed; the next job that waits for one brings a fresh one.
         """
@@ -322,7 +322,7 @@ class Pool:
         return None
 
     def _finish_job(self, worker: Worker, job: Job, kind: _Kind[T]) -> T | None:
-        """What a job gave, or None while it is on its way; a failed worker is replaced."""
+        """The result of a job, or None while it runs; a failed worker is replaced."""
         try:
             answer = self._take(worker)
             if answer is not None:
@@ -342,7 +342,7 @@ class Pool:
         return kind.failed(failure.status, failure.error)
 
     def _take(self, worker: Worker) -> Any:
-        """The answer to what is in flight, or None while it is on its way.
+        """The answer to the job in flight, or None while it runs.
 
         Raises:
             _WorkerError: The process ended, or sent what is not an answer to this.
@@ -365,7 +365,7 @@ class Pool:
 
 
 class _WorkerError(Exception):
-    """A worker did not do what was asked of it, and is of no more use."""
+    """A worker did not answer properly, and cannot be used any more."""
 
     def __init__(self, status: Status, error: str) -> None:
         super().__init__(error)
@@ -373,7 +373,7 @@ class _WorkerError(Exception):
 
 
 def _value(answer: Any) -> Any:
-    """What a preparation returned.
+    """The value that a preparation returned.
 
     Raises:
         _WorkerError: It failed.
@@ -410,4 +410,4 @@ def try_walls() -> Missing:
 
 
 def do_nothing() -> None:
-    """A warm-up that warms nothing up."""
+    """Do nothing, for a pool without a warm-up."""

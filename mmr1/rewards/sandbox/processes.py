@@ -1,4 +1,4 @@
-"""The workers as the pool holds them: forked from a zygote, killed, ended.
+"""The pool's worker processes: forked from a zygote, killed, ended.
 
 Apart from the pool, so that a finalizer can end them. Pools that warm up alike have their workers
 from the same zygote: warming up takes a second of CPU time, and a fork milliseconds.
@@ -57,7 +57,7 @@ class Worker:
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
 
     def send(self, kind: str, job: Job, max_result: int = MAX_RESULT) -> None:
-        """Hand it a job, whose answer has so many bytes at most.
+        """Send it a job, and the limit of its answer in bytes.
 
         A worker that died shows as the end of its channel.
         """
@@ -69,7 +69,7 @@ class Worker:
         self.channel.setblocking(False)
 
     def rest(self) -> None:
-        """Its answer has come."""
+        """Note that its answer has come."""
         self.index = self.number = self.watch = None
 
     @property
@@ -78,7 +78,7 @@ class Worker:
 
     @property
     def disturbed(self) -> bool:
-        """Whether it hung up, or sent something, while nothing was asked of it."""
+        """True if it hung up, or sent something, while nothing was asked of it."""
         if self.killed:
             return True
         try:
@@ -102,7 +102,7 @@ class Processes:
     def start(
         self, warm: Job, settings: Settings, environment: Mapping[str, str], patience_s: float
     ) -> None:
-        """Have a zygote, in place of the one before, with which the workers ended.
+        """Start a zygote in place of the one before, whose workers ended with it.
 
         Raises:
             ValueError: Its warm-up fails or takes too long.
@@ -197,7 +197,7 @@ class ZygoteGoneError(Exception):
 
 
 class Zygote:
-    """A process that has warmed up. It ends when nobody holds this object any more.
+    """A warmed-up process. It ends when nobody holds this object any more.
 
     Args:
         command: What to start; the descriptor of its door is added.
@@ -255,7 +255,7 @@ class Zygote:
         return ours
 
     def forget(self) -> None:
-        """No other pool gets it: it did not answer."""
+        """Keep it from other pools, as it did not answer."""
         self._forgotten = True
 
     @property
@@ -305,7 +305,7 @@ def shared_zygote(
 
 @contextmanager
 def kept_zygotes() -> Iterator[None]:
-    """Let the zygotes of the block, in any thread, last as long as it: later pools find them."""
+    """Keep the zygotes of the block, in any thread, until its end, for later pools."""
     kept: set[Zygote] = set()
     _keepers.append(kept)
     try:

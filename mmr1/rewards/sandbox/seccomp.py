@@ -208,7 +208,7 @@ def _return(result: int) -> list[bytes]:
 
 
 def _argument(index: int) -> list[bytes]:
-    """Load the lower half of an argument: these are ints, or flags that the kernel cuts to it."""
+    """Load the lower half of an argument: all are ints, or flags that the kernel cuts to it."""
     return [_instruction(_LOAD, _ARGUMENTS + 8 * index)]
 
 

@@ -44,7 +44,7 @@ Missing = dict[str, str]
 
 
 def drop_network() -> Missing:
-    """Move this single-threaded process into an empty network namespace, if the system lets it."""
+    """Move this single-threaded process into an empty network namespace, if possible."""
     return _try(NETWORK, _unshare_network)
 
 
@@ -66,7 +66,7 @@ def raise_walls(limits: Limits, readable: Sequence[str], parent: int) -> Missing
 
 
 def refusal(missing: Mapping[str, str]) -> str | None:
-    """Why nothing may run behind these walls, or None when the required ones stand."""
+    """The reason to run nothing behind these walls, or None when the required ones stand."""
     lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
     if not lacking:
         return None
@@ -79,7 +79,7 @@ def refusal(missing: Mapping[str, str]) -> str | None:
 
 @cache
 def warn_of(line: str) -> None:
-    """Say once in a process which walls are missing."""
+    """Warn once per process about missing walls."""
     logging.getLogger("mmr1.rewards").warning(line)
 
 
@@ -128,7 +128,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one worker may use.
+    """The limits of one worker.
 
     Attributes:
         memory: Bytes of address space.
@@ -181,7 +181,7 @@ _FIXED = {
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the trainer's environment a worker gets, and what is fixed for all of them."""
+    """The part of the trainer's environment that a worker gets, with fixed variables."""
     return {**{n: v for n, v in environment.items() if n in _KEPT}, **_FIXED}
 
 
@@ -223,7 +223,7 @@ _MODULES = (".py", ".pyc", ".so", ".pth", ".zip", ".egg", ".dist-info", ".egg-in
 
 
 def python_paths() -> list[str]:
-    """What any worker reads, asked in the worker itself, whose ``sys.path`` is the trainer's.
+    """The paths that any worker reads, found in the worker, whose ``sys.path`` is the trainer's.
 
     Of a folder with a slash at its end, the names alone.
     """
@@ -243,7 +243,7 @@ def python_paths() -> list[str]:
 
 
 def plugin_paths(spec: str, readable: Iterable[str]) -> tuple[str, ...]:
-    """What a plugin reads besides: its package, or what is not hidden in the folder of its file.
+    """The further paths of a plugin: its package, or what is not hidden in its file's folder.
 
     The configuration may name more. A file that lies in the home folder itself does not open the
     home folder: keys lie there. Of a folder with a slash at its end, the names alone.
@@ -258,7 +258,7 @@ def plugin_paths(spec: str, readable: Iterable[str]) -> tuple[str, ...]:
 
 
 def _shown(folder: Path) -> list[str]:
-    """A folder that hides nothing, or else what it shows: ``.env`` and ``.git`` stay closed."""
+    """A folder that hides nothing, or its visible entries: ``.env`` and ``.git`` stay closed."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - strings: it may hold many pictures
     except OSError:
@@ -279,7 +279,7 @@ def _package(spec: str) -> list[str]:
 
 
 def _modules_in(entry: str) -> Iterator[str]:
-    """What Python can import from an entry of ``sys.path``, which may be a project's folder."""
+    """The importable modules in an entry of ``sys.path``, which may be a project's folder."""
     if not entry or _holds_home(entry):
         return
     entry = entry.rstrip("/")
@@ -302,7 +302,7 @@ def _shared_objects_in(folder: str) -> Iterator[str]:
 
 
 def _holds_home(path: str) -> bool:
-    """Is this the home folder, or one that it lies in?"""
+    """True for the home folder, or one that contains it."""
     return any(home.is_relative_to(Path(path).resolve()) for home in _homes())
 
 

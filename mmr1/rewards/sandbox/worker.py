@@ -97,7 +97,7 @@ def _value(target: str, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def error_line(error: BaseException) -> str:
-    """What a failed preparation says; a ValueError of ours needs no type in front."""
+    """The message of a failed preparation; a ValueError of ours needs no type in front."""
     name = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"{name}{error}" or "it failed"
 
@@ -119,7 +119,7 @@ def _refuse_lambdify(*args: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 def disable_lambdify() -> None:
-    """Replace sympy's ``lambdify``, which turns symbol names into source code, wherever it is.
+    """Replace sympy's ``lambdify`` everywhere, as it turns symbol names into source code.
 
     Some modules of sympy hold their own reference to it, and ``evalf`` of a polynomial root
     reaches it.

@@ -31,7 +31,7 @@ _ORPHAN_CHECK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a pool tells the zygote of its workers, as JSON.
+    """A pool's settings for its workers, as JSON.
 
     Attributes:
         limits: Of each worker.
@@ -50,7 +50,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Customer:
-    """One pool, seen from the zygote: its line, and the workers that are its own."""
+    """A pool, seen from the zygote: its line, and its workers."""
 
     line: socket.socket
     settings: Settings
@@ -98,7 +98,7 @@ def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None
 
 
 def _let_in(door: socket.socket) -> _Customer | None:
-    """A new pool, whose settings lie in its line already; None when the owner has hung up."""
+    """Admit a new pool, whose settings are already on its line; None when the owner has hung up."""
     message, descriptors, _, _ = socket.recv_fds(door, 1, 1)
     if not message:
         return None
@@ -129,7 +129,7 @@ def recv_number(line: socket.socket) -> int:
 
 
 def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
-    """The process id of a new worker, or the number of the system's error, negative."""
+    """Fork a worker; returns its process id, or a negative system error."""
     zygote, settings = os.getpid(), customer.settings
     try:
         pid = os.fork()
@@ -156,7 +156,7 @@ def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
 
 
 def _end(pid: int, customer: _Customer) -> int:
-    """Kill and reap a worker; its exit code, negative for a signal."""
+    """Kill and reap a worker; returns its exit code, negative for a signal."""
     customer.workers.remove(pid)
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

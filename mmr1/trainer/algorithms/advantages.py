@@ -247,7 +247,7 @@ def normalised(values: torch.Tensor, mask: torch.Tensor, eps: float = 1e-6) -> t
 
 
 def has_signal(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """``[G, 1]`` bool: do the valid rewards of a group differ?
+    """True for groups whose valid rewards differ: ``[G, 1]`` bool.
 
     Exactly, so that rounding of their mean does not become a signal.
     """

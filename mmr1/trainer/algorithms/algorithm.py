@@ -16,7 +16,7 @@ from mmr1.trainer.algorithms.losses import LossAggMode
 
 @dataclass(frozen=True, slots=True)
 class AdvantageInputs:
-    """What an advantage may use: G groups of n completions, B = G * n in group order.
+    """The inputs of an advantage: G groups of n completions, B = G * n in group order.
 
     Attributes:
         rewards: ``[G, n]``, 0 where there is no valid one. The KL penalty is not in them;
@@ -56,7 +56,7 @@ class AdvantageInputs:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What a token loss may use. All ``[B, R]``.
+    """The inputs of a token loss, all ``[B, R]``.
 
     Attributes:
         logprobs: Under the policy, differentiable.
@@ -89,7 +89,7 @@ class LossInputs:
 
 @dataclass(frozen=True, slots=True)
 class UpdateTokens:
-    """The tokens of one mini-batch before the rollout's first update. All ``[B, R]``.
+    """The tokens of one mini-batch before the rollout's first update, all ``[B, R]``.
 
     Attributes:
         logprobs: Under the policy before the update.
@@ -112,13 +112,13 @@ LogprobPair = Callable[
 def of_each_token(
     logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens' own."""
+    """The log-probs as they are: ratios of single tokens."""
     return logprobs, others
 
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """How rewards become advantages.
+    """Turns rewards into advantages.
 
     Attributes:
         of_tokens: ``AdvantageInputs -> [B, R]``. ``per_completion`` makes one of an advantage
@@ -243,7 +243,7 @@ class Algorithm:
 
     @cached_property
     def loss_agg_mode(self) -> LossAggMode:
-        """How token losses are added up; see ``losses.token_weights``."""
+        """The way to add up token losses; see ``losses.token_weights``."""
         return self.config.loss.aggregation
 
     @cached_property
@@ -253,18 +253,18 @@ class Algorithm:
 
     @cached_property
     def needs_signal(self) -> bool:
-        """Has a token of advantage 0 no gradient? The update can then skip such sequences."""
+        """True if tokens of advantage 0 have no gradient: the update can skip such sequences."""
         in_loss = isinstance(self.config.kl, KlLoss | KlFull)
         return self.policy_loss.needs_signal and not in_loss and self.config.entropy is None
 
     @cached_property
     def needs_old_logprobs(self) -> bool:
-        """Do several updates share a rollout, or does the loss compare tokens?"""
+        """True if several updates share a rollout, or the loss compares tokens."""
         return self.config.has_several_updates or self.policy_loss.choose is not None
 
     @cached_property
     def kl_in_reward(self) -> bool:
-        """Is the KL, or what a teacher says, a penalty in the reward?"""
+        """True if the KL, or what a teacher says, is a penalty in the reward."""
         distils = isinstance(self.config.advantage, DistillationAdvantage)
         return distils or isinstance(self.config.kl, KlReward)
 
@@ -276,7 +276,7 @@ class Algorithm:
 
     @cached_property
     def scales_rewards(self) -> bool:
-        """Are rewards normalised or clipped?"""
+        """True if rewards are normalised or clipped."""
         return self.config.normalize_rewards or self.config.reward_clip_range is not None
 
     def state_dict(self) -> dict[str, dict[str, float]]:
@@ -369,6 +369,6 @@ def completion_sums(
 def completion_means(
     logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Their means per token: the ratio is the geometric mean of the tokens' ratios."""
+    """Mean log-probs per token: the ratio is the geometric mean of the tokens' ratios."""
     new = losses.response_logprobs(logprobs, mask, True)
     return new, losses.response_logprobs(others, mask, True)

@@ -44,7 +44,7 @@ def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 
 
 def absolute(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
-    """``|d|``: no estimate of the KL, a bound on how far single tokens move."""
+    """``|d|``: not an estimate of the KL, but a bound on how far single tokens move."""
     return (ref_logprobs - logprobs).abs()
 
 
@@ -150,7 +150,7 @@ ADAPTATION_RATE = 0.1
 
 
 class Coefficients:
-    """The coefficients. The loop's process holds them and passes them to each update."""
+    """The adaptive coefficients, held by the loop's process and passed to each update."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         loss, kl, entropy = config.loss, config.kl, config.entropy
@@ -191,7 +191,7 @@ class Coefficients:
 
 
 def _kl_coef(config: AlgorithmConfig) -> float:
-    """That of the KL to the reference, or of what the teacher says."""
+    """The coefficient of the KL to the reference, or of what the teacher says."""
     if isinstance(config.advantage, DistillationAdvantage):
         return config.advantage.coef
     return 0.0 if config.kl is None else config.kl.coef

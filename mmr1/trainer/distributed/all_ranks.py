@@ -123,7 +123,7 @@ class AllRanks(Generic[Built]):
         self.get([rank.start(Rank.end_trace, file.resolve()) for rank in self.actors])
 
     def begin(self) -> None:
-        """The ranks are about to compute: engines on their GPUs leave these to them."""
+        """Announce that the ranks will compute: engines on their GPUs leave these to them."""
         if self.colocation is not None:
             self.colocation.learn()
 

@@ -95,8 +95,8 @@ def engines_on_ray(config: Config) -> Iterator[RayEngines]:
 
 @contextmanager
 def connected(config: Config, processes: int) -> Iterator[None]:
-    """The cluster that ``resources`` names, or a local one with room for so many processes; the
-    one that is connected already, if any.
+    """Connect to the cluster that ``resources`` names, or start a local one with room for so many
+    processes; use the connection that exists, if any.
 
     Raises:
         ValueError: Ray is not installed, or the cluster does not let us in.
@@ -234,12 +234,12 @@ def of_workers(config: Config, ranks: int, engines: int) -> Config:
 
 
 def _environment_of_ranks() -> dict[str, str]:
-    """The key of a reference server, which the ranks ask."""
+    """Environment variables for the ranks: the key of a reference server, which they ask."""
     return {API_KEY: os.environ[API_KEY]} if API_KEY in os.environ else {}
 
 
 def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeError:
-    """Why a worker was lost: NCCL ends the process of a rank whose collective call hangs.
+    """The error for a lost worker: NCCL ends the process of a rank whose collective call hangs.
 
     The rank has then written its stacks, and raises nothing.
 
@@ -308,7 +308,7 @@ def own_places(ranks: int, engines: int, engine_gpus: int) -> Places:
 
 
 def shared_places(pairs: int) -> Places:
-    """Rank i and engine i share a GPU."""
+    """Places in which rank i and engine i share a GPU."""
     return Places([1] * pairs, [(i, 0.5) for i in range(pairs)] * 2)
 
 

@@ -39,14 +39,14 @@ class Colocation:
         self._made_room = False
 
     def learn(self) -> None:
-        """The ranks are about to compute."""
+        """Give the GPUs to the ranks, which are about to compute."""
         if self._sampling:
             self._sampling = False
             self._call_engines(Engine.sleep)
         self._ranks_have_all()
 
     def sample(self) -> None:
-        """The engines are about to sample, with the weights that the ranks have."""
+        """Give the GPUs to the engines, which will sample with the weights that the ranks have."""
         if not self._sampling:
             self._ranks_have_all()  # also after a wake-up that failed
             self._made_room = True

@@ -17,7 +17,7 @@ from mmr1.trainer.models.weights import local
 
 
 class MainMemory:
-    """Takes storages of a device, and gives them back.
+    """Moves storages of a device to main memory, and back.
 
     Its own copies are pinned where the device is a GPU, and stay for the next time.
     """
@@ -28,8 +28,8 @@ class MainMemory:
         self._away: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
     def take(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Empty the storages of these tensors, but for those that are in main memory anyway:
-        on another device, or the mapping of a file.
+        """Empty the storages of these tensors, except for those that are in main memory anyway: on
+        another device, or the mapping of a file.
         """
         taken = []
         for key, storage in storages(tensors).items():
@@ -43,7 +43,7 @@ class MainMemory:
         self._away += taken
 
     def give_back(self) -> None:
-        """Fill all of them again."""
+        """Fill all storages again."""
         for storage, copy in self._away:
             storage.resize_(copy.nbytes())
             storage.copy_(copy, non_blocking=True)
@@ -63,7 +63,7 @@ class MainMemory:
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> dict[int, torch.UntypedStorage]:
-    """Each storage once, by what stays the same of it while it is empty."""
+    """Each storage once, by a key that stays the same while it is empty."""
     with torch.no_grad():
         found = [local(tensor).untyped_storage() for tensor in tensors]
     return {storage._cdata: storage for storage in found}
@@ -82,14 +82,14 @@ class CpuOffload:
         self._memory = MainMemory()
 
     def before_sending(self) -> None:
-        """Moments, float32 weights, references and critics leave."""
+        """Move moments, float32 weights, references and critics to main memory."""
         sent = storages(_of_model(self._models[0]))
         of_optimizers = (optimizer.tensors().values() for optimizer in self._optimizers)
         others = chain(*map(_of_model, self._models[1:]), *of_optimizers)
         self._memory.take(t for t in others if not storages([t]).keys() & sent.keys())
 
     def after_sending(self) -> None:
-        """The weights leave."""
+        """Move the weights to main memory."""
         self._memory.take(_of_model(self._models[0]))
 
     def back(self) -> None:

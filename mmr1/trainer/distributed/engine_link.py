@@ -38,7 +38,7 @@ def transfer_seconds(config: Config) -> float:
 
 
 class EngineLink:
-    """Sends weights to engines; connects when it first does, and anew when one is another.
+    """Sends weights to engines; connects at the first transfer and after an engine was replaced.
 
     Args:
         host: Address of this machine that the engines reach.
@@ -150,7 +150,7 @@ class EngineClient:
         self.timeout_s, self.limit = timeout_s, limit
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """vLLM numbers the workers of one engine; those of the next come after them."""
+        """Connect all engines, whose workers have consecutive numbers."""
         infos = [dict(init_info) for _ in self._engines]
         if "rank_offset" in init_info:
             for i, info in enumerate(infos):

@@ -96,7 +96,7 @@ _GONE = ("remote worker crash", "connection closed", "connection reset", "broken
 
 
 class Progress:
-    """When this rank last did something that shows that it is not stuck."""
+    """The time at which this rank last did something that shows that it is not stuck."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -264,7 +264,7 @@ def load(
 def _load_in_4_bits(
     config: ModelConfig, trains: bool, key: str, head: bool, mesh: DeviceMesh
 ) -> Any:
-    """The adapters and what is not quantized are sharded; shards of the rest lose their constants.
+    """Load a model in 4 bits and shard it; shards of 4-bit weights lose their constants.
 
     The weights in 4 bits are a quarter of those that other ranks gather to compute.
     """
@@ -327,7 +327,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _whole_ones_to(model: Any, device: str) -> None:
-    """Buffers and parameters that are not sharded are used where they are."""
+    """Move buffers and parameters that are not sharded to the device."""
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if not isinstance(parameter, DTensor):

@@ -178,8 +178,8 @@ class Rank:
 
     @collective
     def send(self, method: PartMethod, engines: list[Actor[Engine]], version: int) -> None:
-        """Rank 0, or each to the engine on its GPU, sends the weights that the method gives; all
-        ranks put them together, one by one.
+        """Send the weights that the method gives, from rank 0 or from each rank to the engine on
+        its GPU; all ranks put them together, one by one.
 
         Raises:
             TransferError: An engine was lost, or failed.
@@ -197,7 +197,7 @@ class Rank:
 
     @collective
     def keep(self, method: PartMethod, key: int) -> None:
-        """Rank 0 copies the weights that the method gives into main memory, for ``send_kept``."""
+        """Copy the weights that the method gives to main memory of rank 0, for ``send_kept``."""
         source = self._source(method)
         source.begin()
         if self._rank == 0:
@@ -210,8 +210,8 @@ class Rank:
         self._link.send(self._kept[key], engines, version)
 
     def make_room(self, sent: bool) -> None:
-        """Give the device what is cached for later, and what
-        ``rollout.engine.offload_trainer`` moves; gradients are freed after each step.
+        """Free what the device caches for later, and move what ``rollout.engine.offload_trainer``
+        names; gradients are freed after each step.
 
         Args:
             sent: The engines have their weights already.
@@ -223,7 +223,7 @@ class Rank:
             torch.cuda.empty_cache()
 
     def take_back(self) -> None:
-        """Have on the device what ``make_room`` has moved."""
+        """Bring back to the device what ``make_room`` has moved."""
         fsdp.PROGRESS.heartbeat()
         if self._offload is not None:
             self._offload.back()
@@ -295,7 +295,7 @@ def threads_of_rank(config: Config, on_machine: int) -> int | None:
 
 
 def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:
-    """``fsdp.load``, and keep the model."""
+    """Load the model by ``fsdp.load``, and keep it."""
     model = fsdp.load(*args, **options)
     models.append(model)
     return model

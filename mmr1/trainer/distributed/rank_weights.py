@@ -29,7 +29,7 @@ class LiveWeights:
         get(calls, self.timeout_s)
 
     def release(self) -> None:
-        """Nothing to free."""
+        """Do nothing: no copy was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class KeptWeights:
 
 @dataclass(frozen=True, slots=True)
 class AdapterWeights:
-    """The adapters alone, as they were: small enough for Ray to bring them to the engines.
+    """A copy of the adapters: small enough for Ray to bring it to the engines.
 
     Attributes:
         stored: Refers to those of rank 0, on its machine.
@@ -75,4 +75,4 @@ class AdapterWeights:
             raise TransferError(f"rollout engine {i} was lost in load_weights ({why})")
 
     def release(self) -> None:
-        """Ray frees them when nothing refers to them."""
+        """Do nothing: Ray frees the adapters when nothing refers to them."""

@@ -104,7 +104,7 @@ def outcomes(
     watch: Watch | None = None,
     limit: str | None = None,
 ) -> tuple[dict[int, Result], dict[int, str]]:
-    """Results by key, and what became of workers that died or did not answer in time, by key.
+    """Results by key, and the errors of workers that died or did not answer in time, by key.
 
     A failure that a worker raised is raised here, at once.
 

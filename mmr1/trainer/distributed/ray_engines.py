@@ -83,7 +83,10 @@ class RayEngines:
         return [group for of_share in groups for group in of_share]
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """See ``TurnEngine``. Where an engine is lost, turns under way are sampled again."""
         if self.colocation is not None:
@@ -96,12 +99,13 @@ class RayEngines:
             ended |= self._sample_on(sampling)
         return ended
 
-    def abandon(self) -> None:
+    def abandon(self) -> int:
         self._turns, self._asked = TurnRouter(len(self._engines)), {}
-        self._ask(range(len(self._engines)), lambda i, engine: engine.start(Engine.abandon))
+        every = range(len(self._engines))
+        return sum(self._ask(every, lambda i, engine: engine.start(Engine.abandon)))
 
     def _sample_on(self, sampling: SamplingConfig) -> dict[int, Completion]:
-        """Ask those engines that have turns and are not at it; what the first of all has ended."""
+        """Ask idle engines that have turns; returns what the first one to answer has finished."""
         for i in self._turns.waiting():
             if i not in self._asked:
                 engine, turns = self._engines[i], self._turns.take(i)
@@ -116,7 +120,7 @@ class RayEngines:
         return ended
 
     def _taken(self, answers: Mapping[int, dict[int, Completion]]) -> dict[int, Completion]:
-        """The turns that engines have ended."""
+        """The turns that engines have finished."""
         ended: dict[int, Completion] = {}
         for i, completions in answers.items():
             del self._asked[i]
@@ -143,7 +147,7 @@ class RayEngines:
         self.send()
 
     def load_weights(self, weights: SentWeights, version: int) -> None:
-        """The ranks send the engines their weights."""
+        """Make the ranks send the engines their weights."""
         before, self._weights, self._version = self._weights, weights, version
         if self.colocation is None:
             self.send()
@@ -156,7 +160,7 @@ class RayEngines:
         return self._ask([0], lambda i, engine: engine.start(Engine.probe, prompts))[0]
 
     def close(self) -> None:
-        """``on_ray`` ends the actors."""
+        """Do nothing: ``on_ray`` ends the actors."""
 
     def call(
         self,
@@ -169,7 +173,7 @@ class RayEngines:
         self._ask(every, lambda i, engine: engine.start(method, *args, **options))
 
     def send(self) -> None:
-        """All engines get the weights; those that are lost on the way are replaced.
+        """Send the weights to all engines; those that are lost on the way are replaced.
 
         Raises:
             WorkerLostError: An engine was lost, and ``restarts`` is used up; or the weights do not
@@ -274,7 +278,7 @@ class TurnRouter:
             del self._open[engine][number]
 
     def lose(self, engine: int) -> None:
-        """An engine was replaced: the new one has to be sent all of it."""
+        """Forget what a replaced engine was sent: the new one has to be sent all of it."""
         self._unsent[engine] = set(self._open[engine])
 
     def _engine(self, request: Request) -> int:

@@ -1,4 +1,4 @@
-"""Reward models on ranks of their own: scoring takes no memory and no time of who learns."""
+"""Reward models on separate ranks: scoring takes neither memory nor time of the policy's ranks."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def supervised(run: Callable[..., Path], config: Config, *, resume: bool, sample
 def fitted(
     resources: ResourcesConfig, engine_size: int, room: int, *, samples: bool, colocated: bool
 ) -> ResourcesConfig:
-    """As many ranks and engines as there is room for, in about the same proportion.
+    """The most ranks and engines that there is room for, in about the same proportion.
 
     The numbers do not depend on how many there are, only the time does.
 
@@ -78,7 +78,7 @@ def fitted(
 
 
 def _enough(resources: ResourcesConfig, room: int, least: int, **numbers: int) -> ResourcesConfig:
-    """These numbers of processes, of which one kind has at least so many, as a run on Ray has."""
+    """These numbers of processes, with at least ``least`` of one kind, as a run on Ray has."""
     if min(numbers.values()) < 1 or max(numbers.values()) < least:
         needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
@@ -96,7 +96,7 @@ def _processes(config: Config, samples: bool) -> str:
 
 
 def _on_what_is_left(config: Config, samples: bool) -> Config:
-    """A local cluster is started anew and is as large as before."""
+    """The configuration for what is left; a local cluster is started anew, as large as before."""
     if config.resources.cluster.address is None:
         return config
     engine_size = config.rollout.tensor_parallel_size

@@ -17,7 +17,7 @@ from mmr1.trainer.models.weights import WholeWeights, model_weights
 
 
 def left_out(config: Config) -> tuple[str, ...]:
-    """Beginnings of the names, in files, of the vision tower and projector that no transfer brings.
+    """Prefixes of the names, in files, of the vision tower and projector that transfers omit.
 
     None where something is trained in them.
     """
@@ -29,7 +29,7 @@ def left_out(config: Config) -> tuple[str, ...]:
 
 
 def _beginning(name: str, others: Sequence[str]) -> str:
-    """The shortest beginning of the name, up to a dot, that none of the others has; else all."""
+    """The shortest prefix of the name, up to a dot, that the others lack; else the whole name."""
     ends = (i + 1 for i, letter in enumerate(name) if letter == ".")
     beginnings = (name[:end] for end in ends)
     return next((b for b in beginnings if not any(o.startswith(b) for o in others)), name)

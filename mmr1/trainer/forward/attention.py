@@ -27,7 +27,7 @@ NAME = "mmr1"
 
 
 class Layout(Protocol):
-    """Who attends to whom in a sequence, or in what a rank has of one.
+    """Computes attention of a packed sequence, or of one rank's part of it.
 
     Attributes:
         calls: One entry per layer that ran on this layout; the forward checks their number,

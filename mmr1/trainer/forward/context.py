@@ -1,4 +1,4 @@
-"""Ranks that compute each packed sequence together, and what they tell each other.
+"""The ranks that compute each packed sequence together, and their communication.
 
 A sequence that is too long for one rank is cut by tokens over the ranks of a context
 (arXiv:2407.21783, section 3.3.2). All of them have the same groups. Each runs the layers on its own
@@ -38,7 +38,7 @@ class Context:
     group: Any
 
     def gather(self, own: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to gather ``[n, ...]`` of each rank; what is returned waits for it.
+        """Begin to gather ``[n, ...]`` of each rank; the returned function waits for it.
 
         It gives ``[size * n, ...]``, one rank's after the other. No gradient.
         """
@@ -53,7 +53,7 @@ class Context:
         return wait
 
     def told(self, own: torch.Tensor | None) -> torch.Tensor:
-        """What rank 0 of them has, in main memory; the others give None."""
+        """Broadcast from rank 0, into main memory; the other ranks give None."""
         shared = [own]
         first = dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(shared, first, self.group, torch.device("cpu"))
@@ -61,13 +61,13 @@ class Context:
         return shared[0]
 
     def scatter_sums(self, every: torch.Tensor) -> torch.Tensor:
-        """The inverse, for gradients: this rank's ``[n, ...]`` of the sum over the ranks."""
+        """The inverse of ``gather``, for gradients: this rank's ``[n, ...]`` of the ranks' sum."""
         own = every.new_empty(len(every) // self.size, *every.shape[1:])
         _reduce_scatter(own, every, group=self.group)
         return own
 
     def join(self, own: torch.Tensor) -> torch.Tensor:
-        """Numbers of which each rank has some, and 0 in place of the others. Differentiable."""
+        """Sum numbers of which each rank has some, and 0 in place of the others. Differentiable."""
         return _Join.apply(own, self)
 
     def exchange(

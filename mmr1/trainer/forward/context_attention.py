@@ -23,7 +23,7 @@ from mmr1.trainer.forward.context import Context
 
 @dataclass(frozen=True)
 class Cut:
-    """Which tokens of a sequence are whose.
+    """Assigns the tokens of a sequence to ranks.
 
     The sequence is padded and cut into twice as many chunks as there are ranks; rank r has chunk r
     and chunk ``2 * size - 1 - r``. A late query has many keys and an early one few, so each rank
@@ -50,11 +50,11 @@ class Cut:
         return range(early, early + self.chunk), range(late, late + self.chunk)
 
     def tokens_of(self, rank: int) -> torch.Tensor:
-        """``[2 * chunk]`` int64, the same as a tensor."""
+        """A rank's tokens as a tensor: ``[2 * chunk]`` int64."""
         return torch.cat([torch.arange(span.start, span.stop) for span in self.spans(rank)])
 
     def gathered(self) -> torch.Tensor:
-        """``[padded]`` int64: where a token is when the ranks' tokens lie one after the other."""
+        """The index of each token when the ranks' tokens follow each other: ``[padded]`` int64."""
         order = torch.cat([self.tokens_of(rank) for rank in range(self.size)])
         return torch.empty_like(order).index_copy_(0, order, torch.arange(self.padded))
 
@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True)
 class ContextLayout:
-    """Who attends to whom, of one rank's tokens; does what ``AttentionLayout`` does for all.
+    """Computes attention for one rank's tokens; does what ``AttentionLayout`` does for all.
 
     Attributes:
         own: Causal blocks of the rank's pieces of prefixes and completions.
@@ -99,7 +99,7 @@ class ContextLayout:
 def cut_layout(
     whole: AttentionLayout, cut: Cut, context: Context, device: torch.device
 ) -> ContextLayout:
-    """The part of one rank. The padding behind the sequence attends to itself."""
+    """The layout of one rank. The padding behind the sequence attends to itself."""
     prefixes, suffixes = whole.prefixes.q_lengths, whole.suffixes.q_lengths
     padding = cut.padded - cut.tokens
     pieces = _pieces((*prefixes, *suffixes, padding), cut, context.rank)
@@ -115,7 +115,7 @@ def cut_layout(
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a rank has of a prefix or a completion without a gap, and where that began."""
+    """A contiguous piece of a prefix or a completion on one rank, and where its sequence began."""
 
     tokens: range
     start: int
@@ -126,7 +126,7 @@ _Pairs = Sequence[tuple[Sequence[range], range]]
 
 
 def _pieces(lengths: Sequence[int], cut: Cut, rank: int) -> list[_Piece]:
-    """In the order in which the rank has their tokens."""
+    """The pieces in the order in which the rank has their tokens."""
     pieces = []
     for span in cut.spans(rank):
         start = 0
@@ -142,14 +142,14 @@ def _common(first: range, second: range) -> range:
 
 
 def _earlier(pieces: Sequence[_Piece]) -> _Pairs:
-    """What was cut off before each piece."""
+    """The tokens cut off before each piece."""
     return [
         ([p.tokens], range(p.start, p.tokens.start)) for p in pieces if p.tokens.start > p.start
     ]
 
 
 def _prefixes(whole: AttentionLayout, cut: Cut, rank: int) -> _Pairs:
-    """The rank's tokens of a prompt's completions, and that prompt."""
+    """Pairs of the rank's tokens of a prompt's completions with that prompt."""
     pairs = []
     prefix_start, suffix_start = 0, sum(whole.prefixes.q_lengths)
     lengths = zip(whole.prefixes.q_lengths, whole.shared.q_lengths, strict=True)

@@ -1,4 +1,4 @@
-"""A packed sequence cut over the ranks of a context: what each feeds to the model.
+"""A packed sequence cut over the ranks of a context: the part that each feeds to the model.
 
 Every rank packs the same groups, in main memory, and takes its part. An image, or some frames of a
 video, go through the vision tower of one rank; their features are sent to the ranks that have the
@@ -28,7 +28,7 @@ def pack_own(
     read: Read,
     context: Context,
 ) -> Packed:
-    """A rank's part of ``packing.pack``, with the arguments of that.
+    """A rank's part of ``packing.pack``, with the same arguments.
 
     ``rows``, ``targets`` and ``padded`` name the completion tokens that are read here.
     """
@@ -86,7 +86,7 @@ class FeatureExchange:
 def _own_media(
     whole: Packed, owner: torch.Tensor, context: Context
 ) -> tuple[tuple[Medium, ...], torch.Tensor, FeatureExchange | None]:
-    """What this rank encodes, which rows of it are sent, and the exchange; None without media."""
+    """The media that this rank encodes, the rows that it sends, and the exchange, if any."""
     if not whole.media:
         return (), torch.zeros(0, dtype=torch.int64), None
     parts = [part for medium in whole.media for part in frame_parts(medium, context.size)]

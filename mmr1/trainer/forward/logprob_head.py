@@ -126,7 +126,7 @@ def row_chunks(total: int, rows: int) -> list[slice]:
 def logits_of(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: float, forbidden: torch.Tensor
 ) -> torch.Tensor:
-    """``[C, V]`` float32, divided by the temperature, forbidden tokens out of reach."""
+    """``[C, V]`` float32 logits, divided by the temperature; forbidden tokens are -inf."""
     if hidden.dtype == weight.dtype == torch.float32:
         logits = hidden @ weight.T
     elif hidden.device.type != "cpu" and hidden.dtype == weight.dtype:

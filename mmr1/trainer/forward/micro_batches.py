@@ -20,7 +20,7 @@ from mmr1.types import ScoredGroup
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward and backward takes.
+    """The sequences of one forward and backward.
 
     Attributes:
         groups: Whole groups, or groups with some of their completions. Empty where other ranks have
@@ -215,7 +215,7 @@ def _first_fit_decreasing(
 
 
 class ProcessGroup(Protocol):
-    """The processes that compute an update together, and what they must agree on.
+    """The processes that compute an update together.
 
     Attributes:
         saving: The group of ``torch.distributed`` that writes checkpoints, beside a step too; None

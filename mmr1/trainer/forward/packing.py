@@ -135,7 +135,7 @@ def _layout(segments: Sequence[_GroupSegments], device: torch.device) -> Attenti
 
 
 def _positions(segments: Sequence[_GroupSegments]) -> torch.Tensor:
-    """``[1 + rows, T]``. Every suffix continues where its prompt ended, as if it were alone."""
+    """Position ids ``[1 + rows, T]``. Every suffix continues from its prompt, as if alone."""
     rows = len(segments[0].group.prompt_positions)
     parts = []
     starts, lengths = [], []  # of each suffix; a start is (place in the sequence, position)
@@ -168,7 +168,7 @@ def _steps(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _read_rows(segments: Sequence[_GroupSegments], read: Read) -> torch.Tensor:
-    """``[N]``. Token t of a completion is read at its own row, or one before it."""
+    """The row at which each of the N tokens is read: its own, or one before it."""
     firsts, lengths = [], []  # rows where tokens 0 and 1 are read; the rest follows token 1
     prefix_start, suffix_start = 0, sum(len(p.prefix) for p in segments)
     for p in segments:
@@ -191,7 +191,7 @@ def _read_rows(segments: Sequence[_GroupSegments], read: Read) -> torch.Tensor:
 def _place_media(
     segments: Sequence[_GroupSegments], ids: torch.Tensor, placeholder_ids: Sequence[int]
 ) -> tuple[tuple[Medium, ...], torch.Tensor, torch.Tensor]:
-    """Distinct media, and which of their feature rows goes to which token."""
+    """Distinct media, and the feature row of each placeholder token."""
     distinct: dict[str, Medium] = {}
     first_row: dict[str, int] = {}
     total = 0

@@ -29,7 +29,7 @@ def completion_states(
     run_tower: bool = False,
     context: Context | None = None,
 ) -> CompletionStates:
-    """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
+    """Final hidden states of all completion tokens, for any head. Differentiable.
 
     By the packed forward of a family: all groups are one sequence, in which each image, video and
     prompt goes through the network once however many completions it has, and which equals
@@ -83,7 +83,7 @@ def completion_states(
 def _placed_features(
     model: Any, packed: Packed, features: FeatureCache | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Those of ``packed.feature_slots``."""
+    """Vision features at ``packed.feature_slots``."""
     if packed.media:
         encoded = encode_media(model, packed.media, features)
     else:  # other ranks have them all; where the tower is sharded, they call it together
@@ -93,7 +93,7 @@ def _placed_features(
 
 
 def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
-    """Refuse sequences that would turn the angles of others, or be turned by how long they are.
+    """Refuse sequences whose length would change their own rotary angles, or those of others.
 
     Dynamic NTK scaling makes the angles of every token anew for each length beyond the original
     one; LongRoPE has two sets of them, on either side of it. A forward takes the longest sequence's
@@ -165,7 +165,7 @@ def completion_distributions(
     run_tower: bool = False,
     context: Context | None = None,
 ) -> Distributions:
-    """What a model would have drawn each completion token from, without gradient.
+    """The distributions that a model would have drawn completion tokens from. No gradient.
 
     With a ``context`` only those of this rank's tokens.
     """

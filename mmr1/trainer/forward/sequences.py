@@ -19,7 +19,7 @@ from mmr1.vision.prepare import MediaCache, Medium, measured
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a completion of R tokens has of an environment.
+    """The environment's part of a completion of R tokens.
 
     Attributes:
         sampled: ``[R]`` bool, True at the policy's own tokens.
@@ -38,7 +38,7 @@ class Observed:
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def parts(self) -> Iterator[Observed]:
-        """Each sequence as a completion of its own."""
+        """Each sequence as a separate completion."""
         token = medium = 0
         for tokens, media in self.sequences:
             own = slice(token, token := token + tokens)
@@ -70,14 +70,14 @@ class GroupInput:
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def completion_positions(self, index: int) -> torch.Tensor:
-        """``[rows, R_i]``."""
+        """Position ids of a completion: ``[rows, R_i]``."""
         if self.observed and (observed := self.observed[index]) is not None:
             return observed.positions
         steps = torch.arange(len(self.completions[index]))
         return (self.completion_start + steps).expand(len(self.prompt_positions), -1)
 
     def completion_media(self, index: int) -> tuple[Medium, ...]:
-        """What an environment showed in a completion."""
+        """The media that an environment showed in a completion."""
         observed = self.observed[index] if self.observed else None
         return () if observed is None else observed.media
 
@@ -99,13 +99,13 @@ class GroupInput:
 
     @property
     def all_media(self) -> tuple[Medium, ...]:
-        """Of the prompt, and then of each completion."""
+        """The media of the prompt, and then of each completion."""
         shown = (m for i in range(len(self.observed)) for m in self.completion_media(i))
         return (*self.media, *shown)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Groups of one kind go through a model's own forward together.
+        """A key of the group: groups of one kind go through a model's own forward together.
 
         Processors put images, patches or a batch along the first dimension of what they make. The
         others must agree; a prompt without pictures has no such arguments at all.
@@ -129,7 +129,7 @@ class GroupInput:
         return replace(self, completions=tuple(rows), observed=tuple(observed))
 
     def select(self, indices: Sequence[int]) -> GroupInput:
-        """The group with those of its completions."""
+        """The group with only these completions."""
         return replace(
             self,
             completions=tuple(self.completions[i] for i in indices),
@@ -171,7 +171,7 @@ class ModelInputs:
         self._last: dict[int, tuple[RolloutGroup, GroupInput]] = {}
 
     def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
-        """Their inputs, in order."""
+        """The inputs of these groups, in order."""
         if not self.family.shares_prompts:
             new = [group for group in groups if id(group) not in self._last]
             self._media.prefetch(m for group in new for m in group.prompt.media)
@@ -208,7 +208,7 @@ def _observed(
     read: ReadPrompt,
     completion: Completion,
 ) -> Observed | None:
-    """What a completion has of an environment; None of one without.
+    """The environment's part of a completion; None without one.
 
     Args:
         shown_first: The media of the prompt.
@@ -236,7 +236,7 @@ def _observed(
 
 
 def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:
-    """Prepared; of a packed family measured, and prepared when its patches are asked for."""
+    """The medium, prepared; for a packed family only measured, until its patches are asked for."""
     if not is_packed(family):
         return media[ref]
     known = media.known(ref)

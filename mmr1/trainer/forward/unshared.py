@@ -43,7 +43,7 @@ def unshared_states(
 
 
 def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
-    """``[N, H]`` of one group's completions. The base model is the one without a head."""
+    """Hidden states ``[N, H]`` of one group's completions, by the model without a head."""
     rows = [torch.cat([group.prompt_ids, row]) for row in group.completions]
     # Padded with a token that was sampled: another might be a placeholder of an image.
     ids = pad_sequence(rows, batch_first=True, padding_value=int(rows[0][-1]))
@@ -65,7 +65,7 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
 
 @contextmanager
 def vision_in_graph(base: Any) -> Iterator[None]:
-    """All that is trained of tower and projector has a gradient, of 0 where it sees nothing.
+    """Give all trained parameters of tower and projector a gradient, even if it is 0.
 
     Ranks add up the gradients of the same parameters, layer by layer in the same order, and one of
     them may have nothing to see, or images where another has videos. To run the tower on something

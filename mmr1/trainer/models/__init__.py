@@ -1,1 +1,1 @@
-"""What is trained: policy, critic and reference, their optimizer and their state."""
+"""The trained models: policy, critic and reference, their optimizer and their state."""

@@ -34,7 +34,7 @@ FOLDER = f"{TRAINING}/critic"
 
 
 class Critic(Protocol):
-    """What the loop asks of a critic, in one process or on many."""
+    """The protocol of a critic, in one process or on many."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient: the value of the state before each token."""
@@ -53,7 +53,7 @@ class Critic(Protocol):
         ...
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        """What writes the critic as it is now into a checkpoint's folder; see ``state.py``."""
+        """A function that writes the present critic into a checkpoint; see ``state.py``."""
         ...
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -102,7 +102,7 @@ class LocalCritic:
         return self.optimizer.steps_taken
 
     def learn(self, experience: Experience, line: tuple[float, float] | None) -> StepStats:
-        """So many passes over the batch, an optimizer step for each of its mini-batches.
+        """Make several passes over the batch, with an optimizer step for each mini-batch.
 
         Args:
             experience: From :func:`of_critic`; with several ranks this one's groups.
@@ -157,7 +157,7 @@ class LocalCritic:
     def _accumulate(
         self, experience: Experience, mask: torch.Tensor, batches: Sequence[MicroBatch]
     ) -> float:
-        """Sum up the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; its value.
+        """Add the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; return the loss.
 
         Both are those of all ranks together.
         """
@@ -229,13 +229,13 @@ def build_critic(
 
 
 def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
-    """The model of a critic: as the policy's, with adapters of its own where that has some."""
+    """The model of a critic: like the policy's, with adapters where that has some."""
     lora = config.model.lora and config.model.lora.as_new()
     return config.model.changed(path=critic.path or config.model.path, lora=lora)
 
 
 def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:
-    """A batch in the critic's mini-batches, of which all groups learn that have a token."""
+    """A batch in the critic's mini-batches; every group with a token learns."""
     steps = mini_batch_of(len(experience.groups), mini_batch_size)
     return replace(
         experience,
@@ -261,7 +261,7 @@ def _targets(experience: Experience) -> CriticTargets:
 
 
 def critic_stats(experience: Experience) -> StepStats:
-    """How good the critic was before the update, over the tokens that count."""
+    """Metrics of the critic before the update, over the tokens that count."""
     mask, targets = experience.completion_mask, _targets(experience)
     if not mask.any():
         return {}

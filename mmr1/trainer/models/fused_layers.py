@@ -119,13 +119,13 @@ def _rotary_or(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _interprets() -> bool:
-    """Triton's kernels run as Python, on a CPU too."""
+    """True if Triton interprets its kernels in Python, on a CPU too."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @cache
 def is_rms_norm(kind: Any) -> bool:
-    """Does this class compute ``weight * x / rms(x)``, the root in float32?
+    """True if this class computes ``weight * x / rms(x)``, the root in float32.
 
     Others, with ``1 + weight`` or a gate, have the same attributes.
     """
@@ -149,7 +149,7 @@ def _is_silu(activation: Any) -> bool:
 
 @cache
 def is_swiglu(kind: Any) -> bool:
-    """Does this class compute ``down(silu(gate(x)) * up(x))``?"""
+    """True if this class computes ``down(silu(gate(x)) * up(x))``."""
     with torch.device("cpu"), torch.no_grad():
         own: Any = kind.__new__(kind)
         nn.Module.__init__(own)
@@ -165,7 +165,7 @@ def is_swiglu(kind: Any) -> bool:
 
 
 def is_rotary(function: Callable[..., Any]) -> bool:
-    """Does it rotate the halves of all of each head by equal angles, and is it not fused yet?"""
+    """True if it rotates the halves of all of each head by equal angles, and is not fused yet."""
     if getattr(function, "fused", False):
         return False
     with torch.device("cpu"), torch.no_grad():

@@ -36,7 +36,7 @@ LayOut = Callable[[Weights], Weights]
 def save_pretrained(
     model: Any, folder: Path, weights: Weights, adapters: Weights, writes: bool = True
 ) -> None:
-    """A Hugging Face directory of these weights; the adapters beside them in ``adapter/``.
+    """Write a Hugging Face directory of these weights, with the adapters in ``adapter/``.
 
     They are those of :func:`weights.model_weights` and :func:`weights.model_adapters`, or copies.
     All ranks of a sharded model must call it.
@@ -76,7 +76,7 @@ def _save_all_but_weights(base: Any, folder: Path) -> None:
 
 
 def _save_settings(settings: Any, folder: Path) -> None:
-    """Those of adapters. peft has sets of names, whose order is another in each process."""
+    """Write the settings of adapters, with peft's sets of names in a fixed order."""
     settings.save_pretrained(folder)
     path = folder / "adapter_config.json"
     tree = json.loads(path.read_text())
@@ -87,7 +87,7 @@ def _save_settings(settings: Any, folder: Path) -> None:
 
 
 def _untied(base: Any, known: Mapping[str, Sketch]) -> Weights:
-    """Those that are saved, of weights that are one the one that transformers wants."""
+    """The weights to be saved: of tied weights, the one that transformers expects."""
     one_of = {sketch.memory: torch.empty(1) for sketch in known.values()}
     stand_ins = {name: one_of[sketch.memory] for name, sketch in known.items()}
     for name in base._keys_to_ignore_on_save or ():
@@ -97,7 +97,7 @@ def _untied(base: Any, known: Mapping[str, Sketch]) -> Weights:
 
 
 def _layout(base: Any, known: Mapping[str, Sketch]) -> LayOut:
-    """How files of the hub have the weights of the model."""
+    """A function that lays weights out as files of the hub have them."""
     in_files = architecture_of(base).in_files
 
     def turned(weights: Weights) -> Weights:
@@ -109,7 +109,7 @@ def _layout(base: Any, known: Mapping[str, Sketch]) -> LayOut:
 
 
 def _groups(lay_out: LayOut, likes: Weights) -> list[Weights]:
-    """Weights by themselves, but for those that become one in the files."""
+    """Weights one by one, except for those that the files join."""
     groups: list[dict[str, torch.Tensor]] = []
     group_with: dict[str, dict[str, torch.Tensor]] = {}
     for name, like in likes.items():
@@ -141,7 +141,7 @@ def _write_weights(
 def _write_files(
     folder: Path, likes: Mapping[str, Weights], weights: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
-    """Files of safetensors, whose weights may come in any order.
+    """Write safetensors files, whose weights may come in any order.
 
     Args:
         likes: Of each file what it holds, on the ``meta`` device.

@@ -20,7 +20,7 @@ Contravariant = TypeVar("Contravariant", contravariant=True)
 
 
 class Learner(Protocol[Contravariant]):
-    """What the loop asks of it, in one process or on many."""
+    """The protocol of a model that learns, in one process or on many."""
 
     def step(self, batch: Sequence[Contravariant]) -> StepStats:
         """One optimizer step on the mean loss of a batch; returns what to log.
@@ -37,11 +37,11 @@ class Learner(Protocol[Contravariant]):
         ...
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        """What writes it as it is now into a checkpoint's folder; see ``state.py``."""
+        """A function that writes the present model into a checkpoint's folder; see ``state.py``."""
         ...
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        """Become that of a checkpoint."""
+        """Restore the model and its optimizer from a checkpoint."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -51,7 +51,7 @@ class Learner(Protocol[Contravariant]):
 
 @dataclass(frozen=True)
 class PolicyLearner(Generic[Example]):
-    """A policy; a ``Learner``.
+    """A policy that learns from examples; a ``Learner``.
 
     Attributes:
         packed_model: At temperature 1.
@@ -66,7 +66,7 @@ class PolicyLearner(Generic[Example]):
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The one that there is."""
+        """Its only optimizer, in a list."""
         return [self.optimizer]
 
     def step(self, batch: Sequence[Example]) -> StepStats:
@@ -76,12 +76,12 @@ class PolicyLearner(Generic[Example]):
         return self.packed_model.logprobs(groups)
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        """``[B, R]`` as the engine that samples gives them."""
+        """Log-probs ``[B, R]`` as the engine that samples gives them."""
         sampled = replace(self.packed_model, temperature=self.rollout_temperature)
         return sampled.logprobs(groups)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """By the names of the transformers model."""
+        """The weights by the names of the transformers model."""
         return self.packed_model.weights()
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
@@ -105,7 +105,7 @@ class PolicyLearner(Generic[Example]):
 
 @dataclass(frozen=True)
 class ScalarLearner(Generic[Example]):
-    """A reward model; a ``Learner``.
+    """A reward model that learns from examples; a ``Learner``.
 
     Attributes:
         learn: The step.
@@ -125,7 +125,7 @@ class ScalarLearner(Generic[Example]):
 
     @torch.no_grad()
     def shift(self, offset: float) -> None:
-        """Add to all its numbers."""
+        """Add ``offset`` to all its numbers."""
         self.scalar_model.model.head.bias.add_(offset)
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:

@@ -82,7 +82,7 @@ def load_trainable(
 def load_trainable_in_main_memory(
     config: ModelConfig, key: str = "model.path", lr_of_parts: Mapping[str, float] = NO_RATES
 ) -> Any:
-    """``load_trainable`` where a GPU has no room for the whole."""
+    """``load_trainable`` for models that do not fit on the GPU as a whole."""
     return _made_trainable(_load_weights(config, key), config, lr_of_parts)
 
 
@@ -190,7 +190,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
 
 @torch.no_grad()
 def check_head(model: Any, name: str) -> None:
-    """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
+    """Check that the logits are those of the output embedding, as all forwards assume."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
     states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
@@ -295,7 +295,7 @@ def load_here(
     offload: bool = False,
     lr_of_parts: Mapping[str, float] = NO_RATES,
 ) -> Any:
-    """The whole model in this process."""
+    """Load the whole model in this process."""
     load = partial(load_trainable, lr_of_parts=lr_of_parts)
     model = load_scalar_model(config, key, load) if head else load(config, key)
     return model if trains else model.requires_grad_(False).eval()

@@ -89,7 +89,7 @@ def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_t
 
 
 def _stored_settings(folder: Path) -> peft.LoraConfig:
-    """Those of adapters that this package can train and merge."""
+    """The settings of stored adapters, if this package can train and merge them."""
     if not (folder / "adapter_config.json").is_file() or not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"model.lora.path '{folder}' has no adapters; name a folder with adapter_config.json "
@@ -164,7 +164,7 @@ class MergedWeights(Mapping[str, torch.Tensor]):
         return MergedWeights(plain, layers, quantized)
 
     def stored(self, name: str) -> torch.Tensor:
-        """What the weight is made of, beside adapters."""
+        """The parts of the weight that are not adapters."""
         return self.quantized.get(name, self.plain[name])
 
     def __getitem__(self, name: str) -> torch.Tensor:

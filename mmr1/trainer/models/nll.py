@@ -40,7 +40,7 @@ def add_distillation_gradient(
     teacher: SupportsDistributions,
     coefficient: float = 1.0,
 ) -> float:
-    """As :func:`add_nll_gradient`, with the divergence from a teacher over the vocabulary instead.
+    """Add ``coefficient`` times the gradient of the divergence from a teacher to the model's.
 
     Which divergence, ``packed_model.jsd_beta`` says. The mean is over the tokens of the answers,
     and both models are taken at temperature 1.
@@ -63,7 +63,7 @@ def _add_gradient(
     coefficient: float,
     token_loss: Callable[[MicroBatch], torch.Tensor],
 ) -> float:
-    """Of the mean of ``token_loss(batch)`` ``[b, R]`` over all tokens; returns the mean."""
+    """Add the gradient of the mean ``token_loss(batch)`` ``[b, R]`` over all tokens; returns it."""
     mask, total = completion_mask(groups), model.process_group.total
     weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
     of_batches = []

@@ -24,7 +24,7 @@ class NonFiniteError(RuntimeError):
 
 
 def check_finite(loss: float) -> None:
-    """Called before the optimizer steps.
+    """Check a loss before the optimizer steps.
 
     Raises:
         NonFiniteError: The loss is NaN or infinite.
@@ -104,13 +104,13 @@ class Optimizer:
 
     @torch.no_grad()
     def parameters_changed(self) -> None:
-        """The parameters were written into before the first step: continue from what they are."""
+        """Copy the parameters, which were written before the first step, into the masters."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is not parameter:
                 master.copy_(parameter)
 
     def zero_grad(self) -> None:
-        """Forget the accumulated gradient."""
+        """Drop the accumulated gradient."""
         for parameter in (*self._masters, *self._parameters):
             parameter.grad = None
 
@@ -144,8 +144,8 @@ class Optimizer:
         return self._buffers
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that later steps depend on but ``steps_taken``: the trained weights in float32,
-        AdamW's two moments and its step count of each, by ``weight.NAME``, ``exp_avg.NAME``, ...
+        """All tensors that later steps depend on: the trained weights in float32, AdamW's two
+        moments and its step count of each, by ``weight.NAME``, ``exp_avg.NAME``, ...
 
         They are the tensors that the optimizer works on, not copies.
         """
@@ -157,7 +157,7 @@ class Optimizer:
         return tensors
 
     def tensors_loaded(self) -> None:
-        """The tensors of ``tensors()`` were written into: hand the weights on to the model."""
+        """Copy the masters to the model after the tensors of ``tensors()`` were written."""
         self._masters_to_parameters()
 
     def state_dict(self) -> dict[str, int]:
@@ -195,15 +195,15 @@ def _groups(
 
 
 def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
-    """What AdamW updates in the parameter's place."""
+    """The tensor that AdamW updates in the parameter's place."""
     if offload:
         return parameter.detach().to("cpu", torch.float32, copy=True)
     return parameter if parameter.dtype == torch.float32 else parameter.detach().float()
 
 
 def has_fused_adamw(parameters: Sequence[torch.Tensor], masters: Sequence[torch.Tensor]) -> bool:
-    """One kernel for all of a parameter. Without it a GPU holds another copy of a moment for a
-    while, and a CPU, to which masters are offloaded, takes ten times as long.
+    """True if one kernel updates all of a parameter. Without it a GPU holds another copy of a
+    moment for a while, and a CPU, to which masters are offloaded, takes ten times as long.
 
     Not where the parameters are on a CPU: there the results would have other last bits.
     """
@@ -213,7 +213,7 @@ def has_fused_adamw(parameters: Sequence[torch.Tensor], masters: Sequence[torch.
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """In float32, in which it was added up."""
+    """The gradient in float32, in which it was added up."""
     assert parameter.grad is not None
     return parameter.grad.to(torch.float32)
 
@@ -242,8 +242,8 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def averaged(steps: Sequence[StepStats]) -> StepStats:
-    """What the optimizer steps of a rollout logged: means, the largest where a name ends in
-    ``_max``, the last where it ends in ``_last``, and the last learning rate.
+    """The metrics of a rollout from those of its optimizer steps: means, the largest where a name
+    ends in ``_max``, the last where it ends in ``_last``, and the last learning rate.
 
     A step whose tokens are all masked did not measure what is a mean of tokens; the others count.
 
@@ -286,7 +286,7 @@ def buffers_for(masters: Sequence[torch.Tensor], pinned: bool) -> list[torch.Ten
 
 
 def _block_size(sizes: Sequence[int]) -> int:
-    """Of the next block: as large as a block is, the first tensor, or the rest of all."""
+    """The size of the next block: the fixed one, that of the first tensor, or the rest of all."""
     return max(sizes[0], min(BLOCK, sum(sizes)))
 
 
@@ -366,7 +366,7 @@ def step_with_rounded_moments(optimizer: torch.optim.AdamW, number: int) -> None
 
 
 def _shard_index(tensor: torch.Tensor) -> int:
-    """Which shard this rank has, equal for copies of the same one; 0 of a whole tensor."""
+    """The index of this rank's shard, equal for copies of the same one; 0 for a whole tensor."""
     if not isinstance(tensor, DTensor):
         return 0
     index = 0

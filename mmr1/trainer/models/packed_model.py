@@ -1,4 +1,4 @@
-"""A model and its packed forward: what policy, reference and offline training have in common."""
+"""A model and its packed forward, shared by policy, reference and offline training."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PackedModel:
         return TokenScores(scores.logprobs[:0], scores.entropy[:0], kl)
 
     def distributions(self, batch: MicroBatch) -> Distributions:
-        """What the model would draw the tokens of the batch's completions from. No gradient."""
+        """The distributions that the model would draw the batch's tokens from. No gradient."""
         self.model.eval()
         return self.process_group.run(
             completion_distributions,
@@ -145,7 +145,7 @@ class PackedModel:
         return TokenScores(logprobs, entropy)
 
     def groups_of(self, batch: MicroBatch) -> tuple[GroupInput, ...]:
-        """What goes through the network: of an empty batch a short text.
+        """The groups that go through the network: for an empty batch a short text.
 
         Its media, and those of the batch after it, begin to be prepared, where they go through the
         tower here: of a context each rank has its part.
@@ -166,7 +166,7 @@ class PackedModel:
         copy_into(self.model.state_dict(), weights)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """By the names of the plain transformers model; see :func:`weights.model_weights`."""
+        """The weights by the names of the plain transformers model; see ``weights.py``."""
         return model_weights(self.model)
 
     def adapters(self) -> Mapping[str, torch.Tensor]:
@@ -174,12 +174,12 @@ class PackedModel:
         return model_adapters(self.model)
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
-        """Those of :meth:`weights` that an engine which read the model's files needs."""
+        """The part of :meth:`weights` that an engine which read the model's files needs."""
         return model_weights(self.model, left_out=known_to_engines(self.model))
 
 
 def _short_text(family: ModelFamily) -> GroupInput:
-    """For a rank that takes part in a forward without a sequence of its own."""
+    """A short text, for a rank that takes part in a forward without a sequence of its own."""
     read = family.read_prompt(family.render_prompt(_SHORT), ())
     token = torch.tensor([family.tokenizer.eos_token_id])
     start = read.completion_start

@@ -43,7 +43,7 @@ def outside_language_model(model: Any) -> set[str]:
 
 
 def known_to_engines(model: Any) -> set[str]:
-    """Names of the weights that an engine which read the model's files can do without.
+    """Names of the weights that an engine which read the model's files does not need.
 
     Those of a vision tower and projector in which nothing is trained, adapters included, and all
     names but the first of weights that are one (tied ones). Weights in 4 bits are other ones than
@@ -70,7 +70,7 @@ def _untrained_vision(base: Any) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    """Without the adapters around it."""
+    """The name without the prefixes of adapters."""
     return name.replace(".base_layer.", ".")
 
 

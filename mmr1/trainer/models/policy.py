@@ -51,7 +51,7 @@ what has them sent."""
 
 
 class Policy(Protocol):
-    """What the loop asks of the policy, in one process or on many."""
+    """The protocol of the policy, in one process or on many."""
 
     version: int
 
@@ -75,7 +75,7 @@ class Policy(Protocol):
         ...
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
-        """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
+        """A function that writes the present policy into a checkpoint; see ``state.py``."""
         ...
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -187,7 +187,7 @@ class LocalPolicy:
         rollout_logprobs: torch.Tensor,
         batches: Sequence[MicroBatch],
     ) -> StepStats:
-        """Sum up the gradient over micro-batches; token means of what is logged."""
+        """Add the gradient over micro-batches; returns token means of what is logged."""
         model, numbers, tokens = self._packed_model, [], 0
         for batch in batches:
             reference = None
@@ -220,7 +220,7 @@ class LocalPolicy:
     def _add_gradient(
         self, experience: Experience, batch: MicroBatch, x: LossInputs, counting: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Backward of one micro-batch; sums over its tokens of what is logged.
+        """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
 
         Nothing is read from the device, so that it never waits.
 
@@ -255,7 +255,7 @@ class LocalPolicy:
         return sums
 
     def _means(self, sums: dict[str, float]) -> StepStats:
-        """Loss and widest gap as they are, the rest per token; raises for an infinite loss.
+        """The loss and the widest gap as they are, the rest per token; raises if it is infinite.
 
         Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
         """
@@ -290,7 +290,7 @@ def _cut(values: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.
 def _loss_inputs(
     experience: Experience, rollout_logprobs: torch.Tensor, rows: torch.Tensor, scores: TokenScores
 ) -> LossInputs:
-    """What the loss reads of these sequences of the batch."""
+    """The inputs of the loss for these sequences of the batch."""
     tensors = {
         "old_logprobs": experience.old_logprobs,
         "advantages": experience.advantages,

@@ -18,7 +18,7 @@ from mmr1.config import ModelConfig
 
 
 def quantization(config: ModelConfig) -> dict[str, Any]:
-    """What ``from_pretrained`` is told beside the path, with ``model.lora.load_in_4bit``.
+    """Arguments of ``from_pretrained`` for ``model.lora.load_in_4bit``.
 
     The weights are NF4 with quantized constants (double quantization), sections 3 and 2 of the
     paper; matrix products are in ``model.dtype``.
@@ -47,7 +47,7 @@ def quantization(config: ModelConfig) -> dict[str, Any]:
 
 
 def keep_layout(model: Any) -> None:
-    """Leave the weights as they are when the model samples or scores.
+    """Keep the layout of the weights when the model samples or scores.
 
     On a CPU with bfloat16 instructions bitsandbytes would lay them out for inference alone, and an
     update after that would fail.
@@ -67,7 +67,7 @@ def quantized_weights(model: Any) -> Mapping[str, torch.nn.Parameter]:
 
 
 def dequantized(weight: Any) -> torch.Tensor:
-    """A weight in 4 bits as the forward pass has it."""
+    """A weight in 4 bits, as the forward pass dequantizes it."""
     from bitsandbytes.functional import dequantize_4bit
 
     tensor: torch.Tensor = dequantize_4bit(weight.data, weight.quant_state)
@@ -75,13 +75,13 @@ def dequantized(weight: Any) -> torch.Tensor:
 
 
 def is_constant(name: str) -> bool:
-    """Is this entry of a state dict a constant of the quantization, beside its weight?"""
+    """True if this entry of a state dict is a constant of the quantization, beside its weight."""
     return ".weight." in name
 
 
 @contextmanager
 def saved_as_plain(model: Any) -> Iterator[None]:
-    """The model is saved with the weights that it is given, and not as a quantized one."""
+    """Save the model with the weights that it is given, and not as a quantized one."""
     if not is_quantized(model):
         yield
         return

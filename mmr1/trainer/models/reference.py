@@ -26,7 +26,7 @@ from mmr1.types import MediaRef, RolloutGroup
 
 
 class Reference(Protocol):
-    """What the loop asks of a reference policy."""
+    """The protocol of a reference policy."""
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
@@ -42,11 +42,11 @@ class Reference(Protocol):
         ...
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """What tells it from the policy's start, by name: for checkpoints."""
+        """The weights that differ from the policy's start, by name: for checkpoints."""
         ...
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Become the reference that these weights were taken from."""
+        """Restore the reference that these weights were taken from."""
         ...
 
 
@@ -54,12 +54,12 @@ class SupportsDistributions(Protocol):
     """A reference in the policy's own process, for the KL over the vocabulary."""
 
     def distributions(self, batch: MicroBatch) -> Distributions:
-        """What it would draw the batch's completion tokens from. Without gradient."""
+        """The distributions that it would draw the batch's completion tokens from. No gradient."""
         ...
 
 
 class FrozenReference:
-    """A second model, ``own``: the policy as it was, or a model from elsewhere.
+    """A frozen second model, ``own``: the policy as it was, or another model.
 
     Args:
         offload: It is whole, stays in main memory, and comes to the policy's device to score. Not
@@ -101,7 +101,7 @@ class FrozenReference:
 
 
 class AdapterReference:
-    """The policy's own model with its adapters switched off; once refreshed, as they were then."""
+    """The policy's model with its adapters switched off; once refreshed, with a copy of them."""
 
     def __init__(self, policy: PackedModel) -> None:
         self._policy = policy
@@ -132,7 +132,7 @@ class AdapterReference:
 
 @contextmanager
 def _adapters(model: Any, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
-    """The model with these adapters, or with none, inside the block."""
+    """Give the model these adapters, or none, inside the block."""
     if weights is None:
         with model.disable_adapter():
             yield
@@ -219,7 +219,7 @@ class ServedReference:
         raise AssertionError("a served reference stays; the configuration refuses to move it")
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """None: it is the same whenever the run resumes."""
+        """No weights: the server is the same whenever the run resumes."""
         return {}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -240,7 +240,7 @@ class ServedReference:
         return await asyncio.gather(*(ask(*call) for call in self._calls(groups)))
 
     def _calls(self, groups: Sequence[RolloutGroup]) -> Iterator[tuple[bytes, str, int, int]]:
-        """For each completion: body, id of the prompt, tokens in all, tokens of the completion."""
+        """The request of each completion: body, id of the prompt, all tokens, completion tokens."""
         for group, inputs in zip(groups, self._inputs.of(groups), strict=True):
             name = group.prompt.sample.id
             parts = [self._content_part(name, medium) for medium in group.prompt.media]
@@ -260,7 +260,7 @@ class ServedReference:
                 yield json.dumps(body).encode(), name, len(inputs.prompt_ids) + length, length
 
     def _content_part(self, name: str, medium: MediaRef) -> dict[str, str]:
-        """The picture in the size that the model sees, so that the server leaves it as it is."""
+        """The picture in the size that the model sees, so that the server does not resize it."""
         if medium.kind != "image":
             raise ValueError(
                 f"sample '{name}' has a {medium.kind}; a reference behind a server scores images "
@@ -290,7 +290,7 @@ def completion_logprobs(reply: Any, *, tokens: int, length: int) -> list[float]:
 
 
 def _logprob(entry: Any) -> float:
-    """Of ``{token id: {"logprob": x, ...}}`` with the one token."""
+    """The log-prob in ``{token id: {"logprob": x, ...}}`` with one token."""
     if isinstance(entry, dict) and len(entry) == 1:
         (of_token,) = entry.values()
         value = of_token.get("logprob") if isinstance(of_token, dict) else None

@@ -35,7 +35,7 @@ HEAD_FILE = "scalar_head.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What a reward model judges: whole completions, or (``process``) each step.
+    """The unit that a reward model judges: whole completions, or (``process``) each step.
 
     Attributes:
         step_separator: What stands between two steps.
@@ -49,7 +49,7 @@ OUTCOME = Supervision()
 
 
 def supervision_of(path: str) -> Supervision:
-    """That of the reward model at ``path``, as its head's file says."""
+    """The supervision of the reward model at ``path``, from its head's file."""
     with safe_open(Path(path) / HEAD_FILE, "pt") as file:
         metadata = file.metadata() or {}
     return Supervision(**json.loads(metadata["supervision"])) if metadata else OUTCOME
@@ -119,7 +119,7 @@ class PackedScalarModel:
     read: Read
 
     def values(self, batch: MicroBatch) -> torch.Tensor:
-        """``[b, R]`` float32 of the batch's completions. Differentiable."""
+        """Values ``[b, R]`` float32 of the batch's completions. Differentiable."""
         own = self.packed_model
         values: torch.Tensor = own.process_group.run(
             _values,
@@ -134,7 +134,7 @@ class PackedScalarModel:
 
     @torch.no_grad()
     def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
+        """Values ``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
         values = torch.zeros(completion_mask(groups).shape)
         for batch in self.packed_model.batches(groups):
@@ -156,12 +156,12 @@ def _values(
 
 
 def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-    """``[B]``: the number at the last token of each completion."""
+    """The number at the last token of each completion: ``[B]``."""
     return at_the_end(scalar_model.group_values(groups), groups)
 
 
 def at_the_end(values: torch.Tensor, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-    """``[B, R]`` at the last token of each completion: ``[B]``."""
+    """The entries of ``[B, R]`` at the last token of each completion: ``[B]``."""
     # Not the mask's sum: it leaves observations out.
     rows = [len(c.token_ids) for g in groups for c in g.completions]
     lengths = torch.tensor(rows, dtype=torch.int64)  # of a rank without any too
@@ -169,5 +169,5 @@ def at_the_end(values: torch.Tensor, groups: Sequence[RolloutGroup]) -> torch.Te
 
 
 def at_index(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """``[B, R]`` at one index of each row: ``[B]``."""
+    """The entries of ``[B, R]`` at one index of each row: ``[B]``."""
     return values.gather(-1, index.to(values.device)[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Checkpoint state: what a resumed run needs to reach the same numbers.
+"""Checkpoint state: everything that a resumed run needs to reach the same numbers.
 
 A checkpoint is an ordinary Hugging Face model directory with one folder more::
 
@@ -42,7 +42,7 @@ Digests = dict[str, str]
 
 
 def sync_and_digest(folder: Path, paths: Iterable[Path]) -> Digests:
-    """Bring files below ``folder`` to the disk; their digests."""
+    """Bring files below ``folder`` to the disk; returns their digests."""
     digests = {}
     for path in paths:
         sync(path)
@@ -76,7 +76,7 @@ class HasState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """A model and its optimizer as they are or were; a ``WriteCheckpoint``.
+    """The present or a copied state of a model and its optimizer; a ``WriteCheckpoint``.
 
     Attributes:
         weights, adapters: Of the model.
@@ -121,7 +121,7 @@ def model_snapshot(
     process_group: ProcessGroup | None = None,
     only_model: bool = False,
 ) -> ModelSnapshot:
-    """Model and optimizer as they are now, to be written into a checkpoint's folder.
+    """A snapshot of model and optimizer, to be written into a checkpoint's folder.
 
     With ``only_model`` there is no ``training/``, and no run can resume from it. Of a sharded model
     all ranks must call both this and what it returns, and each gets the digests of the files that
@@ -181,7 +181,7 @@ def save_tensors(
 
 
 def load_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Read into tensors of the same names, however many ranks wrote them.
+    """Read into tensors of the same names, from however many ranks wrote them.
 
     Raises:
         ValueError: A tensor is missing from the checkpoint: the model is another one.
@@ -214,7 +214,7 @@ def save_progress(checkpoint: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_progress(checkpoint: Path, components: Mapping[str, HasState]) -> int:
-    """Put the components back to where they were; the step after which that was.
+    """Restore the components; returns the last step that is done.
 
     Raises:
         ValueError: The checkpoint has no state of one.
@@ -232,7 +232,7 @@ def load_progress(checkpoint: Path, components: Mapping[str, HasState]) -> int:
 
 @contextmanager
 def _without_notice() -> Iterator[None]:
-    """torch warns that a single process is a single process."""
+    """Suppress torch's warning that a single process is a single process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|.*unavailable)")
         yield
@@ -240,7 +240,7 @@ def _without_notice() -> Iterator[None]:
 
 @contextmanager
 def _cause_raised() -> Iterator[None]:
-    """torch wraps what failed into a BaseException, which passes every ``except Exception``."""
+    """Raise the cause of torch's BaseException, which passes every ``except Exception``."""
     try:
         yield
     except CheckpointException as error:
@@ -249,7 +249,7 @@ def _cause_raised() -> Iterator[None]:
 
 
 def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies in main memory, of shards too."""
+    """Copies of tensors, or of shards, in main memory."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
@@ -268,7 +268,7 @@ def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int) -> Pat
 
 
 def _load_rng(folder: Path, rank: int) -> None:
-    """A rank that did not exist when the checkpoint was written keeps its own."""
+    """Restore the generators; a rank that was not there at the checkpoint keeps its own."""
     if not _rng_file(folder, rank).exists():
         return
     state = load_file(_rng_file(folder, rank))
@@ -282,5 +282,5 @@ def _rng_file(folder: Path, rank: int) -> Path:
 
 
 def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
-    """The safetensors layout of distributed checkpoints has no scalars; a view is written into."""
+    """A view of at least one dimension: sharded safetensors checkpoints have no scalars."""
     return tensor.view(1) if tensor.dim() == 0 else tensor

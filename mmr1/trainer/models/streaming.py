@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint, written piece by piece: no copy of them is made in main memory.
+"""Write tensors of a checkpoint piece by piece, without a copy of them in main memory.
 
 safetensors' own writer and torch's make a file in memory first.
 """
@@ -40,7 +40,7 @@ _DTYPES = {
 
 
 class TensorFile:
-    """A file of safetensors, whose tensors are written in any order; a context.
+    """A safetensors file whose tensors are written in any order; a context.
 
     Args:
         likes: The shape and type of each tensor, on the ``meta`` device.
@@ -94,7 +94,7 @@ class StreamingWriter(HuggingFaceStorageWriter):
         self._folder = folder
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's tensors. There are no results: no index is made of such files."""
+        """Write this rank's tensors. The results are empty: such files have no index."""
         if plan.items:
             name = f"shard-{plan.storage_data['shard_index']:05}-model-00001-of-00001.safetensors"
             likes = {item.index.fqn: _like(item) for item in plan.items}
@@ -115,7 +115,7 @@ def _like(item: WriteItem) -> torch.Tensor:
 
 
 def _metadata(plan: SavePlan) -> dict[str, str]:
-    """The places by which torch's reader knows shards."""
+    """The offsets by which torch's reader finds shards."""
     places = {}
     for item in plan.items:
         assert item.tensor_data is not None

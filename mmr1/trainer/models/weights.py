@@ -19,7 +19,7 @@ from mmr1.trainer.models.lora import MergedWeights, adapter_state
 
 
 def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, torch.Tensor]:
-    """By the names of the plain transformers model, adapters merged, sharded ones put together.
+    """Weights by the names of the plain transformers model: adapters merged, shards joined.
 
     Not copies, but for the merged ones and those put together, which are made when asked for: all
     ranks must ask for the same ones in the same order.
@@ -36,7 +36,7 @@ def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, 
 
 @dataclass(frozen=True)
 class _Selected(Mapping[str, torch.Tensor]):
-    """Some of the weights, which are made when asked for."""
+    """Some of the weights, each computed when asked for."""
 
     weights: Mapping[str, torch.Tensor]
     names: tuple[str, ...]
@@ -102,7 +102,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor."""
+    """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -128,7 +128,7 @@ def model_adapters(model: Any) -> Mapping[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Sketch:
-    """What a weight will be, known before it is made.
+    """The shape and type of a weight, known before it is computed.
 
     Attributes:
         like: Its shape and type, on the ``meta`` device.
@@ -140,7 +140,7 @@ class Sketch:
 
 
 def sketches(weights: Mapping[str, torch.Tensor]) -> dict[str, Sketch]:
-    """Of each weight; makes none."""
+    """The sketch of each weight, without computing one."""
     return {name: _sketch(weights, name) for name in weights}
 
 

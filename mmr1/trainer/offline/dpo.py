@@ -96,7 +96,7 @@ def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
 
 
 def check_loss(config: DpoConfig) -> None:
-    """Load a loss of your own, so that a file that is wrong is reported before anything else.
+    """Load a custom loss, so that a wrong file is reported before anything else.
 
     Raises:
         ValueError: It cannot be loaded.
@@ -112,7 +112,7 @@ def build_dpo(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
-    """What learns from preferences."""
+    """The policy that learns from preferences."""
     learn, features = preference_step(config.dpo.loss), feature_cache(config)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
@@ -158,7 +158,7 @@ def preferences_of(
     logprobs: Callable[[Sequence[RolloutGroup]], torch.Tensor],
     config: PreferenceLossConfig,
 ) -> list[Preference]:
-    """Take the model as it is now as the reference: no second one is ever needed.
+    """Preferences with the present model's log-probs as reference: no second model is needed.
 
     Args:
         logprobs: Gives its log-probs ``[B, R]`` of completion tokens, at temperature 1.
@@ -316,7 +316,7 @@ def _weights(example: Preference) -> tuple[float, ...]:
 
 
 def _mean(name: str, summed: float, count: float) -> StepStats:
-    """No metric where a batch has no such completion."""
+    """The mean as a metric; no metric where a batch has no such completion."""
     return {name: summed / count} if count else {}
 
 

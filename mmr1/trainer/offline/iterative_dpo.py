@@ -78,7 +78,7 @@ def iterative_dpo_steps(
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What learns and samples, here or on a cluster; ``engine(log)`` starts the sampling."""
+    """The learner and the engine, here or on a cluster; ``engine(log)`` starts the sampling."""
 
     learner: PolicyLearner[Preference] | RayLearner[Preference]
     engine: Callable[[Path], RolloutEngine]
@@ -135,7 +135,7 @@ def _train(
 
 
 def _snapshot(rounds: Rounds, step: Step) -> WriteCheckpoint:
-    """A function that writes the run as it is now."""
+    """A function that writes the present state of the run."""
     write = rounds.learner.snapshot(rounds.config.trainer.async_save)
     return with_state(
         [write], progress(step.number, {"optimizer": rounds.learner, "rounds": rounds})
@@ -143,7 +143,7 @@ def _snapshot(rounds: Rounds, step: Step) -> WriteCheckpoint:
 
 
 def _restore(rounds: Rounds, checkpoint: Path) -> int:
-    """Put the run back to a checkpoint; the step after which that was."""
+    """Restore the run from a checkpoint; returns the last step that is done."""
     rounds.learner.load_snapshot(checkpoint)
     done = load_progress(checkpoint, {"optimizer": rounds.learner, "rounds": rounds})
     rounds.engine.load_weights(rounds.learner.weights(), 0)

@@ -66,7 +66,7 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
 
 
 def _history(config: Config, root: Path) -> str:
-    """The earlier data as records whose media lie beside them, as the rankings' do."""
+    """The earlier data as records whose media lie beside them, like those of the rankings."""
     assert config.iterate.history is not None
     own = root / "history.jsonl"
     if not own.exists():

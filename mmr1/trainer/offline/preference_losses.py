@@ -46,7 +46,7 @@ class PairScores:
 
 
 class PairLoss(NamedTuple):
-    """What a loss on pairs gives.
+    """The result of a loss on pairs.
 
     Attributes:
         loss: ``[P]``.
@@ -147,7 +147,7 @@ def kto(
 
 
 def balanced(desirable: Sequence[Sequence[bool]]) -> list[tuple[float, ...]]:
-    """For each label a weight at most 1 that gives both kinds of labels the same sum.
+    """The weight of each label, at most 1, that gives both kinds of labels the same sum.
 
     The paper and TRL ask for sums that are about equal. A policy's own completions are rarely so:
     where most are wrong and all weigh alike, it learns to say nothing that it said before.

@@ -51,7 +51,7 @@ Example = TypeVar("Example")
 
 @dataclass(frozen=True, slots=True)
 class RewardTask(Generic[Example]):
-    """What a reward model learns: the order of answers, or which steps are right.
+    """The task of a reward model: the order of answers, or which steps are right.
 
     Attributes:
         check: Reads what a record teaches, or raises ValueError.
@@ -105,9 +105,7 @@ def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
             return learner.step([example(sample) for sample in batch])
 
         def centre(number: int) -> None:
-            """The loss depends on differences only, so it leaves the mean arbitrary; RL would read
-            that as a reward.
-            """
+            """Shift the rewards to mean 0: the loss leaves it arbitrary, and RL would see it."""
             count = number * config.data.train_batch_size
             learnt_from = records.distinct_samples(config.seed, count)
             rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
@@ -134,7 +132,7 @@ def build_reward_model(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> ScalarLearner[RolloutGroup]:
-    """What learns from rankings."""
+    """The reward model that learns from rankings."""
     return scalar_learner(config, family, media, process_group, load, reward_model_step, OUTCOME)
 
 
@@ -226,7 +224,7 @@ def ranking_accuracy(rewards: torch.Tensor, groups: Sequence[RolloutGroup]) -> t
 
 
 def pairs_right(rewards: torch.Tensor) -> torch.Tensor:
-    """Is each of the K (K - 1) / 2 pairs of a ranking ``[K]``, best first, in order? Bool."""
+    """True for each of the K (K - 1) / 2 pairs of a ranking ``[K]``, best first, in order."""
     better, worse = torch.triu_indices(len(rewards), len(rewards), 1)
     return rewards[better] > rewards[worse]
 
@@ -247,7 +245,7 @@ _RANKINGS: RewardTask[RolloutGroup] = RewardTask(
 
 @dataclass(frozen=True, slots=True)
 class LabelledSteps:
-    """An answer and what its steps are worth.
+    """An answer and the labels of its steps.
 
     Attributes:
         group: The prompt and the answer, its one completion.
@@ -267,7 +265,7 @@ def build_process_reward_model(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> ScalarLearner[LabelledSteps]:
-    """What learns from labelled steps."""
+    """The reward model that learns from labelled steps."""
     assert isinstance(config.rm, ProcessConfig), "else rankings are learnt from"
     supervision = Supervision("process", config.rm.step_separator)
     return scalar_learner(config, family, media, process_group, load, process_step, supervision)
@@ -322,7 +320,7 @@ def _of_steps(
 def step_accuracy(
     learner: Learner[LabelledSteps], examples: Sequence[LabelledSteps]
 ) -> dict[str, Any]:
-    """Steps judged right at 0.5, and answers whose first wrong step, or none, was found."""
+    """The shares of steps judged right at 0.5, and of answers whose first wrong step was found."""
     values = learner.by_token([example.group for example in examples])
     verdicts = [
         (values[row, list(example.tokens)] > 0).tolist() for row, example in enumerate(examples)

@@ -1,4 +1,4 @@
-"""Rounds of sampling, scoring and learning from preferences, and where a run stands in them."""
+"""Rounds of sampling, scoring and learning from preferences, and their state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Rounds:
             timer, stats, scored = PhaseTimer(f"step {step + 1}"), {}, ()
 
     def _sample(self, number: int, timer: PhaseTimer) -> list[ScoredGroup]:
-        """Sample, score and judge; keeps what the round learns from."""
+        """Sample, score and judge; keeps the preferences that the round learns from."""
         config = self.config
         if number > 1:
             self.engine.load_weights(self.learner.weights(), number - 1)
@@ -131,7 +131,7 @@ class Rounds:
         return scored
 
     def _draw(self) -> None:
-        """The prompts of the next round."""
+        """Draw the prompts of the next round."""
         self._loader_before = self._loader.state_dict()
         samples = self._loader.next(self.rounds.prompts)
         self._prompts = [self.inputs.render(sample) for sample in samples]
@@ -166,7 +166,7 @@ def _encode(preference: Preference, prompts: Sequence[Prompt]) -> dict[str, Any]
 
 
 def _decode(row: Mapping[str, Any], prompts: Sequence[Prompt]) -> Preference:
-    """Learning needs the tokens alone: text and log-probs are left empty."""
+    """A preference from JSON; text and log-probs stay empty, as learning needs the tokens alone."""
     completions = tuple(
         Completion(np.array(ids, dtype=np.int64), np.zeros(len(ids), np.float32), "", False, 0)
         for ids in row["completions"]
@@ -193,7 +193,7 @@ Labelled = tuple[RolloutGroup, tuple[bool, ...]]
 
 
 class NoPreferencesError(RuntimeError):
-    """The completions of a round gave nothing to learn from."""
+    """The completions of a round gave no preferences."""
 
 
 def judged(
@@ -203,7 +203,7 @@ def judged(
     accuracy_name: str,
     rng: random.Random,
 ) -> list[Labelled]:
-    """What a round learns from: pairs, or for KTO each prompt's labelled completions.
+    """The preferences of a round: pairs, or for KTO each prompt's labelled completions.
 
     Equal completions of a prompt count once. Completions without a valid reward are left out.
 
@@ -258,7 +258,7 @@ def _right_with_wrong(
 def _best_with_worst(
     rated: Iterable[tuple[Completion, Reward]],
 ) -> list[tuple[Completion, Completion]]:
-    """The best with the worst, the second best with the second worst, while rewards differ."""
+    """Pairs of the best and the worst, the second best and second worst, while rewards differ."""
     ranked = sorted(rated, key=lambda both: -_value(both[1]))
     return [
         (best, worst)
@@ -273,7 +273,7 @@ def _labelled(
     config: RoundsConfig,
     accuracy_name: str,
 ) -> list[Labelled]:
-    """Wanted: right, or above the mean reward of the prompt's completions."""
+    """Labelled completions, desirable if right, or above the mean reward of the prompt."""
     if config.preferred_by == "reward":
         mean = sum(_value(r) for _, r in rated) / max(len(rated), 1)
         kept = [(c, _value(r) > mean) for c, r in rated if r.value != mean]

@@ -105,7 +105,7 @@ class _Piece:
 
 
 def _pieces(family: ModelFamily, prompt: Prompt, media: MediaCache) -> Iterator[_Piece]:
-    """What each token of the prompt becomes, from the second on."""
+    """The completion's piece for each token of the prompt, from the second on."""
     never = {*family.forbidden_ids}
     kinds = family.placeholder_kinds if is_packed(family) else {}
     if prompt.media and not kinds:
@@ -130,7 +130,7 @@ def build_sft(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> PolicyLearner[RolloutGroup]:
-    """What learns from demonstrations."""
+    """The policy that learns from demonstrations."""
     return policy_learner(config, family, media, process_group, load, sft_step)
 
 

@@ -123,7 +123,7 @@ def scalar_learner(
 
 
 def itself(group: RolloutGroup) -> RolloutGroup:
-    """The prompt and completions of an example that is nothing more."""
+    """The group itself: the example is no more than a prompt and completions."""
     return group
 
 
@@ -135,7 +135,7 @@ def learning(
     build: Build[Any],
     group_of: Callable[[Any], RolloutGroup],
 ) -> Iterator[Any]:
-    """What ``build`` builds, here or on ``resources.ranks`` ranks.
+    """The learner that ``build`` builds, here or on ``resources.ranks`` ranks.
 
     Args:
         group_of: The prompt and completions of an example.

@@ -1,1 +1,1 @@
-"""A run's directory: checkpoints, resuming, stopping, what is written, shown and tracked."""
+"""The directory of a run: checkpoints, resuming, stopping, records, display and trackers."""

@@ -43,7 +43,7 @@ class CheckpointError(RuntimeError):
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint is not what its manifest says."""
+    """A checkpoint differs from its manifest."""
 
 
 def write_checkpoint(
@@ -140,7 +140,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def told_last(checkpoint: Path | None) -> str:
-    """Which checkpoint is the last, as a sentence."""
+    """A sentence that names the last checkpoint."""
     there = checkpoint is not None and checkpoint.exists()
     return f"The last checkpoint is {checkpoint}" if there else "There is no checkpoint"
 
@@ -236,7 +236,7 @@ class Checkpoints:
         prune(self._folder, self._keep, self._best_by)
 
     def _tell_full(self, step: int, reason: str) -> None:
-        """Once for each step: further attempts are not news."""
+        """Report a full disk once for each step: further attempts are not news."""
         if step == self._told:
             return
         self._told = step
@@ -250,20 +250,20 @@ class Checkpoints:
 
 
 def _is_write_error(error: BaseException) -> bool:
-    """Did the disk refuse, rather than the code fail? tokenizers raises plain exceptions."""
+    """True if the disk refused, rather than the code failed. tokenizers raises plain exceptions."""
     return isinstance(error, OSError | SafetensorError) or (
         type(error) is Exception and "(os error " in str(error)
     )
 
 
 def _first_line(error: BaseException) -> str:
-    """An error of a Ray actor has its traceback in further lines."""
+    """The first line of an error; that of a Ray actor has its traceback in further lines."""
     cause = getattr(error, "cause", error)
     return str(cause).strip().partition("\n")[0] or type(error).__name__
 
 
 def _refuse_another_step(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
-    """A renamed checkpoint would resume with the numbers of another step."""
+    """Refuse a renamed checkpoint, which would resume with the numbers of another step."""
     if _STEP_NAME.fullmatch(checkpoint.name) and step_of(checkpoint) != manifest["step"]:
         raise DamagedCheckpointError(
             f"{checkpoint} was written as step {manifest['step']} (its folder was renamed)"
@@ -273,7 +273,7 @@ def _refuse_another_step(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
 def _refuse_extra_files(
     checkpoint: Path, paths: Iterable[Path], manifest: Mapping[str, Any]
 ) -> None:
-    """A stray file could be loaded in the place of one that was written."""
+    """Refuse stray files, which could be loaded in the place of one that was written."""
     names = {str(path.relative_to(checkpoint)) for path in paths}
     if extra := sorted(names - {MANIFEST, MANIFEST_DIGEST} - set(manifest["files"])):
         more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
@@ -284,7 +284,7 @@ def _refuse_extra_files(
 
 
 def _refuse_only_damaged(folder: Path, damages: Mapping[Path, DamagedCheckpointError]) -> None:
-    """Starting again at step 0 would throw the run away."""
+    """Refuse to start again at step 0, which would throw the run away."""
     reasons = [str(damage) for damage in damages.values()]
     reasons += [f"{path} was set aside before" for path in sorted(folder.glob("step_*.damaged"))]
     if reasons:
@@ -350,7 +350,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 
 def _digest_line(path: Path) -> str:
-    """In the format of ``sha256sum``."""
+    """A digest in the format of ``sha256sum``."""
     return f"{_digest(path)}  {path.name}\n"
 
 
@@ -362,7 +362,7 @@ def _metric(checkpoint: Path, name: str) -> float:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Everything but the real folders: a link to a folder brings files along too."""
+    """All files, in real folders only: a link to a folder would bring files along too."""
     return (p for p in sorted(folder.rglob("*")) if p.is_symlink() or not p.is_dir())
 
 
@@ -378,7 +378,7 @@ class DiskFullError(RuntimeError):
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Is this the system's error of a full disk or quota, or one that was made of it?
+    """True for the system's error of a full disk or quota, and for one that was raised from it.
 
     Libraries in Rust, and Ray, keep only its text.
     """

@@ -51,7 +51,7 @@ BAR_WIDTH = 20
 
 
 class Display:
-    """Shows the steps of one run.
+    """Shows the progress of one run.
 
     Every ``trainer.logging_steps`` steps, or every 30 s, a line of metrics is printed and logged.
     On a terminal it has what fits, and a live line below it has the step, the time that is left and
@@ -114,7 +114,7 @@ class Display:
             self._cell.show(step, "  ".join(parts))
 
     def _live_line(self) -> Text:
-        """``12/300 ━━━━╺───── 0:12:40 left  reward 0.512  4.1 s/step  rollout 12 s``."""
+        """A line such as ``12/300 ━━━╺──── 0:12:40 left reward 0.512 4.1 s/step rollout 12 s``."""
         steps, done = self._config.steps, self._done
         filled = BAR_WIDTH * done // steps
         bar = "━" * filled + "─" * (BAR_WIDTH - filled)
@@ -131,7 +131,7 @@ class Display:
 
 
 def joined(parts: Sequence[str], width: int | None) -> str:
-    """The parts, two spaces between them: all of them, or the first that fit the width.
+    """The parts with two spaces between them: all of them, or the first that fit the width.
 
     >>> joined(["step 1", "reward 0.5", "loss 0.1"], 20)
     'step 1  reward 0.5'

@@ -1,4 +1,4 @@
-"""Is the output directory of a run free, or does it hold the run that is to be resumed?
+"""Check the output directory of a run: empty, or with the run that is to be resumed.
 
 Imports no torch: this is asked before anything is loaded.
 """
@@ -61,7 +61,7 @@ def check_directory(config: Config, *, resume: bool) -> None:
 
 
 def accept_changes(config: Config) -> None:
-    """Go on with the files as they are now.
+    """Accept the present contents of the named files.
 
     Raises:
         ValueError: The digests cannot be read.
@@ -103,7 +103,7 @@ def _differing(key: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _anywhere(engine: dict[str, Any]) -> dict[str, Any]:
-    """An engine without where it runs: colocated or not, vLLM samples the same."""
+    """The settings of an engine without its place: colocated or not, vLLM samples the same."""
     kind = "vllm" if engine["type"] == "vllm_colocate" else engine["type"]
     placed = ("type", "offload_trainer", "tensor_parallel_size")
     return {"type": kind} | {k: v for k, v in engine.items() if k not in placed}
@@ -115,7 +115,7 @@ def _and(names: list[str]) -> str:
 
 
 def _held(path: Path) -> list[str]:
-    """What steps have left in the directory."""
+    """The files of steps in the directory."""
     checkpoints = sorted((path / "checkpoints").glob("step_*"))
     last = [str(checkpoints[-1].relative_to(path))] if checkpoints else []
     logs = [name for name in ("metrics.jsonl", "rollouts") if (path / name).exists()]

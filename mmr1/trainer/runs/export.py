@@ -85,7 +85,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
 
 
 def _pipeline_tag(checkpoint: Path, config: Config) -> str | None:
-    """The Hub's name of what the model does; None for a reward model, for which it has none."""
+    """The Hub's name of the model's task; None for a reward model, for which it has none."""
     if config.command == "rm":
         return None
     shapes = json.loads((checkpoint / "config.json").read_text())
@@ -140,7 +140,7 @@ def _card(
 
 
 def check_repository(name: str) -> None:
-    """Raises ValueError for what cannot be the name of a repository."""
+    """Raises ValueError for an invalid name of a repository."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -148,7 +148,7 @@ def check_repository(name: str) -> None:
 
 
 def push(folder: Path, name: str, *, private: bool) -> str:
-    """Upload the folder to the repository, which is made if it does not exist; returns its address.
+    """Upload the folder to the repository, which is created if needed; returns its address.
 
     Raises:
         ValueError: It could not be uploaded; the folder stays as it is.

@@ -35,7 +35,7 @@ def write_digests(folder: Path, config: Config) -> None:
 
 
 def changed_files(folder: Path, config: Config) -> list[str]:
-    """The files whose contents are not those that the run had, or that are gone.
+    """The files whose contents differ from those that the run had, or that are gone.
 
     A run of an earlier version has no digests: nothing is known, and the log says so.
     """
@@ -58,7 +58,7 @@ def changed_files(folder: Path, config: Config) -> list[str]:
 
 
 def accept(folder: Path, config: Config, names: Collection[str]) -> None:
-    """Take these files for unchanged as they are now, and as they were when the run was started.
+    """Accept these files as unchanged, in their present contents and in those of the start.
 
     What the run has is written once it continues: it may still be refused.
     """
@@ -78,7 +78,7 @@ def _write(folder: Path, digests: Mapping[str, Any]) -> None:
 
 
 def _facts(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A large file is only read if its size or a time is another; ``touch`` cannot set the last."""
+    """Digest, size and times of a file, which is only read if size or times differ."""
     state = path.stat()
     facts = {"size": state.st_size, "mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     if known is not None and known.items() >= facts.items():
@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _named(config: Config) -> Iterator[tuple[str, Path]]:
-    """Each file once, by its path as it is named."""
+    """Each file once, with its path as the configuration names it."""
     tree = {key: v for key, v in published(config).items() if key not in FREE_SECTIONS}
     texts = [(section, text) for section, part in tree.items() for text in _texts(part)]
     texts += [("data", config.eval_records)] if config.eval_records else []
@@ -122,7 +122,7 @@ def _texts(tree: Any) -> Iterator[str]:
 
 
 def _files(section: str, text: str) -> list[Path]:
-    """Those that a value names: a dataset, ``file.py:attribute`` or any other file."""
+    """The files that a value names: a dataset, ``file.py:attribute`` or any other file."""
     if ("." not in text and "/" not in text) or "\n" in text or len(text) > 4096:
         return []
     if section == "data" and (Path(text.partition("@")[0]).exists() or Path(text).exists()):
@@ -155,7 +155,7 @@ def _with_imports(plugin: Path) -> dict[Path, None]:
 
 
 def _imported(path: Path) -> set[str]:
-    """The first words of what a module imports."""
+    """The top-level names that a module imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -131,7 +131,7 @@ class RunDirectory:
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
-        """A disk that refuses is the user's to mend."""
+        """Turn errors of the disk into a ValueError with a remedy."""
         try:
             yield
         except OSError as error:
@@ -146,7 +146,7 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Wait for what is being written, and release the lock."""
+        """Wait for pending writes, and release the lock."""
         self.checkpoints.close()
         self._summary.end(error, self.checkpoints.last)
         self._log.close()
@@ -254,7 +254,7 @@ class RunDirectory:
         }
 
     def _turns(self, completion: Completion, media: MediaCache) -> dict[str, Any]:
-        """Whose words are whose in a conversation with an environment."""
+        """The spans of policy and environment in a conversation."""
         return {
             "turns": [
                 {
@@ -331,7 +331,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def replace_jsonl(path: Path, rows: Sequence[Any]) -> None:
-    """Write objects to a JSON Lines file in the place of what it held; no file for no objects."""
+    """Replace a JSON Lines file by these objects; no file for no objects."""
     if rows:
         _write_file(path, json_lines(rows))
     else:
@@ -352,7 +352,7 @@ def _step_of_line(line: str) -> float:
 
 
 def _lock(path: Path) -> FileLock:
-    """Hold the file until it is released or the process ends, however it ends."""
+    """Lock the file until it is released or the process ends, however it ends."""
     lock = FileLock(path, timeout=0, thread_local=False)
     try:
         lock.acquire()
@@ -386,7 +386,7 @@ class RunSummary:
         logging.getLogger(ROOT).addHandler(self._counter)
 
     def begin(self, step: int) -> None:
-        """``step`` steps are done; the counts of the processes before this one continue."""
+        """Begin after ``step`` steps; the counts of the processes before this one continue."""
         before = _read(self._path)
         if before["step"] and not self._began:
             self._counter.counts.update(before["faults"])
@@ -395,7 +395,7 @@ class RunSummary:
         self.write(step)
 
     def end(self, error: BaseException | None, checkpoint: Path | None) -> None:
-        """The process ends, with an error or without, and with the run's last checkpoint."""
+        """Record the end of the process, with an error or without, and the last checkpoint."""
         if error is None:
             self._state = FINISHED
         elif isinstance(error, StoppedError | KeyboardInterrupt | GeneratorExit):
@@ -409,7 +409,7 @@ class RunSummary:
     def write(
         self, step: int | None = None, results: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """Write it; ``step`` is the last that is done, if that has changed.
+        """Write the summary; ``step`` is the last that is done, if that has changed.
 
         Not synced to the disk: what a kill leaves is enough, and it is written at every step.
         """
@@ -428,7 +428,7 @@ class RunSummary:
 
 
 def _tell_end(before: dict[str, Any]) -> None:
-    """Count how the process before this one ended."""
+    """Record how the process before this one ended."""
     kinds = {RUNNING: "killed", STOPPED: "stopped", FAILED: "failed"}
     if kind := kinds.get(before["state"]):
         message = f"the process before this one was at step {before['step']} when it {_ENDS[kind]}"
@@ -439,7 +439,7 @@ _ENDS = {"killed": "was killed", "stopped": "was stopped", "failed": "failed"}
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The summary on the disk; an empty one where there is none or it cannot be read."""
+    """The summary on the disk; an empty one where none exists or it cannot be read."""
     try:
         summary: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A step of a run: its record, metrics, seconds by phase and trace, and how a signal ends it."""
+"""A step of a run: its record, metrics, seconds by phase and trace, and stopping by a signal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step sampled and logged.
+    """The samples and metrics of one step.
 
     Attributes:
         number: From 1.
@@ -142,13 +142,13 @@ class Traceable(Protocol):
     def begin_trace(self) -> None: ...
 
     def end_trace(self, file: Path) -> None:
-        """Each writes a file beside this one, named after it."""
+        """Write each process's file beside this one, named after it."""
         ...
 
 
 @contextmanager
 def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -> Iterator[None]:
-    """Records the block, a step that ``trainer.profile_steps`` names.
+    """Record the block, if ``trainer.profile_steps`` names the step.
 
     Writes ``OUTPUT/profile/step_000003.json.gz``, with the phases of the step as spans
     ``mmr1/...``. What vLLM does is not in it.
@@ -167,7 +167,7 @@ def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -
 
 
 def recording() -> profile:
-    """Of what this thread does, on the CPU and on the GPU."""
+    """A profile of this thread, on the CPU and on the GPU."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -180,7 +180,7 @@ def write_trace(recorded: profile, file: Path) -> None:
 
 
 def of_rank(file: Path, rank: int) -> Path:
-    """Beside ``step_000003.json.gz`` it is ``step_000003_rank_00001.json.gz``."""
+    """The trace file of a rank: ``step_000003_rank_00001.json.gz`` for ``step_000003.json.gz``."""
     name = file.name.removesuffix(".json.gz")
     return file.with_name(f"{name}_rank_{rank:05d}.json.gz")
 
@@ -225,7 +225,7 @@ def step_stats(
 
 
 def environment_stats(completions: Sequence[Completion]) -> StepStats:
-    """What the policy made of its environment.
+    """Metrics of the policy's use of its environment.
 
     ``environment/calls/NAME`` counts the calls of a tool, those that failed included, per
     completion. ``tokens/observed`` are those that the policy did not sample.

@@ -93,7 +93,7 @@ class Start:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Check that all trackers are there, before anything is written.
+    """Check that all trackers exist, before anything is written.
 
     Raises:
         ValueError: A built-in one is not installed (says how to install it), or another one cannot
@@ -136,7 +136,7 @@ class Trackers:
                 thread.put(lambda tracker: tracker.log_rollouts(step, rows))
 
     def __enter__(self) -> Self:
-        """Start them."""
+        """Start the trackers."""
         tracking, folder = self._config.trainer.tracking, self._folder
         if tracking is None:
             return self
@@ -213,7 +213,7 @@ class _Thread:
 
 
 def _text(completion: Completion) -> str:
-    """The completion; of a conversation all turns, and a mark for each picture of a tool."""
+    """The text of a completion; of a conversation all turns, with a mark for each picture."""
     if not completion.spans:
         return completion.text
     return "\n".join(
@@ -262,7 +262,7 @@ def strip(images: Sequence[MediaRef]) -> Image.Image:
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:
-    """Of the rows of a prompt that show the same images, the first."""
+    """The first of the rows of a prompt that show the same images."""
     kept: list[Row] = []
     for row in rows:
         if row.images and not any((r.id, r.images) == (row.id, row.images) for r in kept):

@@ -1,1 +1,1 @@
-"""From prompts to a batch to learn from: rollouts, rewards, experience."""
+"""The way from prompts to a batch to learn from: rollouts, rewards, experience."""

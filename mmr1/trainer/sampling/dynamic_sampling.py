@@ -11,7 +11,7 @@ from mmr1.types import ScoredGroup, StepStats
 
 
 class NoSignalError(RuntimeError):
-    """No group of a step has rewards that differ; there is nothing to learn from."""
+    """None of the groups of a step has rewards that differ; there is nothing to learn from."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Selection:
 def group_filter(
     config: AlgorithmConfig, step_supervision: bool = False, functions: Sequence[str] = ()
 ) -> Callable[[ScoredGroup], bool]:
-    """Is a group one to learn from?
+    """A function that tells whether a group has a signal to learn from.
 
     With ``algorithm.filter_groups.range`` it is if the mean of its ``metric`` lies ``between`` its
     two numbers, neither included; with 0, 1 and a function that is 1 for right answers that is
@@ -105,18 +105,18 @@ def _is_between(scored: ScoredGroup, within: RangeConfig) -> bool:
 
 
 def rewards_differ(scored: ScoredGroup) -> bool:
-    """Do the valid rewards of the group differ?"""
+    """True if the valid rewards of the group differ."""
     return len({r.value for r in scored.rewards if r.valid}) > 1
 
 
 def components_differ(scored: ScoredGroup, functions: Iterable[str]) -> bool:
-    """Do the values of one of these reward functions differ within the group?"""
+    """True if the values of one of these reward functions differ within the group."""
     rows = [r.components for r in scored.rewards if r.valid]
     return any(len({row[name] for row in rows}) > 1 for name in functions)
 
 
 def steps_differ(scored: ScoredGroup) -> bool:
-    """Do the rewards of the steps of the group's completions differ?"""
+    """True if the rewards of the steps of the group's completions differ."""
     assert scored.steps is not None, "the loop asks the step reward function"
     return len({reward for steps in scored.steps for _, reward in steps}) > 1
 

@@ -36,7 +36,7 @@ class SupportsLogprobs(Protocol):
 
 
 class SupportsScores(SupportsLogprobs, Protocol):
-    """The policy."""
+    """A model that computes log-probs and entropies: the policy."""
 
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
         """Log-probs and entropies, ``[B, R]`` float32 without gradient."""
@@ -44,14 +44,14 @@ class SupportsScores(SupportsLogprobs, Protocol):
 
 
 class SupportsValues(Protocol):
-    """A critic."""
+    """A model that estimates values: the critic."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
         ...
 
     def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        """``[B]``: of the state after the last token."""
+        """Values ``[B]`` of the state after the last token."""
         ...
 
 
@@ -153,7 +153,7 @@ def _with_values(
     groups: Sequence[RolloutGroup],
     config: AlgorithmConfig,
 ) -> AdvantageInputs:
-    """With what the critic says of the states."""
+    """The inputs with the critic's values of the states."""
     values, final_values = critic.values(groups) * inputs.mask, None
     if config.critic is not None and config.critic.bootstrap_truncated:
         final_values = critic.final_values(groups) * _truncated(groups)
@@ -184,7 +184,7 @@ def _chosen(
 
 
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
-    """``[B]`` bool."""
+    """Truncated completions: ``[B]`` bool."""
     return torch.tensor([c.truncated for g in groups for c in g.completions])
 
 
@@ -194,7 +194,7 @@ def _loss_weights(
     algorithm: Algorithm,
     max_tokens: int | None,
 ) -> torch.Tensor:
-    """``[B, R]``: ``token_weights`` of those of each mini-batch, or of all sequences together."""
+    """Token weights ``[B, R]``, over the sequences of each mini-batch, or over all together."""
     if algorithm.config.loss.agg_scope == "rollout":
         return token_weights(mask, algorithm.loss_agg_mode, max_tokens) * len(parts)
     if len(parts) == 1:
@@ -213,7 +213,7 @@ def _learning(
     group_size: int,
     algorithm: Algorithm,
 ) -> torch.Tensor:
-    """``[B]`` bool: the sequences with an advantage, or with a token that the loss treats apart.
+    """Sequences with an advantage, or with a token that the loss treats apart: ``[B]`` bool.
 
     All of them where another term of the loss has a gradient. Of a mini-batch without any the first
     group, so that every step has an entropy and a log-prob gap to log.
@@ -258,7 +258,7 @@ def _advantage_inputs(
     algorithm: Algorithm,
     reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
-    """The rewards; no model has been asked."""
+    """The inputs without models: rewards alone."""
     rows = [s.rewards for s in scored]
     sizes = {len(s.rewards): s.group.prompt.sample.id for s in scored}
     if len(sizes) > 1:
@@ -293,7 +293,7 @@ def _advantage_inputs(
 def _step_rewards(
     scored: Sequence[ScoredGroup], shape: torch.Size
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[B, R]`` each: rewards at the tokens that end steps, and True at these tokens.
+    """Rewards at the tokens that end steps, and True at these tokens: ``[B, R]`` each.
 
     Rewards of steps that end at the same token add up.
     """
@@ -333,7 +333,7 @@ def without_gaps(
 
 
 def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
-    """``[B, R]`` bool: sampled tokens after the first picture that an environment showed.
+    """Sampled tokens after the first picture that an environment showed: ``[B, R]`` bool.
 
     None where none was shown.
     """
@@ -349,7 +349,7 @@ def after_picture(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
 
 
 def _first_picture(completion: Completion) -> int:
-    """The tokens before the span of the first picture."""
+    """The number of tokens before the span of the first picture."""
     before = 0
     for span in completion.spans:
         if span.media:
@@ -364,7 +364,7 @@ COUNT, MEAN, SQUARES = "rewards/count", "rewards/mean", "rewards/squares"
 def scaled_rewards(
     x: AdvantageInputs, config: AlgorithmConfig, state: dict[str, float]
 ) -> AdvantageInputs:
-    """With the rewards of completions, the greedy ones too, scaled as the configuration says.
+    """The inputs with rewards, the greedy ones too, scaled as the configuration says.
 
     ``clip((r - mean) / (std + eps), low, high)``, or one of the two (arXiv 2307.04964: reward
     normalization and clipping).

@@ -34,7 +34,7 @@ _KERNELS = {
 
 
 class ProbedEngine(Protocol):
-    """What the check asks of a rollout engine."""
+    """The part of a rollout engine that the check uses."""
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingConfig

@@ -1,4 +1,4 @@
-"""Selective sample replay (VL-Rethinker, arXiv 2504.08837): groups with a signal come again.
+"""Selective sample replay (VL-Rethinker, arXiv 2504.08837): groups with a signal are used again.
 
 As training continues, more and more groups have rewards that are all equal, and no gradient.
 Earlier groups that had one take their places. Their completions are of an earlier policy, so the
@@ -45,11 +45,11 @@ class KeptGroups:
 
     @property
     def groups(self) -> list[ScoredGroup]:
-        """A list of its own: what changes it leaves these as they are."""
+        """A new list of the groups."""
         return list(self._groups)
 
     def keep(self, groups: Sequence[ScoredGroup]) -> None:
-        """These in the place of those before.
+        """Replace the kept groups.
 
         Raises:
             ValueError: One holds a conversation.
@@ -66,12 +66,12 @@ class KeptGroups:
         return self.state_now()()
 
     def state_now(self) -> Callable[[], dict[str, Any]]:
-        """A function that gives the state as it is now; to write it down takes a while."""
+        """A function that gives the present state; encoding it takes a while."""
         groups = self._groups  # the list is replaced, never changed
         return lambda: {"groups": [_as_json(group) for group in groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError if the data have not the sample of a kept group any more."""
+        """Restore the groups. Raises ValueError if the data no longer have one of their samples."""
         self._groups = [_from_json(entry, self._find) for entry in state["groups"]]
 
 
@@ -129,7 +129,7 @@ class Replay:
 
 
 def mean_advantage(scored: ScoredGroup) -> float:
-    """The mean of the group's ``|A|``, A that of GRPO; a little above 0 where it is 0."""
+    """The mean of the group's ``|A|``, with GRPO's A; a little above 0 where it is 0."""
     valid = torch.tensor([[r.valid for r in scored.rewards]])
     values = torch.tensor([[r.value or 0.0 for r in scored.rewards]])
     return max(float(grpo(values, valid).abs().mean()), 1e-6)

@@ -45,7 +45,7 @@ STEP_REWARDS = "algorithm.advantage.step_rewards"
 
 
 def named_reward_models(config: Config) -> dict[str, str]:
-    """The keys that name reward models, and their paths as they are; they may not be there yet."""
+    """The keys that name reward models, and their paths, which may not exist yet."""
     named = {_key(name): str(f.options.get("path")) for name, f in _functions(config)}
     advantage = config.algorithm.advantage
     if config.command == "eval" or not isinstance(advantage, ProcessAdvantage):
@@ -70,7 +70,7 @@ def reward_model_paths(config: Config) -> dict[str, str]:
 
 
 def _functions(config: Config) -> list[tuple[str, RewardFunctionConfig]]:
-    """Those of ``rewards.functions`` that are reward models, by name."""
+    """The entries of ``rewards.functions`` that are reward models, by name."""
     functions = config.rewards.functions.items()
     return [(name, f) for name, f in functions if (f.use or name) == REWARD_MODEL]
 
@@ -100,7 +100,7 @@ def build_reward_models(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> dict[str, PackedScalarModel]:
-    """The reward models of a run by path, none of which is trained here.
+    """The reward models of a run by path; none is trained here.
 
     Args:
         family, media: Those of the policy. A reward model has its own.
@@ -164,7 +164,7 @@ class RewardModelReward:
         self._steps = step_judge(path, self._family, values[path]) if of_steps else None
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
-        """Each completion's value: at its last token, or from the chances of its steps.
+        """Each completion's value: at its last token, or from the probabilities of its steps.
 
         One without a step has no answer.
         """
@@ -174,11 +174,11 @@ class RewardModelReward:
         return self._rewards([self._group(run) for run in runs])
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """It reads no gold answer."""
+        """Accept every sample: it reads no gold answer."""
         return [None] * len(items)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: it holds no resources."""
 
     def _rewards(self, groups: Sequence[RolloutGroup]) -> list[Reward]:
         if self._steps is None:
@@ -224,7 +224,7 @@ def refuse_others_than_of_steps(path: str) -> None:
 def step_judge(
     path: str, family: ModelFamily, values: GroupValues
 ) -> Callable[[Sequence[RolloutGroup]], list[Steps]]:
-    """What a reward model of steps says of completions; its tokenizer is the policy's."""
+    """A judge of steps by a reward model, whose tokenizer is the policy's."""
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
     return partial(step_chances, values, supervision_of(path).step_separator, decode)
 
@@ -232,7 +232,7 @@ def step_judge(
 def step_chances(
     values: GroupValues, separator: str, decode: Decode, groups: Sequence[RolloutGroup]
 ) -> list[Steps]:
-    """Of each completion, in group order. A blank completion has no step."""
+    """The probabilities of each completion's steps, in group order; none for a blank one."""
     completions = [completion for group in groups for completion in group.completions]
     judged: list[Steps] = []
     for completion, row in zip(completions, values(groups).sigmoid(), strict=True):

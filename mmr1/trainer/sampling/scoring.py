@@ -1,4 +1,4 @@
-"""Rewards of rollout groups; a run stops when too many of them are not valid."""
+"""Score rollout groups, and stop a run when too many rewards are invalid."""
 
 from __future__ import annotations
 

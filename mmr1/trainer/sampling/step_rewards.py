@@ -66,7 +66,7 @@ def _steps(
 def build_step_rewards(
     config: Config, family: ModelFamily, values: Mapping[str, GroupValues]
 ) -> StepRewards | None:
-    """What rewards steps as ``algorithm.advantage.step_rewards`` says, or None.
+    """The step rewards of ``algorithm.advantage.step_rewards``, or None.
 
     Args:
         values: Of the reward models, by path.

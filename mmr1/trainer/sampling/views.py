@@ -1,4 +1,4 @@
-"""Prompts shown in another way: frames shuffled, pictures grey or of another prompt.
+"""Prompts with altered media: frames shuffled, pictures grey or of another prompt.
 
 Text and tokens stay as they are. What the policy makes of that tells whether it looks.
 """
@@ -52,7 +52,7 @@ def swapped(prompts: Sequence[Prompt]) -> dict[int, Prompt]:
 
 
 def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> StepStats:
-    """How much the policy's completions depend on what their prompts show, in nats per token.
+    """Metrics of how much completions depend on the media of their prompts, in nats per token.
 
     ``vision/blank`` is the mean of ``log p(token | prompt) - log p(token | prompt, media grey)``
     over all tokens that the policy sampled for prompts with media, ``vision/swapped`` the same with

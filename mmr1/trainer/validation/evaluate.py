@@ -39,7 +39,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way of decoding.
+    """The results of one way of decoding.
 
     Attributes:
         accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k).
@@ -313,7 +313,7 @@ def _rows(mode: str, scored: ScoredGroup, accuracy_name: str, config: EvalConfig
 
 
 def _turns(completion: Completion) -> dict[str, Any]:
-    """Whose words are whose in a conversation with an environment; nothing without one."""
+    """The spans of policy and environment in a conversation; nothing without one."""
     if not completion.spans:
         return {}
     return {
@@ -325,7 +325,7 @@ def _turns(completion: Completion) -> dict[str, Any]:
 
 
 def is_right(reward: Reward, accuracy_name: str) -> bool:
-    """Is the accuracy 1?"""
+    """True if the accuracy is 1."""
     value = reward.components.get(accuracy_name)
     return value is not None and value >= 1.0
 
@@ -357,7 +357,7 @@ Scored = dict[str, list[ScoredGroup]]
 
 @dataclass
 class Validation:
-    """What the loop calls after the steps that ``trainer.validation.steps`` names.
+    """Evaluates ``trainer.validation.data`` after the steps of ``trainer.validation.steps``.
 
     Attributes:
         evaluate: Evaluates the weights that the engine has; gives the groups to its argument.

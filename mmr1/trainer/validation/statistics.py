@@ -19,7 +19,7 @@ DRAWS_AT_ONCE = 2_000_000
 
 
 def pass_at(right: Sequence[bool], k: int) -> float:
-    """Chance that k of these completions, sampled without replacement, include a right one.
+    """Probability that k of these completions, sampled without replacement, include a right one.
 
     ``1 - C(n - c, k) / C(n, k)``, unbiased (Chen et al. 2021, arXiv:2107.03374, eq. 1).
 

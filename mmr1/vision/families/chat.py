@@ -14,7 +14,7 @@ from mmr1.types import ContentPart, Message, Prompt, Sample, TextPart
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What a configuration changes about the chat template.
+    """A configuration's changes to the chat template.
 
     Attributes:
         template: Jinja source in place of the model's own template; None keeps that.
@@ -130,7 +130,7 @@ class Chat:
 
 
 def _as_user(messages: Sequence[Message]) -> list[Message]:
-    """The answers of tools in the form that Qwen's templates give them, for one that has none.
+    """The answers of tools as messages of the user, for templates that know no tools.
 
     Those that follow each other are one message of the user.
     """
@@ -151,7 +151,7 @@ def _as_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def tool_instructions(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the system prompt says of tools where the chat template does not say it itself."""
+    """Instructions about tools for the system prompt, if the chat template does not have them."""
     if not tools:
         return ""
     listed = "\n".join(json.dumps(tool) for tool in tools)
@@ -214,7 +214,7 @@ def load_chat(
 
 
 def without_tokens(message: Message, special: Sequence[str]) -> Message:
-    """The message with such tokens taken apart: they would end its turn, or stand for a picture."""
+    """The message with such tokens split: they would end its turn, or stand for a picture."""
     parts: list[ContentPart] = []
     for is_text, run in groupby(message.parts, lambda part: isinstance(part, TextPart)):
         if not is_text:

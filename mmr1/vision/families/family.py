@@ -1,4 +1,4 @@
-"""What mmr1 asks of a model family. ``docs/own_family.md`` says how to add one.
+"""Protocols of a model family. ``docs/own_family.md`` says how to add one.
 
 Two protocols, since some callers have a model and no processor: :class:`ModelFamily` is what mmr1
 asks about a model's inputs, :class:`Architecture` what it asks about the model itself.
@@ -55,19 +55,19 @@ class ReadPrompt:
 
 
 class ModelFamily(Protocol):
-    """How models of a family read prompts and media; made for one model directory.
+    """Reads prompts and media for the models of a family; made for one model directory.
 
     The order of media is everywhere that of their placeholders in the prompt.
     """
 
     @property
     def shares_prompts(self) -> bool:
-        """Is it a ``PackedFamily``? Else its models' own forward sees each completion whole."""
+        """True for a ``PackedFamily``; others' own forward sees each completion whole."""
         ...
 
     @property
     def recurrent(self) -> bool:
-        """Do layers carry a state from token to token (linear attention)?"""
+        """True if layers carry a state from token to token (linear attention)."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class ModelFamily(Protocol):
         ...
 
     def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        """What stands between a turn of the policy and its next one: answers of tools.
+        """The text between a turn of the policy and its next one: answers of tools.
 
         Args:
             messages: Of the role ``tool``; each medium becomes one placeholder.
@@ -160,7 +160,7 @@ class PackedFamily(ModelFamily, Protocol):
     """
 
     def measure_media(self, media: MediaRef) -> MeasuredMedia:
-        """What ``prepare_media`` gives, but its patches, from the header: nothing is decoded.
+        """The measurements of ``prepare_media``, from the header: nothing is decoded.
 
         Raises:
             ValueError: The header cannot be read.
@@ -168,7 +168,7 @@ class PackedFamily(ModelFamily, Protocol):
         ...
 
     def check_media(self, media: MediaRef) -> MeasuredMedia:
-        """The same of a medium of which all is decoded that the model will see.
+        """The measurements of a medium, after decoding all that the model will see.
 
         Raises:
             ValueError: It cannot be decoded.
@@ -177,11 +177,11 @@ class PackedFamily(ModelFamily, Protocol):
 
     @property
     def placeholder_kinds(self) -> Mapping[int, Kind]:
-        """Of each token id that stands for vision tokens, which kind of medium it is for."""
+        """The kind of medium of each placeholder's token id."""
         ...
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
-        """The family whose prompts speak of these JSON schemas."""
+        """The family with these JSON schemas of tools in its prompts."""
         ...
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
@@ -227,14 +227,14 @@ class WholeFamily(ModelFamily, Protocol):
     def arguments_of_media(
         self, ids: torch.Tensor, media: Sequence[Medium]
     ) -> Mapping[str, torch.Tensor]:
-        """What the model's own forward takes, beside the ids, for tokens ``[R]`` of a completion in
+        """Arguments of the model's forward, beside the ids, for tokens ``[R]`` of a completion in
         which tools show these media.
         """
         ...
 
 
 def is_packed(family: ModelFamily) -> TypeGuard[PackedFamily]:
-    """Do its models share a prompt among its completions?"""
+    """True if its models share a prompt among its completions."""
     return family.shares_prompts
 
 
@@ -247,7 +247,7 @@ def read_expanded(family: PackedFamily, prompt: Prompt, media: Sequence[Medium])
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """Where a transformers model has what mmr1 works on.
+    """The parts of a transformers model that mmr1 works on.
 
     Attributes:
         language_model: Called with ``inputs_embeds`` and ``position_ids``; its layers call the
@@ -325,12 +325,12 @@ class ModelShape:
 
     @property
     def vision_token_cost(self) -> float:
-        """Those FLOPs, as a multiple of what the language model takes for a token."""
+        """FLOPs per vision token, as a multiple of the language model's per token."""
         return self.vision_token_flops / self.language.row_flops
 
 
 def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:
-    """Of a decoder with rotary embedding, grouped queries and a gated MLP, by its configuration."""
+    """The shape of a decoder with rotary embedding, grouped queries and a gated MLP."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     experts = getattr(config, "num_experts_per_tok", None) or 0
@@ -357,7 +357,7 @@ class Architecture(Protocol):
 
     @property
     def shares_prompts(self) -> bool:
-        """Is it a ``PackedArchitecture``?"""
+        """True for a ``PackedArchitecture``."""
         ...
 
     @property
@@ -397,7 +397,7 @@ class Architecture(Protocol):
         ...
 
     def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """A weight as the hub's files of such models have it, and as vLLM loads it.
+        """A weight in the layout of the hub's files, which vLLM loads.
 
         Only for models that transformers saves otherwise than it finds them there.
         """
@@ -447,13 +447,13 @@ class PackedArchitecture(Architecture, Protocol):
         ...
 
     def blank_medium(self, tower: Any) -> PreparedMedia:
-        """The least that the tower can be run on."""
+        """The smallest input of the tower."""
         ...
 
     def language_inputs(
         self, embeddings: torch.Tensor, slots: torch.Tensor, features: torch.Tensor
     ) -> dict[str, Any]:
-        """Arguments by which the language model is given its tokens and what they see.
+        """Arguments that give the language model its tokens and vision features.
 
         Args:
             embeddings: ``[B, T, H]`` of all tokens, placeholders included.

@@ -64,7 +64,7 @@ def find_architecture(path: str, key: str = "model.path") -> Architecture:
 
 @lru_cache
 def architecture_named(name: str) -> Architecture:
-    """By ``model_type``, or ``package.module:ATTRIBUTE``, or ``file.py:ATTRIBUTE``.
+    """The architecture by ``model_type``, ``package.module:ATTRIBUTE`` or ``file.py:ATTRIBUTE``.
 
     Raises:
         ValueError: There is none of this name.
@@ -93,7 +93,7 @@ def model_parts(model: Any) -> ModelParts:
 
 
 def names_in_files(model: Any) -> dict[str, str]:
-    """Of each weight of a loaded transformers model the name that files of such models have.
+    """The name in the model's files of each weight of a loaded transformers model.
 
     transformers renames weights of older models as it loads them; vLLM knows the names of the hub.
     """

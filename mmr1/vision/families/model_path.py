@@ -1,4 +1,4 @@
-"""Is there a model where a configuration names one? Reads ``config.json`` and imports no torch."""
+"""Check that a model is where a configuration names one. Imports no torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_directory_of_model(path: str, key: str) -> None:
 
 
 def from_pretrained(auto_class: Any, path: str, trust_remote_code: bool, **options: Any) -> Any:
-    """``auto_class.from_pretrained``, without a question.
+    """Call ``auto_class.from_pretrained`` so that it does not ask the user anything.
 
     Left to itself, transformers asks on the terminal whether to run code of the repository.
 

@@ -39,7 +39,7 @@ def mrope_positions(
 
 
 def grid_positions(medium: Medium, frames: int, positions_per_frame: float = 1.0) -> torch.Tensor:
-    """``[3, tokens]``, from 0, of so many temporal patches of a medium."""
+    """Positions ``[3, tokens]``, from 0, of some temporal patches of a medium."""
     _, h, w = medium.grid
     time = (torch.arange(frames, dtype=torch.float64) * positions_per_frame).long()
     axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))

@@ -62,7 +62,7 @@ def _pieces(
     media: Sequence[Medium],
     expansion: Expansion,
 ) -> Iterator[tuple[bool, list[int]]]:
-    """For each token of the prompt: is it a medium's, and what takes its place."""
+    """Whether each token of the prompt is a medium's, and its replacement."""
     remaining = iter(media)
     for token in token_ids:
         is_medium = token in kinds

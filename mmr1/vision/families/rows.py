@@ -1,4 +1,4 @@
-"""The arguments of a model's own forward, of what a processor made of each sequence."""
+"""Combine a processor's arguments of single sequences into those of a model's forward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Piece = tuple[int, Mapping[str, torch.Tensor]]
 
 
 def of_tokens(argument: torch.Tensor, tokens: int) -> bool:
-    """Has an argument an entry for each of so many tokens?"""
+    """True if an argument has an entry for each of so many tokens."""
     return argument.shape[:2] == (1, tokens)
 
 
@@ -41,7 +41,7 @@ def joined(pieces: Sequence[Piece]) -> dict[str, torch.Tensor]:
 def arguments_of_rows(
     rows: Sequence[Sequence[Piece]], width: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Those of a batch of sequences, each of pieces that follow each other.
+    """The arguments of a batch of sequences, each of pieces that follow each other.
 
     Args:
         rows: What follows the pieces of a row are tokens of a text.
@@ -77,8 +77,8 @@ def _check_numbers(name: str, argument: torch.Tensor) -> None:
 
 
 def _stacked(name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Along the first dimension. Pictures with fewer parts or pixels than others are filled up with
-    0, as processors do it.
+    """Stack tensors along the first dimension. Pictures with fewer parts or pixels than others are
+    padded with 0, as processors do.
     """
     most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
     if all([*part.shape[1:]] == most for part in parts):

@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 
 def stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Those of ``generation_config.json``, and the tokenizer's end of sequence."""
+    """The ids in ``generation_config.json``, and the tokenizer's end of sequence."""
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:  # a model without generation_config.json

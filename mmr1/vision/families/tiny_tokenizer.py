@@ -64,7 +64,7 @@ def train_bpe(corpus: Sequence[str] | None, special_tokens: Sequence[str]) -> To
 def qwen_tokenizer(
     corpus: Sequence[str] | None, template: str = QWEN_TEMPLATE
 ) -> Qwen2TokenizerFast:
-    """With the special tokens of Qwen2 and later, and a template that writes their turns."""
+    """A tokenizer with the special tokens of Qwen2 and later, and a template for their turns."""
     return Qwen2TokenizerFast(
         tokenizer_object=train_bpe(corpus, QWEN_TOKENS),
         eos_token="<|im_end|>",

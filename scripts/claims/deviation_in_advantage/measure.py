@@ -57,7 +57,7 @@ class Question:
 
 
 def results(arms: Sequence[str], seeds: int, output: Path, quick: bool) -> list[Result]:
-    """Both arms are computed from the same completions."""
+    """The results of both arms, computed from the same completions."""
     commit = current_commit()
     found = []
     for seed in range(seeds):
@@ -113,7 +113,7 @@ def share(some: Sequence[Question], questions: Sequence[Question], of: str) -> f
 
 
 def band(rate: float) -> int:
-    """Its place in :data:`BANDS`.
+    """The index of a pass rate in :data:`BANDS`.
 
     >>> [band(rate) for rate in (0.0, 0.25, 0.3, 0.75, 0.9, 1.0)]
     [0, 1, 2, 3, 4, 5]

@@ -19,7 +19,7 @@ def build(start: Path, seed: int, folder: Path) -> Splits:
 
 
 def lengthened(rows: Iterable[dict[str, Any]], rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Each demonstration says its thought up to :data:`SENTENCES` times, whatever the digit."""
+    """The demonstrations, with up to :data:`SENTENCES` times their thought, whatever the digit."""
     for row in rows:
         *question, answer = row["messages"]
         thought, rest = said(answer).removeprefix("<think>").split("</think>")

@@ -81,7 +81,7 @@ def saved(folder: Path, name: str, picture: Image.Image, task: Task) -> MediaRef
 
 
 def record(task: Task, scene: Scene, look: str, image: MediaRef, shown: bool = False) -> Sample:
-    """Its id is the name of the picture, which begins with the look."""
+    """The record of a scene; its id is the name of the picture, which begins with the look."""
     messages = [ask([image], scene.question)]
     if shown:
         messages.append(demonstrate(scene.thought, scene.said))

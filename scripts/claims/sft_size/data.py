@@ -21,7 +21,7 @@ def build(start: Path, seed: int, folder: Path) -> Splits:
 
 
 def demonstrated(row: Row) -> Row:
-    """With the thought and answer that a demonstration of the same digit has."""
+    """The row with the thought and answer of a demonstration of the same digit."""
     digit = int(row["answer"])
     text = f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
     return {**row, "messages": [*row["messages"], {"role": "assistant", "content": text}]}

@@ -1,4 +1,4 @@
-"""What the arms of a seed share: data, a random model and its cold start.
+"""The shared start of a seed's arms: data, a random model and its cold start.
 
 Real scans of the digits 0 to 4, as ``mmr1-data make digits`` writes them: 30 demonstrations, 500
 held out, 371 to train on. No scan is in two of them. Fewer digits than the quickstart's ten, so
@@ -41,13 +41,13 @@ def prepared(folder: Path, seed: int) -> Path:
 
 
 def make_digits(folder: Path, seed: int) -> None:
-    """In a process of its own: the ones that it starts would load what this one has loaded."""
+    """Make digits in a separate process: its children would load what this one has loaded."""
     command = ["datasets_prep", "make", "digits", "--output", folder, "--seed", seed]
     subprocess.run([sys.executable, "-m", *map(str, command)], check=True)
 
 
 def where(folder: Path, run: str) -> Iterable[str]:
-    """Overrides: the records of a start, and a run's folder in it."""
+    """Overrides for the records of a start, and for a run's folder in it."""
     yield f"data.train={folder / 'sft.jsonl'}"
     yield f"data.media_root={folder / 'data'}"
     yield f"trainer.output_dir={folder / run}"

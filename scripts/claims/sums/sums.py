@@ -1,4 +1,4 @@
-"""What the claims about sums share: sums of two digits, in pictures and in text, and their starts.
+"""The shared data of claims about sums: sums of two digits, in pictures and text, and starts.
 
 Digits 0 to 4. A picture has two scans side by side; a text has the digits.
 """
@@ -35,7 +35,7 @@ def prepared(start: Path, seed: int) -> tuple[Path, Path]:
 
 
 def read_in_text(start: Path, seed: int) -> None:
-    """From the cold start of a seed, GRPO on the sums in text: ``sums/text``."""
+    """Train on the sums in text by GRPO, from the cold start of a seed: ``sums/text``."""
     data, model = prepared(start, seed)
     own = [
         *(f"model.path={model}", f"seed={seed}", f"data.train={data / 'text.jsonl'}"),

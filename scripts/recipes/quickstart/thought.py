@@ -1,4 +1,4 @@
-"""A reward function of the quickstart: does the thought name the digit that the answer gives?
+"""A reward function of the quickstart, for thoughts that name the digit of the answer.
 
 The other reward functions look at the answer only, so the thought could drift away from it.
 Agreement counts only where the answer is right; otherwise the model learns to agree on any digit
@@ -20,7 +20,7 @@ def reward(completion: str, answer: str, **sample: object) -> float:
 
 
 def agrees(completion: str) -> bool:
-    """Does the thought name one digit, and the answer the same one, right or wrong?"""
+    """True if the thought names one digit, and the answer the same one, right or wrong."""
     digit = re.search(r"<answer>\s*(\d)\s*</answer>", completion)
     thought = re.search(r"<think>(.*?)</think>", completion, re.S)
     if digit is None or thought is None:

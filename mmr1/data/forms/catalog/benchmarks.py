@@ -16,7 +16,7 @@ from mmr1.types import Sample
 
 # MathVista: multiple choice answered by the option's text, and numbers with a precision.
 def _read_mathvista(row: Row, place: Place) -> Sample:
-    """The letter of an option, or a number whose unit and precision go into the question."""
+    """The answer is the letter of an option, or a number with its unit and precision asked for."""
     if row.get("answer") in (None, ""):
         raise ValueError("the answer is withheld (test split)")
     question, task = row["question"], "math"
@@ -50,7 +50,7 @@ MATHVISTA = Form(
 
 # MMMU: a question whose text and options name the pictures ``image_1`` to ``image_7``.
 def _read_mmmu(row: Row, place: Place) -> Sample:
-    """Pictures that nothing names come first."""
+    """Pictures that no tag names come first."""
     if row["answer"] in ("", "?"):
         raise ValueError("the answer is withheld (test split)")
     options = read_options(row["options"])
@@ -82,7 +82,7 @@ MMMU = Form(
 
 # VLMEvalKit tables: a picture in base64, a question, and the options in columns A, B, C, …
 def _read_vlmevalkit(row: Row, place: Place) -> Sample:
-    """A hint goes before the question."""
+    """The hint, if any, goes before the question."""
     options = {letter: row[letter] for letter in LETTERS if letter in row}
     answer, task = answer_and_task(row["answer"])
     hint = f"{row['hint']}\n" if row.get("hint") else ""
@@ -110,7 +110,7 @@ VLMEVALKIT = Form(
 
 # CLEVR and Super-CLEVR: questions about scenes, whose pictures lie in ``images``.
 def _read_clevr(row: Row, place: Place) -> Sample:
-    """A number is a count; yes, no and words are compared as they are."""
+    """A number is a count; yes, no and words are compared literally."""
     answer = row["answer"]
     text = ("yes" if answer else "no") if isinstance(answer, bool) else str(answer)
     return assemble(
@@ -120,7 +120,7 @@ def _read_clevr(row: Row, place: Place) -> Sample:
 
 
 def _picture(row: Row, root: Path) -> str:
-    """Its path: in ``images`` or in the folder of its split there, or beside the questions."""
+    """The path of the picture: in ``images``, in its split's folder, or beside the questions."""
     name = str(row["image_filename"])
     folders = ("images", f"images/{row.get('split')}", ".")
     return next(
@@ -212,7 +212,7 @@ _PEOPLE = 10
 
 # Questions with several references: VQAv2, TextVQA, DocVQA, and ChartQA's lists of one.
 def _read_references(row: Row, place: Place) -> Sample:
-    """All references are the gold, as a list of texts.
+    """All references become the gold, as a list of texts.
 
     Ten of them, or such as people gave one by one, are scored as VQAv2 scores them; those of a
     document by ANLS.
@@ -225,7 +225,7 @@ def _read_references(row: Row, place: Place) -> Sample:
 
 
 def read_chart(row: Row, place: Place) -> Sample:
-    """ChartQA: numbers count within 5 %."""
+    """A row of ChartQA: numbers count within 5 %."""
     return assemble_question(
         row, place, row["query"], references_of(row["label"]), images=images_of(row),
         task="relaxed", used=("query", "label"),

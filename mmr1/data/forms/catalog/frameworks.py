@@ -15,7 +15,7 @@ from mmr1.types import Sample
 # EasyR1: a problem with tags, its answer, ``images`` or ``videos``; options and a system prompt,
 # if any.
 def _read_easyr1(row: Row, place: Place) -> Sample:
-    """A problem without tags has its media before it."""
+    """Media without tags go before the problem."""
     return assemble_question(
         row, place, row["problem"], row["answer"], images=images_of(row), videos=videos_of(row),
         task="math", used=("problem", "answer", "system"), system=row.get("system"),
@@ -207,7 +207,7 @@ SHAREGPT = Form(
 
 # ms-swift's older rows: a ``query`` with its ``response``, and earlier turns in ``history``.
 def _read_swift(row: Row, place: Place) -> Sample:
-    """As the chat form, whose messages these columns are."""
+    """Rows of the chat form, with its messages in these columns."""
     pairs = [*(row.get("history") or []), (row["query"], first_of(row, ("response",)))]
     messages = [
         {"role": role, "content": text}

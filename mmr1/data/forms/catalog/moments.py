@@ -15,7 +15,7 @@ _SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")
 
 # TVGBench: a described moment of a video, whose start and end are ``"13.4-28.1"``.
 def _read_tvgbench(row: Row, place: Place) -> Sample:
-    """A moment that ends after its video is clipped."""
+    """Moments that end after their video are clipped."""
     return read_tvgbench_clipped(row, place)[0]
 
 
@@ -43,7 +43,7 @@ TVGBENCH = Form(
 
 # Time-R1's training rows: one moment each, in a video or in a segment of one.
 def _read_time_r1(row: Row, place: Place) -> Sample:
-    """A moment that ends after its video is clipped."""
+    """Moments that end after their video are clipped."""
     return read_time_r1_clipped(row, place)[0]
 
 

@@ -138,7 +138,7 @@ def _read_video_r1(row: Row, place: Place) -> Sample:
 
 
 def _asked(problem: str, options: Options) -> str:
-    """As Video-R1 asks: its options on lines of their own, after a head and before a newline."""
+    """Video-R1's question: its options on separate lines, after a head and before a newline."""
     asked = options.ask(problem)
     if asked == problem:  # it lists them itself
         return problem
@@ -167,7 +167,7 @@ _SHORT = 200
 
 # VLM-R1, LLaVA, R1-Onevision: ``conversations`` of turns with ``from`` and ``value``.
 def _read_vlm_r1(row: Row, place: Place) -> Sample:
-    """The reply is the gold answer if it is short or tagged. A reply of boxes is nothing else."""
+    """The reply is the gold answer if it is short or tagged; a reply of boxes becomes boxes."""
     chat = read_chat(row["conversations"])
     turns = with_system(chat.turns, row.get("system"))
     reply = turns[-1][1] if turns and turns[-1][0] == "assistant" else ""

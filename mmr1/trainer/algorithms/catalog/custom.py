@@ -1,4 +1,4 @@
-"""Advantages and losses of one's own.
+"""Advantages and losses from a user's own code.
 
 ``use`` names a function that makes one, as the functions of this package do; ``options`` are its
 keyword arguments.
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def build_advantage(section: CustomAdvantage) -> Advantage:
-    """Raises ValueError if it cannot be made, or has not what its critic needs."""
+    """Load a custom advantage. Raises ValueError if it cannot be built, or lacks its critic."""
     advantage = _made(ADVANTAGES, "algorithm.advantage", section.use, section.options, Advantage)
     if (section.critic is not None) != (advantage.returns is not None):
         raise ValueError(
@@ -30,7 +30,7 @@ def build_advantage(section: CustomAdvantage) -> Advantage:
 
 
 def build_loss(section: CustomLoss) -> Loss:
-    """Raises ValueError if it cannot be made."""
+    """Load a custom loss. Raises ValueError if it cannot be built."""
     return _made(LOSSES, "algorithm.loss", section.use, section.options, Loss)
 
 

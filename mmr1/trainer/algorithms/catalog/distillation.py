@@ -19,7 +19,7 @@ from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
 
 
 def build(section: DistillationAdvantage) -> Advantage:
-    """``section.coef`` is in the penalty that the loop gives."""
+    """The advantage of distillation; ``section.coef`` is in the penalty that the loop gives."""
     return Advantage(_of_tokens)
 
 

@@ -22,13 +22,13 @@ def build_gspo(section: GspoLoss) -> Loss:
 
 
 def build_of_sequences(section: SequencePpoLoss) -> Loss:
-    """The KL term of that paper is of completions too."""
+    """PPO's clipped loss with the ratios, and the KL term, of whole completions."""
     clip = (section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
     return clipped_loss(*clip, ratio=completion_sums, kl=completion_sums)
 
 
 def build_with_kl(section: PpoKlLoss) -> Loss:
-    """``section.coef`` may adapt; the update knows it as it is.
+    """PPO's loss with a KL penalty; ``section.coef`` may adapt, and the update is given it.
 
     ``ppo_kl_last`` is the KL that the loss has, before the rollout's last update.
     """

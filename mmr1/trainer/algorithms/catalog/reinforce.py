@@ -22,7 +22,7 @@ def build_advantage(section: ReinforceAdvantage) -> Advantage:
     state: dict[str, float] = {}
 
     def advantage(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-        """Against the mean of the batches before; the first batch has only its own mean."""
+        """Rewards less the mean of the batches before; the first batch has only its own mean."""
         if not valid.any():
             return rewards.new_zeros(rewards.shape)
         count, mean = int(valid.sum()), float(rewards[valid].mean())
@@ -51,6 +51,6 @@ def build_loss(section: ReinforceLoss) -> Loss:
 
 
 def _of_steps(x: LossInputs) -> torch.Tensor:
-    """Each step's reward weighs by the ratios up to its end."""
+    """``-A log p`` with each step's reward weighted by the ratios up to its end."""
     weights = losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, "per_decision")
     return losses.policy_gradient(x.logprobs, losses.per_decision_returns(x.advantages, weights))

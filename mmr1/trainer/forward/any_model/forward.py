@@ -33,8 +33,8 @@ from mmr1.vision.families.rows import arguments_of_rows
 
 
 def install(model: Any) -> None:
-    """Let a transformers model take packed sequences, for good: layers that are checkpointed look
-    their functions up again in the backward pass. Without a layout it is what it was.
+    """Let a transformers model take packed sequences, for good: checkpointed layers look their
+    functions up again in the backward pass. Without a layout it works as before.
 
     Raises:
         NotSharedError: Its attention is one that ours cannot stand before.
@@ -54,7 +54,7 @@ def install(model: Any) -> None:
 
 
 def compute_soft_caps(model: Any) -> None:
-    """Leave SDPA, which drops them, where a model's attention has soft caps."""
+    """Switch a model whose attention has soft caps from SDPA, which drops them."""
     config = model.config.get_text_config()
     capped = getattr(config, "attn_logit_softcapping", None)
     if capped is not None and config._attn_implementation == "sdpa":
@@ -63,7 +63,7 @@ def compute_soft_caps(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a probe found of a model.
+    """The result of probing a model.
 
     Attributes:
         status: ``packed``: equal. ``padded``: each completion has a prompt of its own. ``refused``:
@@ -82,7 +82,7 @@ class Verdict:
 
 
 def admit(model: Any, verdict: Verdict | None) -> None:
-    """Let a model take packed sequences by a verdict; without one it keeps its own forward."""
+    """Let a model take packed sequences if a verdict allows it; else it keeps its own forward."""
     base = unwrapped(model)
     compute_soft_caps(base)
     if verdict is not None:
@@ -91,7 +91,7 @@ def admit(model: Any, verdict: Verdict | None) -> None:
 
 
 def verdict_of(model: Any) -> Verdict | None:
-    """That by which a model, or the one inside a peft model, was admitted."""
+    """The verdict by which a model, or the one inside a peft model, was admitted."""
     found: Verdict | None = getattr(unwrapped(model), "sharing_verdict", None)
     return found
 
@@ -124,7 +124,7 @@ def shared_states(
 
 
 def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
-    """Every layer has called what it called in the probe: another would mix the sequences."""
+    """Check that every layer has made the calls of the probe: others would mix the sequences."""
     verdict = verdict_of(model)
     assert verdict is not None, "the model was not admitted"
     modules = modules_of(model, verdict.calls)
@@ -159,7 +159,7 @@ def pack_text(model: Any, groups: Sequence[GroupInput], read: Read = "before") -
 def run_packed(
     model: Any, packed: Packed, groups: Sequence[GroupInput], forward: Any
 ) -> tuple[Any, Counter[str]]:
-    """What ``forward``, the model or the one without a head, gives for ``[1, T]`` ids.
+    """The output of ``forward``, the model or the one without a head, for ``[1, T]`` ids.
 
     Beside it, how often attention modules of each class were called with the layout.
 
@@ -184,7 +184,7 @@ def run_packed(
 
 @contextmanager
 def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[Any]]:
-    """Inside the block the decoder is given positions by group; gives its calls."""
+    """Give the decoder positions by group inside the block; yields its calls."""
     called: list[Any] = []
     carries_state = has_states(list(decoder.modules()))
 
@@ -206,7 +206,7 @@ def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[An
 def _arguments(
     model: Any, packed: Packed, layout: SharedLayout, groups: Sequence[GroupInput]
 ) -> dict[str, torch.Tensor]:
-    """The processor's arguments of all prompts and of what tools show, each once."""
+    """The processor's arguments of all prompts and of the pictures that tools show, each once."""
     prefixes, suffixes = layout.plain.prefixes.q_lengths, iter(layout.plain.suffixes.q_lengths)
     first, then = [], []
     for group, length in zip(groups, prefixes, strict=True):

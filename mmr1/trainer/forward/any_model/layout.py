@@ -1,4 +1,4 @@
-"""Where the tokens of groups lie in a packed sequence, for layers that know nothing of groups.
+"""The places of groups' tokens in a packed sequence, for layers that know nothing of groups.
 
 The sequence is that of ``packing.py``: ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``.
 """
@@ -40,7 +40,7 @@ class GroupRows:
 
     @property
     def starts(self) -> torch.Tensor:
-        """``[S]`` int64: of each row of a suffix the row in which it begins."""
+        """The row in which each row's suffix begins: ``[S]`` int64."""
         return self.index[:, :1].expand_as(self.index).flatten()[self.real]
 
     def padded(self, packed: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ class GroupRows:
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """A packed sequence of T tokens, and what layers did with it.
+    """A packed sequence of T tokens, and a record of what layers did with it.
 
     Attributes:
         plain: For layers whose attention is causal and nothing else.

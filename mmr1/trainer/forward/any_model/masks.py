@@ -1,4 +1,4 @@
-"""Who sees whom in a packed sequence, by the rule that the model's own code gives transformers.
+"""Masks of a packed sequence, by the rule that the model's own code gives transformers.
 
 transformers makes every mask of a *mask function* of two places. Here it is asked about the places
 of each group's own sequences, so windows, chunks and pictures whose tokens see each other hold as
@@ -38,7 +38,7 @@ def shared_name(own: str) -> str:
 
 @contextmanager
 def packing(layout: SharedLayout) -> Iterator[None]:
-    """Masks that are made inside the block are those of ``layout``."""
+    """Make masks inside the block those of ``layout``."""
     _packing.append(layout)
     try:
         yield
@@ -53,7 +53,7 @@ def running() -> SharedLayout | None:
 
 @dataclass(frozen=True)
 class GroupMask:
-    """Who sees whom in a group; None where that is causal.
+    """The attention masks of a group; None where they are causal.
 
     Attributes:
         prompt: ``[P, P]`` bool.
@@ -160,7 +160,7 @@ def _evaluated(rule: Rule, place: torch.Tensor, row: torch.Tensor) -> torch.Tens
 
 
 class _Places(torch.Tensor):
-    """Places in a sequence: numbers to compare, and to look something up, rows of the packed one.
+    """Places in a sequence: numbers for comparisons, rows of the packed sequence for look-ups.
 
     A window compares places; what is known of each token (its picture, say) is looked up by them.
     """

@@ -1,4 +1,4 @@
-"""May completions of a model share their prompt? A twin of the model is asked, in numbers.
+"""Probe whether completions of a model can share their prompt, by the numbers of a twin.
 
 Packed and alone must be equal in float32: log-probs of all completion tokens and every gradient.
 In bfloat16 no limit separates a right forward from a wrong one.
@@ -35,7 +35,7 @@ GRADIENT_GAP = 1e-3
 
 
 def probe(model_class: Any, config: Any, groups: Sequence[GroupInput] = ()) -> Verdict:
-    """Compare the forwards of a twin.
+    """Compare the forwards of a twin of the model.
 
     Args:
         model_class: That of the model.
@@ -56,7 +56,7 @@ def probe(model_class: Any, config: Any, groups: Sequence[GroupInput] = ()) -> V
 
 
 def told(error: Exception) -> str:
-    """An error in a line."""
+    """An error on one line."""
     first = (str(error).strip().splitlines() or [""])[0]
     return (
         first[:160]
@@ -156,7 +156,7 @@ def _alone_at_first(model: Any, groups: Sequence[GroupInput]) -> torch.Tensor:
 
 @torch.no_grad()
 def _sees_later(model: Any, groups: Sequence[GroupInput]) -> str:
-    """Change the last token: nothing before it may move, or no completion is sampled so."""
+    """The reason why a model is not causal, if another last token moves earlier log-probs."""
     for group in groups:
         row = group.completions[0]
         other = torch.cat([row[:-1], row[:1]])
@@ -171,7 +171,7 @@ def _sees_later(model: Any, groups: Sequence[GroupInput]) -> str:
 
 @torch.no_grad()
 def _siblings_move(model: Any, groups: Sequence[GroupInput]) -> float:
-    """By how much a completion's log-probs move when all the others are changed."""
+    """The largest change of a completion's log-probs when all the others are changed."""
     changed = [
         replace(g, completions=(g.completions[0], *map(_changed, g.completions[1:])))
         for g in groups
@@ -188,7 +188,7 @@ def _changed(row: torch.Tensor) -> torch.Tensor:
 
 
 def _calls_per_module(model: Any, calls: Mapping[str, int]) -> dict[str, int]:
-    """How often a module of each class is called, where all of a class are called equally often."""
+    """The calls of a module by class, where all modules of a class are called equally often."""
     modules = modules_of(model, calls)
     return {n: c // modules[n] for n, c in calls.items() if modules[n] and c % modules[n] == 0}
 

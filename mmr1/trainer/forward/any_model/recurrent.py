@@ -37,13 +37,13 @@ def share_states(modules: Sequence[torch.nn.Module]) -> None:
 
 
 def has_states(modules: Sequence[torch.nn.Module]) -> bool:
-    """Do such layers take a layout?"""
+    """True if such layers take a layout."""
     defined = {sys.modules[type(m).__module__] for m in modules}
     return any(hasattr(module, name) for module in defined for name in _SHARED)
 
 
 def _layout(arguments: dict[str, Any]) -> SharedLayout | None:
-    """Taken out of the arguments: some layers hand on no more than ``seq_idx``."""
+    """Take the layout out of the arguments: some layers pass on no more than ``seq_idx``."""
     given = arguments.pop("layout", None), arguments.get("seq_idx")
     layout = next((x for x in given if isinstance(x, SharedLayout)), None)
     if layout is not None:
@@ -53,7 +53,7 @@ def _layout(arguments: dict[str, Any]) -> SharedLayout | None:
 
 
 def _convolution(own: Function) -> Function:
-    """``[1, D, T]`` inputs, ``[D, K]`` weights."""
+    """A convolution of packed sequences: ``[1, D, T]`` inputs, ``[D, K]`` weights."""
 
     def convolution(
         hidden_states: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any
@@ -84,7 +84,7 @@ def _scanned(
     inputs: Sequence[torch.Tensor],
     scan: Callable[[Sequence[torch.Tensor], torch.Tensor | None, bool], Any],
 ) -> torch.Tensor:
-    """``[1, T, ...]`` of a scan over ``[B, L, ...]`` inputs, from a state, that gives another."""
+    """``[1, T, ...]`` from a scan over ``[B, L, ...]`` inputs, which starts from a state."""
 
     def of_suffixes(group: GroupRows, state: torch.Tensor) -> torch.Tensor:
         rows = [group.padded(x[0]) for x in inputs]
@@ -106,7 +106,7 @@ def _scanned(
 def _scanned_together(
     layout: SharedLayout, inputs: Sequence[torch.Tensor], scan: Callable[..., Any]
 ) -> torch.Tensor:
-    """As :func:`_scanned`, in one call for all prompts and one for all suffixes.
+    """The result of :func:`_scanned`, in one call for all prompts and one for all suffixes.
 
     Behind shorter prompts stand zeros, which must not change the state.
     """
@@ -188,7 +188,7 @@ def _mamba2(own: Function) -> Function:
 
 
 def _in_parts(own: Function) -> Function:
-    """A kernel that does all at once and may answer None: then convolution and scan are called."""
+    """A kernel that does all at once, or answers None: then convolution and scan are called."""
     return lambda *args, **kwargs: None if _layout(kwargs) is not None else own(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Which forward a model without a family here takes: packed, if a probe says so, or padded."""
+"""Choose the forward of a model without a family here: packed, if a probe allows it, or padded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Wanted = Literal["auto", "packed", "padded"]
 
 
 class Examples(Protocol):
-    """A family of a model without one, as a probe asks it."""
+    """Example prompts of a model that has no family here, for the probe."""
 
     @property
     def tokenizer(self) -> Any: ...
@@ -39,7 +39,7 @@ class Examples(Protocol):
 
 
 def settle(model: Any, family: Examples, wanted: Wanted, name: str) -> None:
-    """Probe a loaded model, and let it take packed sequences where that is right.
+    """Probe a loaded model, and let it take packed sequences where that is correct.
 
     Args:
         name: Of the model, for errors: key and value.
@@ -64,7 +64,7 @@ def settle(model: Any, family: Examples, wanted: Wanted, name: str) -> None:
 
 
 def verdict_on(model_class: Any, config: Any, family: Examples) -> Verdict:
-    """That of the probe, which is made once for a class, its configuration and these versions."""
+    """The verdict of the probe, which runs once for a class, its configuration and the versions."""
     file = _file(model_class, config)
     with suppress(OSError, ValueError, TypeError):
         return Verdict(**json.loads(file.read_text(encoding="utf-8")))
@@ -89,7 +89,7 @@ _OF_FILES = {"_name_or_path", "dtype", "transformers_version"}
 
 
 def _file(model_class: Any, config: Any) -> Path:
-    """Where the verdict on a class and configuration is kept."""
+    """The file of the verdict on a class and configuration."""
     known = {
         "class": f"{model_class.__module__}.{model_class.__qualname__}",
         "versions": (transformers.__version__, torch.__version__, _code()),
@@ -102,7 +102,7 @@ def _file(model_class: Any, config: Any) -> Path:
 
 @cache
 def _code() -> str:
-    """A digest of the code that a verdict is about."""
+    """A digest of the code that a verdict depends on."""
     folders = Path(__file__).parent, Path(mmr1.attention.__file__).parent
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

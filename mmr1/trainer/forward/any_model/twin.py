@@ -66,7 +66,7 @@ _VOCABULARY: Mapping[int, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How small a twin is.
+    """The dimensions of a twin.
 
     Attributes:
         parts: Which of its parts are narrow; all have few layers.
@@ -119,7 +119,7 @@ def _parameters(model_class: Any, config: Any) -> int:
 
 @torch.no_grad()
 def _enlarge(model: torch.nn.Module) -> None:
-    """At initialisation some weights hardly matter, or are 0; larger ones make errors show."""
+    """Enlarge the weights: at initialisation some hardly matter, or are 0, and hide errors."""
     for name, weight in model.named_parameters():
         matrix = weight.dim() > 1
         if "sinks" in name:
@@ -168,7 +168,7 @@ def _shrink(config: Any, language: Any, size: _Size, stream: int, keeps_tokens: 
 
 
 def _cut_layers(config: Any) -> None:
-    """One layer of each type at least, in the order in which they are."""
+    """Keep at least one layer of each type, in their order."""
     types = _value(config, "layer_types")
     if isinstance(types, list | tuple) and types:
         count = max(2, *(types.index(kind) + 1 for kind in types))
@@ -209,7 +209,7 @@ def _head_width(config: Any) -> int | None:
 
 
 def _scale_rotary(config: Any, before: int | None) -> None:
-    """Sections of M-RoPE go with the width of a head."""
+    """Scale the sections of M-RoPE with the width of a head."""
     after, rope = _head_width(config), _value(config, "rope_parameters")
     if not isinstance(rope, dict) or not before or not after or after >= before:
         return

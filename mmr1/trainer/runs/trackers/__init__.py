@@ -1,1 +1,1 @@
-"""One file per tracker. Each imports its library only when it is started."""
+"""Experiment trackers, one per file. Each imports its library only when it is started."""

@@ -1,4 +1,4 @@
-"""How a model that no family here knows reads prompts: its own processor prepares them whole."""
+"""Prompts of a model without a family here: its own processor prepares them whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
-from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
+from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
@@ -35,7 +35,7 @@ _Shape = tuple[Kind, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GeneralFamily:
-    """A ``ModelFamily``.
+    """The family of any model, by its own processor; a ``ModelFamily``.
 
     Its prepared media are pixels, in the size in which they come; the processor sees them together
     with the text.
@@ -83,8 +83,8 @@ class GeneralFamily:
         return self._added([self._shape(media)])
 
     def prompt_length(self, prompt: Prompt) -> int:
-        """Of media beside others; text that a processor writes around them may merge with that of
-        the prompt, which makes a difference of a token or two.
+        """Tokens of a prompt with media, about: text that a processor writes around media may merge
+        with the prompt's, for a token or two less.
         """
         return len(prompt.token_ids) + self._added(list(map(self._shape, prompt.media)))
 
@@ -192,14 +192,14 @@ class GeneralFamily:
         return batch
 
     def _shape(self, media: MediaRef) -> _Shape:
-        """As it will be decoded, from its header."""
+        """The shape of a medium after decoding, from its header."""
         if media.kind == "image":
             return "image", image_grid(*image_size(media), self.images.of(media.options))
         patches, height, width = sampled_grid(media, self.videos)
         return "video", (patches * self.videos.temporal, height, width)
 
     def _added(self, shapes: Sequence[_Shape]) -> int:
-        """What media of these shapes add to a prompt: by the processor, of black ones."""
+        """Tokens that media of these shapes add to a prompt: the processor's for black ones."""
         key = tuple(shapes)
         if key and key not in self.measured:
             blanks = [_blank(*shape) for shape in shapes]
@@ -256,12 +256,7 @@ def load_family(
         stop_ids=stops,
         forbidden_ids=tuple(sorted(never - {*stops})),
         takes=takes,
-        images=PixelBudget(
-            int(media_options.get("image_min_pixels", 1)),
-            int(media_options.get("image_max_pixels", MAX_PIXELS)),
-            patch=1,
-            merge=1,
-        ),
+        images=_images(media_options),
         videos=VideoBudget(
             frame=_FRAME,
             temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
@@ -270,8 +265,16 @@ def load_family(
     )
 
 
+def _images(options: Mapping[str, Any]) -> PixelBudget:
+    """The processor cuts patches itself, so the size is any within the limits."""
+    if (first := scaled_first(options)) is not None:
+        return PixelBudget(1, MAX_PIXELS, patch=1, merge=1, first=first)
+    least, most = options.get("image_min_pixels", 1), options.get("image_max_pixels", MAX_PIXELS)
+    return PixelBudget(int(least), int(most), patch=1, merge=1)
+
+
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
-    """Tokens that the model takes for an image, a video or sound, wherever they stand."""
+    """Tokens that the model reads as an image, a video or sound, wherever they stand."""
     names = [
         f"{kind}_token_{suffix}"
         for kind in ("image", "video", "audio")

@@ -1,4 +1,4 @@
-"""Models that no family here knows: what transformers itself tells about them."""
+"""Models without a family here, by what transformers itself knows of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmr1.vision.families.general import inputs
 
 @dataclass(frozen=True, slots=True)
 class GeneralArchitecture:
-    """An ``Architecture``.
+    """The architecture of any model; an ``Architecture``.
 
     Attributes:
         presets, make: Of small models: see ``new_model``.
@@ -52,7 +52,7 @@ class GeneralArchitecture:
         return ModelShape(decoder_shape(config.get_text_config()), _tower_shape(config))
 
     def parts(self, model: Any) -> ModelParts:
-        """By the names that transformers looks for in any model."""
+        """The parts, by the names that transformers looks for in any model."""
         decoder, tower = model.get_decoder(), model.get_encoder(modality="image")
         return ModelParts(
             language_model=decoder,
@@ -90,7 +90,7 @@ def _model_class(path: str, config: Any) -> Any:
 
 
 def _tower_shape(config: Any) -> StackShape | None:
-    """Of a vision transformer, by the names that most configurations use."""
+    """The shape of a vision transformer, by the names that most configurations use."""
     vision = getattr(config, "vision_config", None)
     if vision is None:
         return None
@@ -109,7 +109,7 @@ def _tower_shape(config: Any) -> StackShape | None:
 
 
 def _rows_per_token(config: Any, vision: Any) -> int:
-    """Patches that become one token, by the names of what merges them; 1 where none is known."""
+    """Patches per token, by the names of mergers in the configuration; 1 where none is known."""
     if merge := getattr(vision, "spatial_merge_size", None) or getattr(
         config, "scale_factor", None
     ):

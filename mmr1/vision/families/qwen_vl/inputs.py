@@ -1,4 +1,4 @@
-"""How the Qwen-VL models read prompts: processor, placeholder tokens and positions."""
+"""Prompts of the Qwen-VL models: processor, placeholder tokens and positions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VISION_TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class QwenVLFamily:
-    """A ``PackedFamily``.
+    """The family of the Qwen-VL models; a ``PackedFamily``.
 
     Attributes:
         image_id, video_id: Placeholder tokens.
@@ -185,7 +185,7 @@ def load_family(
 
 
 def _check_tokenizer(path: str, processor: Any, config: Any) -> None:
-    """Without its file transformers makes an empty tokenizer, and says nothing."""
+    """Check that the tokenizer has its file; without it transformers makes an empty one."""
     tokenizer = processor.tokenizer
     for token, expected in (
         ("<|image_pad|>", config.image_token_id),

@@ -18,7 +18,7 @@ PIXELS: tuple[tuple[Kind, str], ...] = (("image", "pixel_values"), ("video", "pi
 
 
 def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
-    """What the processor makes of one medium's pixels, which have the size for the model."""
+    """The processor's output for one medium's pixels, which have the size for the model."""
     seconds: float | None = None
     times: tuple[float, ...] = ()
     if media.kind == "image":
@@ -53,7 +53,7 @@ def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
 def measured_image(
     processor: Any, media: MediaRef, size: tuple[int, int], budget: PixelBudget
 ) -> MeasuredMedia:
-    """What :func:`processed` makes of an image of this size, but the patches."""
+    """The measurements of an image of this size: output of :func:`processed` without patches."""
     own = processor.image_processor
     try:
         grid = image_grid(*size, budget.of(media.options))
@@ -63,7 +63,7 @@ def measured_image(
 
 
 def measured_video(processor: Any, media: MediaRef, budget: VideoBudget) -> MeasuredMedia:
-    """What :func:`processed` makes of a video, but the patches, by its header."""
+    """The measurements of a video, by its header: output of :func:`processed` without patches."""
     own = processor.video_processor
     seconds, times = _times(own, sampled_metadata(media, budget))
     return MeasuredMedia(
@@ -85,7 +85,7 @@ def _times(processor: Any, metadata: Any) -> tuple[float, tuple[float, ...]]:
 
 
 def media_inputs(media: Sequence[Medium]) -> dict[str, torch.Tensor]:
-    """``[sum N, D]`` patches and ``[M, 3]`` grids, per kind."""
+    """The media arguments: ``[sum N, D]`` patches and ``[M, 3]`` grids, per kind."""
     inputs: dict[str, torch.Tensor] = {}
     for kind, pixels in PIXELS:
         chosen = [m for m in media if m.kind == kind]

@@ -67,7 +67,7 @@ _EXPERTS = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)$")
 
 @dataclass(frozen=True, slots=True)
 class QwenVLArchitecture:
-    """A ``PackedArchitecture``.
+    """The architecture of the Qwen-VL models; a ``PackedArchitecture``.
 
     Attributes:
         model_type: Of these models.
@@ -143,7 +143,7 @@ class QwenVLArchitecture:
         return given
 
     def position_ids(self, rope: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
-        """``[3, B, T]``; with places ``[4, B, T]``, of which transformers takes the first off."""
+        """Position ids ``[3, B, T]``; or ``[4, B, T]``, whose first transformers splits off."""
         return rope if places is None else torch.cat([places[None], rope])
 
     def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:

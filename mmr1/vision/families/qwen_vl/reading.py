@@ -1,4 +1,4 @@
-"""How the generations read videos: as one grid in time, or frame by frame with written times."""
+"""Videos in the generations of Qwen-VL: one grid in time, or frames with written times."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mmr1.vision.videos import patch_times, sampled_times
 
 
 class VideoReading(Protocol):
-    """What differs between the generations."""
+    """The differences between the generations."""
 
     @property
     def timed(self) -> bool:
-        """Does the model take the seconds between temporal patches?"""
+        """True if the model takes the seconds between temporal patches."""
         ...
 
     def expansion(self, placeholder: int, medium: Medium) -> list[int]:
@@ -99,12 +99,12 @@ class FramesWithTimes:
 
 
 def whole_videos(processor: Any, config: Any) -> WholeVideos:
-    """As Qwen2.5-VL reads them, and Qwen2-VL, whose configuration knows no seconds."""
+    """The reading of Qwen2.5-VL, and of Qwen2-VL, whose configuration knows no seconds."""
     per_second = getattr(config.vision_config, "tokens_per_second", None)
     return WholeVideos(None if per_second is None else float(per_second))
 
 
 def frames_with_times(processor: Any, config: Any) -> FramesWithTimes:
-    """As Qwen3-VL reads them."""
+    """The reading of Qwen3-VL."""
     around = (config.vision_start_token_id, config.vision_end_token_id)
     return FramesWithTimes(processor.tokenizer, around)

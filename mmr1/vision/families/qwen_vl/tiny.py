@@ -78,7 +78,7 @@ def new_model(
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What differs: classes, processors, and parts of the configuration."""
+    """The differences between generations: classes, processors, parts of the configuration."""
 
     config: Callable[..., Any]
     processor: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""How a text model reads prompts: its tokenizer, and one row of positions."""
+"""Prompts of a text model: its tokenizer, and one row of positions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def load_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> TextFa
 
 
 def _check_tokenizer(path: str, tokenizer: Any) -> None:
-    """Without its file transformers makes an empty tokenizer, and says nothing."""
+    """Check that the tokenizer has its file; without it transformers makes an empty one."""
     if tokenizer.eos_token_id is None or len(tokenizer) < 256:
         raise ValueError(
             f"model.path '{path}': its tokenizer has {len(tokenizer)} tokens, and its end of "
