@@ -440,7 +440,7 @@ def _is_file_error(error: OSError) -> bool:
 def _quiet_libraries() -> None:
     """Silence progress bars and notices of libraries, which would break the display.
 
-    bitsandbytes, which peft imports where it is installed, misses a package that nothing here needs.
+    bitsandbytes, which peft imports if it is there, misses a package that nothing here needs.
     """
     import logging
     import os
