@@ -437,12 +437,17 @@ def _is_file_error(error: OSError) -> bool:
 
 
 def _quiet_libraries() -> None:
-    """Silence progress bars and notices of transformers, which would break the display."""
+    """Silence progress bars and notices of libraries, which would break the display.
+
+    bitsandbytes, which peft imports if it is there, misses a package that nothing here needs.
+    """
+    import logging
     import os
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -255,7 +255,10 @@ class Completion:
             distribution of the engine (temperature applied); 0 for tokens that were not sampled.
         text: Decoded, without special tokens; of a conversation the policy's last turn.
         truncated: True if a limit cut it off: of its length, its turns or its pictures.
-        policy_version: Number of weight updates that the engine had received.
+        policy_version: Number of weight updates that the engine had received; the smallest, where
+            the weights changed while it was sampled.
+        versions: ``(version, tokens)`` in order where they did: how many tokens each sampled. Empty
+            where ``policy_version`` sampled them all.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
             Empty without an environment: the policy sampled them all.
         reward: What the environment gave for the whole conversation; None if it gives nothing.
@@ -271,6 +274,7 @@ class Completion:
     spans: tuple[Span, ...] = ()
     reward: float | None = None
     failure: tuple[Status, str] | None = None
+    versions: tuple[tuple[int, int], ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

@@ -52,7 +52,7 @@ def run_offline(
         if checkpoint_before := run.directory.last_checkpoint(warn=run.display.say):
             learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
-            run.display.say(f"continuing after step {steps_done}")
+            run.display.continue_after(steps_done)
         run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:

@@ -108,7 +108,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(config, tmp_path):
     log = tmp_path / "nohup.out"
     with log.open("w") as output:
         run = subprocess.Popen(["nohup", *command], stdout=output, stderr=output)
-    while "step     1/" not in log.read_text():
+    while "step 1/" not in log.read_text():
         assert run.poll() is None
     run.send_signal(signal.SIGHUP)
     assert run.wait() == 0
