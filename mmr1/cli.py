@@ -19,7 +19,7 @@ from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
-from mmr1.progress import telling_waits
+from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
 from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
@@ -143,7 +143,7 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with failing_output_muted(), telling_waits():
+        with failing_output_muted(), reporting_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
@@ -359,7 +359,7 @@ def _run(config: Config, resume: bool) -> None:
     start.check_run(config, resume=resume)
     from mmr1.trainer.distributed.supervise import supervised
 
-    with failing_output_muted(), telling_waits():
+    with failing_output_muted(), reporting_waits():
         supervised(start.run, config, resume=resume, samples=start.samples(config))
 
 

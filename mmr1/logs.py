@@ -96,7 +96,7 @@ class _FileLog(logging.Handler):
             file.write(f"{line}\n".encode(errors="backslashreplace"))
 
 
-def tell_fault(
+def report_fault(
     logger: logging.Logger, kind: str, message: str, count: int = 1, level: int = logging.WARNING
 ) -> None:
     """Log a fault, and count it.

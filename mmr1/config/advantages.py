@@ -9,9 +9,9 @@ from pydantic import Field
 from mmr1.config.section import (
     Coefficient,
     Count,
+    CustomPart,
     Fraction,
     Interval,
-    OfYourOwn,
     Positive,
     Section,
     Share,
@@ -206,7 +206,7 @@ class DistillationAdvantage(_OfRewards):
     teacher: Teacher = Field(description="The model whose log-probs are learned")
 
 
-class CustomAdvantage(_OfRewards, OfYourOwn):
+class CustomAdvantage(_OfRewards, CustomPart):
     """An advantage of your own."""
 
     type: Literal["custom"] = "custom"

@@ -160,7 +160,7 @@ class AlgorithmConfig(Section):
     )
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write a string out as the name."""
         return {"name": short} if isinstance(short, str) else short
 
@@ -176,7 +176,7 @@ class AlgorithmConfig(Section):
         if not isinstance(values, Mapping):
             return values
         known = shapes(cls)
-        parts = {key: known[key].written_out(values[key]) for key in known if key in values}
+        parts = {key: known[key].expanded(values[key]) for key in known if key in values}
         return with_preset({**values, **parts})
 
     @field_validator("name")

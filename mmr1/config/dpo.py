@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, OfYourOwn, Positive, Section
+from mmr1.config.section import Coefficient, CustomPart, Positive, Section
 
 BETA = (
     "β of the loss; with a reference, larger keeps the policy closer to it. IPO's τ, ORPO's λ. "
@@ -98,7 +98,7 @@ class KtoLoss(PreferenceLossConfig):
     )
 
 
-class CustomPreferenceLoss(_WithNll, OfYourOwn):
+class CustomPreferenceLoss(_WithNll, CustomPart):
     """A loss of your own: of pairs, with a reference."""
 
     type: Literal["custom"] = "custom"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, OfYourOwn, Section, Share
+from mmr1.config.section import Coefficient, CustomPart, Section, Share
 
 AggMode = Literal[
     "seq-mean-token-mean",
@@ -146,7 +146,7 @@ class ReinforceLoss(_Selecting):
     )
 
 
-class CustomLoss(_OfTokens, OfYourOwn):
+class CustomLoss(_OfTokens, CustomPart):
     """A loss of your own."""
 
     type: Literal["custom"] = "custom"

@@ -10,8 +10,8 @@ from mmr1.config.section import (
     AutoDtype,
     Coefficient,
     Count,
+    CustomPart,
     Fraction,
-    OfYourOwn,
     Positive,
     Section,
 )
@@ -107,7 +107,7 @@ class HfConfig(Section):
     type: Literal["hf"] = "hf"
 
 
-class CustomEngineConfig(OfYourOwn):
+class CustomEngineConfig(CustomPart):
     """A custom engine; `rollout.engine=file.py:NAME` is short for it."""
 
     type: Literal["custom"] = "custom"

@@ -234,7 +234,7 @@ class ResourcesConfig(Section):
     )
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write the word auto out as the key."""
         return {"auto": True} if short == "auto" else short
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Curriculum, Sampler
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.types import Sample
 
 if TYPE_CHECKING:  # it loads torch
@@ -50,7 +50,7 @@ class MediaCheck:
             return True
         where = self.quarantine.named(dataset, sample.id)
         message = f"sample '{sample.id}' of {dataset} is left out: {where}: {reason}"
-        tell_fault(logger, "media/left_out", message)
+        report_fault(logger, "media/left_out", message)
         self._leave_out(dataset, sample.id, reason)
         return False
 

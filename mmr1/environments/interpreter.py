@@ -46,7 +46,7 @@ _KEPT_BEFORE_ERROR = 1000  # the pool cuts an error, and its end says what went 
 _FILE = "<code>"
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Import, in the zygote, the modules that the policy's code may use."""
     for name in (*MODULES, *_PARTS):
         importlib.import_module(name)

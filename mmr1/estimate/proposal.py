@@ -57,7 +57,7 @@ class Proposal:
     why: str | None = None
 
 
-def proposed(
+def propose(
     config: Config,
     command: Command,
     gpus: Gpus,
