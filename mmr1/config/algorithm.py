@@ -125,8 +125,8 @@ class RolloutCorrectionConfig(Section):
     )
     off_policy_mask_threshold: Coefficient | None = Field(
         None,
-        description="Mask tokens of negative advantage in completions whose mean log-ratio of the "
-        "engine to the policy is above this, in nats, e.g. 0.5 (TRL; DeepSeek-V3.2)",
+        description="Mask tokens of negative advantage in off-policy completions; those whose mean "
+        "log-ratio of engine to policy is above this, in nats, e.g. 0.5 (TRL; DeepSeek-V3.2)",
     )
 
 

@@ -123,8 +123,8 @@ class RoundsConfig(Section):
     count: Positive = Field(description="Number of rounds")
     preferred_by: Literal["accuracy", "reward"] = Field(
         "accuracy",
-        description="Correct completions against wrong ones, or high rewards against low ones (a "
-        "reward model, a judge). KTO: above the mean of the prompt's completions",
+        description="Prefer right completions to wrong ones, or high rewards to low ones. KTO: "
+        "rewards above the mean of the prompt's completions",
     )
     prompts: Positive = Field(128, description="Prompts per round; each gets rollout.n completions")
     pairs_per_prompt: Positive = Field(

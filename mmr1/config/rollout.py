@@ -96,8 +96,8 @@ class ColocatedVllmConfig(VllmArguments):
     type: Literal["vllm_colocate"] = "vllm_colocate"
     offload_trainer: bool = Field(
         False,
-        description="Weights, float32 copies and moments of the ranks, references and critics lie "
-        "in main memory while the engines sample",
+        description="Keep the trainer in main memory while the engines sample: weights, float32 "
+        "copies, moments, references and critics",
     )
 
 
