@@ -18,7 +18,7 @@ import torch
 
 from mmr1.attention.block import Gradients, additive_mask, block_backward, block_forward
 
-# Blocks of different size share a padded batch while the padding costs less than a call of its own
+# Blocks of different size share a padded batch while the padding costs less than a separate call
 # would; so many score entries take about as long as the overhead of a call.
 PADDING_RATIO = 1.25
 PADDING_ENTRIES = 1 << 16

@@ -112,7 +112,7 @@ def _last_checkpoint(config: Config) -> Path | None:
 def _run_to_end(command: list[str], log: Path) -> int:
     """Run a command to its end. If this process is stopped, the run saves its step first."""
     with log.open("ab") as file:
-        # In a session of its own, so that Ctrl-C reaches it once: a second signal would end it
+        # In a separate session, so that Ctrl-C reaches it once: a second signal would end it
         # before it has saved.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True

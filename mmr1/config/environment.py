@@ -117,7 +117,7 @@ class AgentConfig(Section):
         "not counted; then its process is killed",
     )
     workers: Positive = Field(
-        16, description="Programs that run side by side, each in a process of its own"
+        16, description="Programs that run side by side, each in a separate process"
     )
 
     @property

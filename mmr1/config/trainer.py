@@ -224,7 +224,7 @@ class ResourcesConfig(Section):
     reward_ranks: Positive = Field(
         1,
         description="Processes that hold the reward models of a run on Ray, sharded over them and "
-        "on GPUs of their own. A run in one process holds them itself",
+        "on separate GPUs. A run in one process holds them itself",
     )
     collective_timeout_s: Coefficient = Field(
         1800, description="Seconds after which a collective operation counts as hung"

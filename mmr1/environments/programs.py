@@ -1,6 +1,6 @@
 """Agent programs: functions of the user that talk to the policy by OpenAI's API.
 
-Each episode runs in a process of its own, which has what this one has: a program brings its own
+Each episode runs in a separate process, which has what this one has: a program brings its own
 clients, and can still be killed. ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lead it to the policy.
 """
 

@@ -48,7 +48,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
                     f"{kept / GIB:.1f} GiB while the engine samples"
                 )
             lines += _offloaded_while_sampling(config) + _offloaded(config)
-            lines = lines or ["rollout.engine=vllm: ranks and engines on GPUs of their own"]
+            lines = lines or ["rollout.engine=vllm: ranks and engines on separate GPUs"]
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
     if result.total("reward model") > 0.9 * memory:

@@ -130,7 +130,7 @@ def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator
         expected: What they must have.
 
     Raises:
-        ValueError: Names the file and the line that is no such object, and what is wrong with it.
+        ValueError: Names the file, the line that is not such an object, and its problem.
     """
     if not path.is_file():
         return

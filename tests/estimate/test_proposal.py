@@ -100,11 +100,11 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
 @pytest.mark.parametrize(
     ("sections", "memory", "why"),
     [
-        ({"rollout": {"engine": "hf"}}, 80, "GPUs of their own"),
+        ({"rollout": {"engine": "hf"}}, 80, "separate GPUs"),
         (
             {"rollout": {"engine": {"tensor_parallel_size": 2}}},
             80,
-            "GPUs of their own",
+            "separate GPUs",
         ),
         ({}, 1.5, "do not fit one GPU together"),
     ],

@@ -1,7 +1,7 @@
 """POST a JSON body to one of several servers: deadlines, retries, bounded replies.
 
 A reply is read up to a limit that counts bytes after decompression, and how deep its JSON may nest
-is checked before it is parsed. Callers without an event loop have one in a thread of its own.
+is checked before it is parsed. Callers without an event loop have one in a separate thread.
 """
 
 from __future__ import annotations

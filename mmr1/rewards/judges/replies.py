@@ -72,7 +72,7 @@ class ReplyCache:
     alone from then on: the judge is asked.
 
     Raises:
-        ValueError: The file cannot be opened or is no such file.
+        ValueError: The file cannot be opened or is not a cache.
     """
 
     def __init__(self, path: Path) -> None:

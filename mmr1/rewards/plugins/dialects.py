@@ -93,7 +93,7 @@ def _detect(
         return Dialect("mmr1", "item", lambda items: ((), arguments(items[0])))
     if "environments" in names:
         raise ValueError(
-            "it reads 'environments', which live in processes of their own; the built-in reward "
+            "it reads 'environments', which live in separate processes; the built-in reward "
             "function environment is what TRL's environments give: their get_reward(), or else "
             "their attribute reward"
         )

@@ -1,4 +1,4 @@
-"""A user's reward function: load it, find its dialect, call it in a process of its own.
+"""A user's reward function: load it, find its dialect, call it in a separate process.
 
 One that was given in Python, and cannot be sent to another process, runs in this one.
 """
@@ -171,7 +171,7 @@ async def _awaited(value: Any) -> Any:
 
 
 class PluginReward:
-    """A user's function as a ``RewardFunction``, called in processes of its own.
+    """A user's function as a ``RewardFunction``, called in separate processes.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.

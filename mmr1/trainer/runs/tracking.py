@@ -1,6 +1,6 @@
 """Experiment trackers beside ``metrics.jsonl``. A tracker that hangs or fails does not stop a run.
 
-Every tracker has a thread of its own. One that waits for a server does not delay the next step. One
+Every tracker has a separate thread. One that waits for a server does not delay the next step. One
 that raises is dropped for the rest of the run, with a warning. ``metrics.jsonl`` and ``rollouts/``
 always hold everything.
 """
