@@ -1,6 +1,6 @@
 """The log of a command: records for the terminal, and for the run's ``train.log``.
 
-Modules log with ``logging.getLogger(__name__)``. The progress display and results are printed instead.
+Modules log with ``logging.getLogger(__name__)``. The display and the results are printed instead.
 Faults that a run survives are lines of the log, and are counted by their kind: counts take the way
 of the log, so every layer can report a fault, and the log explains every count of ``summary.json``
 (``mmr1/trainer/runs/output.py``).
