@@ -18,7 +18,7 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
-from mmr1.logs import LogLevel, log_to_terminal
+from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import telling_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
@@ -27,7 +27,6 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
-from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -460,12 +459,17 @@ def _is_file_error(error: OSError) -> bool:
 
 
 def _quiet_libraries() -> None:
-    """Silence progress bars and notices of transformers, which would break the display."""
+    """Silence progress bars and notices of libraries, which would break the display.
+
+    bitsandbytes, which peft imports if it is there, misses a package that nothing here needs.
+    """
+    import logging
     import os
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from mmr1.terminal import printable
+from mmr1.logs import printable
 
 logger = logging.getLogger(__name__)
 

@@ -245,6 +245,8 @@ def _template(flat: Tree, migration: Migration) -> None:
             own = flat.pop(f"data.{kind}_{bound}_pixels", None)
             if value := own or shared:
                 migration.set(f"data.{kind}.{bound}_pixels", value)
+                if kind == "image":
+                    migration.set("data.image.resize", "easyr1")
     if not flat.pop("data.shuffle"):
         migration.note("data.shuffle", False, "the data are always shuffled, by seed")
     if flat.pop("worker.rollout.enable_mix_policy", False):

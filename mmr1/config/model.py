@@ -227,12 +227,3 @@ class OptimizerConfig(Section):
     def frozen_parts(self) -> tuple[str, ...]:
         """The parts, or patterns of parameters, that are not trained: those of rate 0."""
         return tuple(part for part, rate in self.lr_of_parts.items() if rate == 0)
-
-    def warmup_steps(self, total: int) -> int:
-        """Optimizer steps of warm-up in a run of ``total``; a share is rounded down, as in verl.
-
-        It is a share of the schedule's own ``steps`` where that is set.
-        """
-        steps = self.scheduler.warmup_steps
-        whole = getattr(self.scheduler, "steps", None) or total
-        return int(steps * whole) if isinstance(steps, float) else steps

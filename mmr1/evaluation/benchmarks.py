@@ -18,7 +18,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import published, write_yaml
-from mmr1.data.loader import MediaCheck
+from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.progress import Progress, doing
 from mmr1.report.run_reader import read_lines

@@ -214,7 +214,10 @@ class BatchedTurns:
         self._engine, self._family = engine, family
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """Sample all turns to their ends. Those of one prompt are one request."""
         shared: list[Request] = []
@@ -232,8 +235,9 @@ class BatchedTurns:
         ]
         return dict(zip(requests, completions, strict=True))
 
-    def abandon(self) -> None:
+    def abandon(self) -> int:
         """Do nothing: no turn is under way between two calls."""
+        return 0
 
     def _cut(self, completion: Completion, length: int | None) -> Completion:
         """Cut a completion to its request's length; later tokens change nothing before them."""

@@ -104,7 +104,10 @@ class TurnEngine(Protocol):
     """An engine that samples on while new requests come: the turns of conversations."""
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """Take requests of one completion in, sample on, and hand over what has ended.
 
@@ -112,11 +115,12 @@ class TurnEngine(Protocol):
 
         Args:
             requests: By numbers that none under way has.
+            moment_s: Sample on for so many seconds if nothing ends before.
         """
         ...
 
-    def abandon(self) -> None:
-        """Drop all turns under way."""
+    def abandon(self) -> int:
+        """Drop all turns under way; returns how many of their tokens were sampled."""
         ...
 
 

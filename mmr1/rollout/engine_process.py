@@ -105,6 +105,7 @@ class EngineProcess:
         self._restarts = restarts
         self._carrier = carrier or SharedMemoryCarrier()
         self._open: dict[int, PreparedRequest] = {}
+        self._unsent: dict[int, PreparedRequest] = {}  # those that this process has not got
         self._closed = False
         self._start()
 
@@ -123,24 +124,25 @@ class EngineProcess:
         return self._retry_if_lost(lambda: self._stream(all_chunks(), sampling))
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """See ``TurnEngine``. A replacement is given what the lost engine had not finished."""
-        given = iter([requests])
-
-        def ask() -> dict[int, Completion]:
-            return self._ask("advance", next(given, self._open), sampling)
-
         self._open.update(requests)
-        finished = self._retry_if_lost(ask)
+        self._unsent.update(requests)
+        finished: dict[int, Completion] = self._retry_if_lost(
+            lambda: self._ask("advance", self._unsent, sampling, moment_s)
+        )
+        self._unsent = {}
         for number in finished:
             del self._open[number]
         return finished
 
-    def abandon(self) -> None:
-        self._open = {}
-        if not self._closed:
-            self._call("abandon")
+    def abandon(self) -> int:
+        self._open, self._unsent = {}, {}
+        return 0 if self._closed else self._call("abandon")
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._retry_if_lost(lambda: self._carrier.bring(self._ask, weights, version))
@@ -210,6 +212,7 @@ class EngineProcess:
         self._process.kill()
         self._end()
         self._start()
+        self._unsent = dict(self._open)
         self._carrier.bring_again(self._ask)
 
     def _ask(self, method: str, *args: Any) -> Any:

@@ -64,6 +64,8 @@ class EngineType:
             is the policy itself, so it needs no weights and cannot sample ahead.
         streams: It is a ``StreamingEngine``. Otherwise it is asked for all completions at once.
         holds_conversations: It is a ``TurnEngine``. Otherwise turns are sampled in batches.
+        updates_in_flight: It is one that takes new weights while turns are under way: they continue
+            with these, and each completion says which sampled which of its tokens.
         receives_transfers: It is a ``ReceivingEngine``. Otherwise weights that are sent on Ray are
             collected, and given to ``load_weights``.
         receives_on_gpus: Weights reach its GPUs by vLLM's own transfer, over NCCL or IPC.
@@ -79,6 +81,7 @@ class EngineType:
     samples_from_policy: bool = False
     streams: bool = False
     holds_conversations: bool = False
+    updates_in_flight: bool = False
     receives_transfers: bool = False
     receives_on_gpus: bool = False
     reads_file_layout: bool = False
@@ -197,6 +200,7 @@ VLLM = EngineType(
     _build_vllm,
     streams=True,
     holds_conversations=True,
+    updates_in_flight=True,
     receives_transfers=True,
     receives_on_gpus=True,
     reads_file_layout=True,

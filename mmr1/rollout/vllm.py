@@ -7,6 +7,7 @@ prepares pictures and text itself. Caches are keyed by the media's digests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -121,7 +122,10 @@ class VllmEngine:
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         self._llm = LLM(**settings, **further_arguments(config, settings))
-        self.settings = settings_of(self._llm.llm_engine.vllm_config)
+        vllm_config = self._llm.llm_engine.vllm_config
+        keep_pixels_of_preempted(vllm_config)
+        self._llm.llm_engine.set_weight_version("0")
+        self.settings = settings_of(vllm_config)
         self._adapters = (
             None
             if adapters is None
@@ -152,13 +156,25 @@ class VllmEngine:
         ]
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
-        """One step of the engine, or none if it has nothing to do."""
+        """A step of the engine, or as many as a moment has; none if it has nothing to do."""
         if self._turns is None:
             self._turns = _Turns(self._vision_tokens)
-        turns, engine = self._turns, self._llm.llm_engine
-        turns.add(requests)
+        self._turns.add(requests)
+        until = time.monotonic() + moment_s
+        finished = self._step(self._turns, sampling)
+        while self._turns.numbers and not finished and time.monotonic() < until:
+            finished = self._step(self._turns, sampling)
+        if not self._turns.numbers:
+            self._turns = None
+        return finished
+
+    def _step(self, turns: _Turns, sampling: SamplingConfig) -> dict[int, Completion]:
+        engine = self._llm.llm_engine
         for place, prepared in turns.queue.admit():
             params = self._params(prepared.request, sampling)
             self._add(place, prepared, params)
@@ -167,14 +183,17 @@ class VllmEngine:
             if output.finished:
                 turns.queue.finished(place := int(output.request_id))
                 finished[turns.numbers.pop(place)] = self._completion(output.outputs[0])
-        if not turns.numbers:
-            self._turns = None
         return finished
 
-    def abandon(self) -> None:
-        if self._turns is not None:
-            self._llm.llm_engine.abort_request([str(p) for p in self._turns.queue.under_way])
-            self._turns = None
+    def abandon(self) -> int:
+        if self._turns is None:
+            return 0
+        engine = self._llm.llm_engine
+        states = engine.output_processor.request_states.values()
+        sampled = sum(state.detokenizer.num_output_tokens() for state in states)
+        engine.abort_request([str(place) for place in self._turns.queue.under_way])
+        self._turns = None
+        return sampled
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if self._adapters is not None:
@@ -227,14 +246,19 @@ class VllmEngine:
             self._drop_caches()
 
     def _drop_stale(self, version: int) -> None:
-        """Drop everything in the caches that the old weights computed."""
+        """Drop everything in the caches that the old weights computed.
+
+        What is under way is preempted: its keys and values are computed anew, by the new weights.
+        No step of the engine may lie between the loading of weights and the end of this.
+        """
         self._drop_caches(vision=not self._vision_frozen)
         self._version = version
+        self._llm.llm_engine.set_weight_version(str(version))
         return_freed_memory()
 
     def _drop_caches(self, vision: bool = True) -> None:
         """Drop keys and values, and features of the vision tower."""
-        if not self._llm.reset_prefix_cache():
+        if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
         if vision:
             self._llm.llm_engine.reset_encoder_cache()
@@ -329,13 +353,30 @@ class VllmEngine:
         logprobs = [
             entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
         ]
+        versions = tuple((int(s.version), s.end - s.start) for s in output.weight_versions or ())
+        assert sum(count for _, count in versions) == len(tokens), (versions, len(tokens))
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
             text=self._family.tokenizer.decode(tokens, skip_special_tokens=True),
             truncated=output.finish_reason == "length",
-            policy_version=self._version,
+            policy_version=min((version for version, _ in versions), default=self._version),
+            versions=versions if len(versions) > 1 else (),
         )
+
+
+def keep_pixels_of_preempted(vllm_config: Any) -> None:
+    """Have vLLM's first model runner keep the pixels of pictures that a cached prefix covers.
+
+    vLLM 0.32 takes them out of what it sends the runner. The second runner is sent a request anew
+    when it is resumed after a preemption, the first is not: it would have to encode the picture
+    again without its pixels, and the engine would die. The first runner is that of all CPUs.
+    """
+    if vllm_config.use_v2_model_runner:
+        return
+    from vllm.v1.core.sched import output
+
+    output.strip_covered_mm_data = lambda features, *_, **__: features
 
 
 class _Turns:

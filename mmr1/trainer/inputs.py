@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
-from mmr1.data.sampler import Curriculum, Sampler
+from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader, Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
 from mmr1.progress import doing

@@ -40,7 +40,6 @@ from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DiskFullError,
     is_full,
-    next_due,
     step_of,
     told_last,
 )
@@ -161,6 +160,7 @@ class Run:
             FailedStepError: An update refused its numbers; its batch has been written.
         """
         config, checkpoints = self.config.trainer, self.directory.checkpoints
+        last_step, every = config.steps, config.save_steps or config.steps
 
         def save(step: Step) -> None:
             with PhaseTimer(f"step {step.number}")("checkpoint"):
@@ -169,7 +169,7 @@ class Run:
         with self._failed_batch_logged(), StopSignal(config.grace_period_s) as stop:
             for step in steps:
                 self.record(step)
-                due = next_due(config, step.number) == step.number
+                due = step.number % every == 0 or step.number == last_step
                 if due:
                     save(step)
                 try:
@@ -218,7 +218,7 @@ class Run:
             self.directory.log(step.metrics)
             if self.trackers is not None:
                 self.trackers.log(step.metrics)
-            ends = (1, self.config.trainer.steps)
+            ends = (1, self.config.trainer.max_steps)
             due = step.number % self.log_completions_steps == 0 or step.number in ends
             if step.scored and due:
                 advantages = step.advantages or repeat(None)

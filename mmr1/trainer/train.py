@@ -238,7 +238,7 @@ def _weights_and_state(components: TrainerComponents, run: Run) -> int:
     """
     if before := run.directory.last_checkpoint(warn=run.display.say):
         done = restore(before, components)
-        run.display.say(f"continuing after step {done}")
+        run.display.continue_after(done)
         return done
     policy = components.policy
     components.rollout.load_weights(policy.weights(copy=True), policy.version)

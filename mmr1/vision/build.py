@@ -83,6 +83,7 @@ def _family(
         **{key: getattr(data.video, key) for key in type(data.video).model_fields},
         "image_min_pixels": data.image.min_pixels,
         "image_max_pixels": data.image.max_pixels,
+        "image_resize": data.image.resize,
     }
     given = {k: v for k, v in options.items() if v is not None}
     return load_family(model.path, chat, model.trust_remote_code, **given)

@@ -29,6 +29,7 @@ from mmr1.vision.budget import (
     VideoHeader,
     fit_frame,
     sampled_indices,
+    shown_frames,
     video_grid,
 )
 from mmr1.vision.images import GREY
@@ -98,6 +99,7 @@ def load_video(
             size = fit_frame(header.width, header.height, len(indices), budget)
         except ValueError as error:
             raise ValueError(f"{ref}: {error}") from error
+        indices = shown_frames(indices, budget)
         request = {"indices": indices, "size": size, "backend": budget.backend}
         facts, data = _ask(ref, path, {"task": "decode", **request}, deadline)
 
@@ -196,7 +198,8 @@ def sampled_metadata(ref: MediaRef, budget: VideoBudget) -> VideoMetadata:
 def _sampled(ref: MediaRef, budget: VideoBudget) -> tuple[VideoHeader, list[int]]:
     header = probe_video(ref)
     try:
-        return header, _indices(ref, header, budget.of(ref.options))
+        budget = budget.of(ref.options)
+        return header, shown_frames(_indices(ref, header, budget), budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
 

@@ -216,11 +216,11 @@ def test_an_engine_that_dies_is_replaced_and_the_turns_are_drawn_again(parts, pr
     undisturbed = engine.generate(requests(prompts), SAMPLING)
     advance, calls = process.advance, []
 
-    def killed(given, sampling):
+    def killed(given, sampling, moment_s=0.0):
         calls.append(len(given))
         if len(calls) == 8:
             os.kill(process._process.pid, signal.SIGKILL)
-        return advance(given, sampling)
+        return advance(given, sampling, moment_s)
 
     process.advance = killed
     try:

@@ -6,7 +6,7 @@ const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/
 // A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own, folded away.
 const CHARTS = [
   ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],
-  ['completions without a valid reward or an answer', isCount],
+  ['completions without reward or answer', isCount],
   ['share of groups without signal', (name) => name === 'reward/no_signal'],
   ['held-out', (name) => name.startsWith('eval/')],
   ['completion length, tokens', (name) => name.startsWith('completion/length')],

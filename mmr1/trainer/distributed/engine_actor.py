@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,20 +50,14 @@ class Engine:
     ) -> dict[int, Completion]:
         """See ``TurnEngine``; returns when a turn has ended, or a moment has passed."""
         media = self._media
-        ended = self._engine.turns.advance(
-            {
-                number: PreparedRequest(r, tuple(media[m] for m in r.prompt.media))
-                for number, r in requests.items()
-            },
-            sampling,
-        )
-        until = time.monotonic() + _MOMENT_S
-        while not ended and time.monotonic() < until:
-            ended = self._engine.turns.advance({}, sampling)
-        return ended
+        prepared = {
+            number: PreparedRequest(r, tuple(media[m] for m in r.prompt.media))
+            for number, r in requests.items()
+        }
+        return self._engine.turns.advance(prepared, sampling, _MOMENT_S)
 
-    def abandon(self) -> None:
-        self._engine.turns.abandon()
+    def abandon(self) -> int:
+        return self._engine.turns.abandon()
 
     def call(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method of ``ReceivingEngine``."""

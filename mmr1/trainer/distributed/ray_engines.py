@@ -83,7 +83,10 @@ class RayEngines:
         return [group for of_share in groups for group in of_share]
 
     def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+        self,
+        requests: Mapping[int, PreparedRequest],
+        sampling: SamplingConfig,
+        moment_s: float = 0.0,
     ) -> dict[int, Completion]:
         """See ``TurnEngine``. Where an engine is lost, turns under way are sampled again."""
         if self.colocation is not None:
@@ -96,9 +99,10 @@ class RayEngines:
             ended |= self._sample_on(sampling)
         return ended
 
-    def abandon(self) -> None:
+    def abandon(self) -> int:
         self._turns, self._asked = TurnRouter(len(self._engines)), {}
-        self._ask(range(len(self._engines)), lambda i, engine: engine.start(Engine.abandon))
+        every = range(len(self._engines))
+        return sum(self._ask(every, lambda i, engine: engine.start(Engine.abandon)))
 
     def _sample_on(self, sampling: SamplingConfig) -> dict[int, Completion]:
         """Ask idle engines that have turns; returns what the first one to answer has finished."""

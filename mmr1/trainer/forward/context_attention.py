@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from mmr1.attention.block import merge
-from mmr1.attention.varlen import Blocks, attend, attend_backward
-from mmr1.trainer.forward.attention import AttentionLayout
+from mmr1.attention import Blocks, attend, attend_backward, merge
 from mmr1.trainer.forward.context import Context
+from mmr1.trainer.forward.packing import AttentionLayout
 
 
 @dataclass(frozen=True)

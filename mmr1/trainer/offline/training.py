@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mmr1.config import Config
-from mmr1.data.loader import SampleLoader
+from mmr1.data.sampler import SampleLoader
 from mmr1.progress import doing
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
@@ -52,7 +52,7 @@ def run_offline(
         if checkpoint_before := run.directory.last_checkpoint(warn=run.display.say):
             learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
-            run.display.say(f"continuing after step {steps_done}")
+            run.display.continue_after(steps_done)
         run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:

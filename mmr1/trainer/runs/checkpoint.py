@@ -388,21 +388,3 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append all of ``data`` or nothing; makes the folder.
-
-    Raises:
-        OSError: It cannot be written. The file is as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        end = file.seek(0, os.SEEK_END)
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except BaseException:
-            file.truncate(end)
-            raise

@@ -1,0 +1,162 @@
+"""New weights while vLLM samples: what is under way continues with them, exactly."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from mmr1.config import Config, SamplingConfig
+from mmr1.data.record import read_records
+from mmr1.rollout.build_vllm import build_vllm_engine
+from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.engine_process import EngineProcess
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.types import Completion, Prompt, RolloutGroup
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
+from tests.rollout.test_vllm import shake
+
+pytestmark = pytest.mark.vllm
+SAMPLING = SamplingConfig(max_tokens=60)
+N = 4
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
+    family = load_family(str(tiny_model))
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that attention matters
+            if parameter.ndim >= 2:
+                parameter.mul_(3.0)
+    media = MediaCache(family.prepare_media)
+    prompts = [family.render_prompt(sample) for sample in read_records(mixed)[:4]]
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        rollout={"max_prompt_length": 64, "max_response_length": 64},
+        trainer={"threads": 1},
+    )
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    engine = EngineProcess(build_vllm_engine, (config,), log, 1, 600, restarts=1)
+    yield family, model, media, prompts, engine
+    engine.close()
+
+
+def groups_of(prompts: list[Prompt], media: MediaCache) -> dict[int, PreparedRequest]:
+    """Text alone, one image, two images, a video; the first completion of each ends early."""
+    return {
+        N * place + index: PreparedRequest(
+            Request(prompt, 1, 100 * place + index, max_tokens=6 if index == 0 else None),
+            tuple(media[m] for m in prompt.media),
+        )
+        for place, prompt in enumerate(prompts)
+        for index in range(N)
+    }
+
+
+def advanced(engine, requests, times: int) -> dict[int, Completion]:
+    """What ends within so many steps of the engine."""
+    ended: dict[int, Completion] = {}
+    for _ in range(times):
+        ended |= engine.advance(requests, SAMPLING)
+        requests = {}
+    return ended
+
+
+def to_the_end(engine, numbers: set[int], ended: dict[int, Completion]) -> dict[int, Completion]:
+    while ended.keys() < numbers:
+        ended |= engine.advance({}, SAMPLING, 0.05)
+    return ended
+
+
+def worst_gaps(
+    parts, models: Mapping[int, torch.nn.Module], ended: Mapping[int, Completion]
+) -> dict[int, float]:
+    """By version: the largest distance of its tokens' log-probs from its own forward."""
+    family, _, media, prompts, _ = parts
+    gaps = dict.fromkeys(models, 0.0)
+    for number, completion in ended.items():
+        group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
+        start = 0
+        versions = completion.versions or ((completion.policy_version, len(completion.token_ids)),)
+        for version, count in versions:
+            scores = padded_scores(models[version], [group], 1.0, family.forbidden_ids)
+            own = slice(start, start + count)
+            gap = np.abs(completion.logprobs[own] - scores.logprobs[0].detach().numpy()[own]).max()
+            gaps[version] = max(gaps[version], float(gap))
+            start += count
+        assert start == len(completion.token_ids)
+    return gaps
+
+
+def changed(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    other = copy.deepcopy(model)
+    shake(other, 1e-2, torch.Generator().manual_seed(seed))
+    return other
+
+
+def test_each_token_has_the_log_prob_of_the_weights_that_it_names(parts):
+    _, model, media, prompts, engine = parts
+    models = {1: model, 2: changed(model, 0), 3: changed(model, 1)}
+    requests = groups_of(prompts, media)
+    engine.load_weights(models[1].state_dict(), 1)
+    ended = advanced(engine, requests, 20)
+    assert {0, N, 2 * N, 3 * N} <= ended.keys()  # a member of each group; others continue
+    assert all(len(ended.keys() & range(first, first + N)) < N for first in range(0, 4 * N, N))
+    engine.load_weights(models[2].state_dict(), 2)
+    ended |= advanced(engine, {}, 15)
+    engine.load_weights(models[3].state_dict(), 3)
+    ended = to_the_end(engine, set(requests), ended)
+    long = [c for c in ended.values() if len(c.token_ids) > 40]
+    assert long
+    assert all([version for version, _ in c.versions] == [1, 2, 3] for c in long)
+    assert {c.policy_version for c in ended.values()} == {1}
+    gaps = worst_gaps(parts, models, ended)
+    assert max(gaps.values()) <= 1e-4, gaps
+    others = {1: models[2], 2: models[3], 3: models[1]}
+    assert min(worst_gaps(parts, others, ended).values()) > 1e-2  # the versions differ
+
+
+def test_what_is_abandoned_is_counted_and_begins_again(parts):
+    _, model, media, prompts, engine = parts
+    engine.load_weights(model.state_dict(), 1)
+    requests = groups_of(prompts[1:2], media)
+    advanced(engine, requests, 12)
+    # A step samples a token of each; the prompt takes one or two steps.
+    assert 3 * 10 <= engine.abandon() <= 3 * 12
+    again = changed(model, 2)
+    engine.load_weights(again.state_dict(), 2)
+    ended = to_the_end(engine, set(requests), advanced(engine, requests, 1))
+    assert {c.policy_version for c in ended.values()} == {2}
+    assert all(not c.versions for c in ended.values())
+    shown = (*parts[:3], prompts[1:2], engine)
+    assert worst_gaps(shown, {2: again}, ended)[2] <= 1e-4
+
+
+def test_an_engine_that_dies_at_new_weights_samples_on_with_them(parts):
+    _, model, media, prompts, engine = parts
+    engine.load_weights(model.state_dict(), 1)
+    requests = groups_of(prompts, media)
+    ended = advanced(engine, requests, 20)
+    os.kill(engine._process.pid, signal.SIGKILL)
+    engine._process.join()
+    again = changed(model, 3)
+    engine.load_weights(again.state_dict(), 2)
+    before = set(ended)
+    ended = to_the_end(engine, set(requests), ended)
+    assert engine.restarted == 1
+    assert {ended[n].policy_version for n in before} == {1}
+    late = {n: c for n, c in ended.items() if n not in before}
+    assert {c.policy_version for c in late.values()} == {2}
+    assert not any(c.versions for c in late.values())
+    assert worst_gaps(parts, {2: again}, late)[2] <= 1e-4
