@@ -131,6 +131,28 @@ for _command, _about in TRAINING.items():
     _add_training(_command, _about)
 
 
+@app.command()
+def rehearse(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="Small steps to take")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder of the small run, new or empty")] = Path(
+        "runs/rehearsal"
+    ),
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Rehearse a run of train on the CPU: its data, rewards and steps, with a tiny model."""
+    loaded = load(config, overrides or [], "train").config
+    with failing_output_muted(), telling_waits():
+        start.load_libraries()
+        from mmr1.evaluation.rehearse import print_rehearsal
+        from mmr1.evaluation.rehearse import rehearse as run_rehearsal
+
+        rehearsal = run_rehearsal(loaded, output, steps)
+    print_rehearsal(loaded, rehearsal)
+    raise typer.Exit(1 if rehearsal.findings else 0)
+
+
 @app.command("eval")
 def evaluate(
     config: ConfigFile,
