@@ -143,7 +143,7 @@ def rehearse(
 ) -> None:
     """Rehearse a run of train on the CPU: its data, rewards and steps, with a tiny model."""
     loaded = load(config, overrides or [], "train").config
-    with failing_output_muted(), telling_waits():
+    with failing_output_muted(), reporting_waits():
         start.load_libraries()
         from mmr1.evaluation.rehearse import print_rehearsal
         from mmr1.evaluation.rehearse import rehearse as run_rehearsal

@@ -22,7 +22,7 @@ from transformers import AutoConfig
 from mmr1.config import Config, NearModelReference, TeacherModel
 from mmr1.estimate.command import time_table
 from mmr1.estimate.load import Load
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.trainer.forward.any_model.twin import twins
@@ -77,7 +77,7 @@ def rehearse(config: Config, folder: Path, steps: int) -> Rehearsal:
     """
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; name another --output")
-    with doing("making a tiny model of the same class"):
+    with report_activity("making a tiny model of the same class"):
         parameters = write_tiny(config, folder / "model")
     small = rehearsed(config, folder, steps)
     facts = [("model", f"{config.model.path} with {parameters:,} parameters")]
