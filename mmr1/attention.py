@@ -124,7 +124,7 @@ def merge(
     return out.to(out_1.dtype), lse
 
 
-# Blocks of different size share a padded batch while the padding costs less than a call of its own
+# Blocks of different size share a padded batch while the padding costs less than a separate call
 # would; so many score entries take about as long as the overhead of a call.
 PADDING_RATIO = 1.25
 PADDING_ENTRIES = 1 << 16

@@ -1,9 +1,9 @@
-"""What a command tells: its log, on the terminal and in the run's ``train.log``, and its output.
+"""The log and the output of a command: the log is on the terminal and in ``train.log``.
 
-Modules log with ``logging.getLogger(__name__)``. The progress display and results are no log: they
-are printed. Faults that a run outlives are lines of the log, and are counted by their kind: counts
-go the way of the log, so every layer can tell a fault, and the log explains every count of
-``summary.json`` (``mmr1/trainer/runs/output.py``).
+Modules log with ``logging.getLogger(__name__)``. The display and the results are printed instead.
+Faults that a run survives are lines of the log, and are counted by their kind: counts take the way
+of the log, so every layer can report a fault, and the log explains every count of ``summary.json``
+(``mmr1/trainer/runs/output.py``).
 
 A run outlasts many a terminal, pipe and log file. So its output may fail, and the run continues.
 """
@@ -94,7 +94,7 @@ class _FileLog(logging.Handler):
             file.write(f"{line}\n".encode(errors="backslashreplace"))
 
 
-def tell_fault(
+def report_fault(
     logger: logging.Logger, kind: str, message: str, count: int = 1, level: int = logging.WARNING
 ) -> None:
     """Log a fault, and count it.

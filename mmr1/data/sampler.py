@@ -19,7 +19,7 @@ import numpy as np
 from mmr1.config.data import CurriculumConfig
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import ids_of
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.types import Sample, ScoredGroup
 
 if TYPE_CHECKING:  # it loads torch
@@ -266,7 +266,7 @@ class MediaCheck:
             return True
         where = self.quarantine.named(dataset, sample.id)
         message = f"sample '{sample.id}' of {dataset} is left out: {where}: {reason}"
-        tell_fault(logger, "media/left_out", message)
+        report_fault(logger, "media/left_out", message)
         self._leave_out(dataset, sample.id, reason)
         return False
 

@@ -44,7 +44,7 @@ from mmr1.trainer.runs.checkpoint import (
     told_last,
 )
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedError, StopSignal
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -81,7 +81,7 @@ def already_finished(config: Config, *, resume: bool) -> Path | None:
     Raises:
         ValueError: ``trainer.output_dir`` or a tracker cannot be used.
     """
-    check_directory(config, resume=resume)
+    check_output_dir(config, resume=resume)
     if resume and (last := finished(config)):
         print(f"all {step_of(last)} steps are done; checkpoint: {last}")
         return last

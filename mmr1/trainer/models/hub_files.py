@@ -48,8 +48,8 @@ def save_pretrained(
         known = sketches(weights)
         lay_out = _layout(base, known)
         groups = _groups(lay_out, {name: known[name].like for name in _untied(base, known)})
-        laid_out = (lay_out({name: weights[name] for name in group}) for group in groups)
-        made = ((name, tensor) for group in laid_out for name, tensor in group.items())
+        copy_recipe = (lay_out({name: weights[name] for name in group}) for group in groups)
+        made = ((name, tensor) for group in copy_recipe for name, tensor in group.items())
         of_adapters = iter(adapters.items())
         try:
             if writes:

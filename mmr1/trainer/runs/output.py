@@ -30,7 +30,7 @@ from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
 from mmr1.data.quarantine import Quarantine
 from mmr1.files import append, atomic, atomic_binary
-from mmr1.logs import ROOT, FaultCounter, failing_output_muted, log_to_file, tell_fault
+from mmr1.logs import ROOT, FaultCounter, failing_output_muted, log_to_file, report_fault
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -422,7 +422,7 @@ def _tell_end(before: dict[str, Any]) -> None:
     kinds = {RUNNING: "killed", STOPPED: "stopped", FAILED: "failed"}
     if kind := kinds.get(before["state"]):
         message = f"the process before this one was at step {before['step']} when it {_ENDS[kind]}"
-        tell_fault(logger, f"run/{kind}", message, level=logging.INFO)
+        report_fault(logger, f"run/{kind}", message, level=logging.INFO)
 
 
 _ENDS = {"killed": "was killed", "stopped": "was stopped", "failed": "failed"}
