@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from mmr1.config import TrainerConfig
+from mmr1.logs import printable
 from mmr1.progress import oldest_activity
-from mmr1.terminal import printable
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
 from mmr1.types import StepStats

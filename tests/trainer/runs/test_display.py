@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
@@ -85,7 +85,7 @@ def test_the_live_line_fits_and_names_the_phase(
         shown = Display(config.trainer, directory)
         for number, now in ((1, 4.0), (2, 8.0), (3, 12.0)):  # noqa: B007
             shown.show(Step(number, {"step": number, **METRICS}))
-        with doing("rollout", "step 4"):
+        with report_activity("rollout", "step 4"):
             now = 47.0
             line = str(shown._live_line())
     assert len(line) <= width

@@ -14,8 +14,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
-from mmr1.logs import log_to_file
-from mmr1.terminal import failing_output_muted
+from mmr1.logs import failing_output_muted, log_to_file
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from tests.jsonl import read_jsonl
