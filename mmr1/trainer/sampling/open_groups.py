@@ -112,13 +112,13 @@ class OpenGroups:
         self._groups = {int(i): _from_json(g, self._find) for i, g in state["groups"].items()}
 
     def resumed(self) -> str:
-        """What came of the groups that the interrupted run had sampled."""
-        whole = [group for _, group in self if group.is_whole]
-        missing = [len(group.unfinished) for _, group in self if not group.is_whole]
-        kept = f"{len(whole)} groups that were sampled ahead are kept"
-        if not missing:
-            return kept
-        return f"{kept}; {sum(missing)} unfinished completions of {len(missing)} others begin again"
+        """Say what is kept of the groups that the interrupted run was sampling."""
+        whole = sum(group.is_whole for _, group in self)
+        missing = sum(len(group.unfinished) for _, group in self)
+        return (
+            f"streaming: {whole} of {len(self)} groups were sampled to the end and are kept; "
+            f"{missing} unfinished completions of the others begin again"
+        )
 
 
 def _as_json(group: OpenGroup) -> dict[str, Any]:

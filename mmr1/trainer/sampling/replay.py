@@ -216,4 +216,4 @@ def _encode(values: np.ndarray, kind: str) -> str:
 
 
 def _decode(text: str, kind: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text), kind)
+    return np.frombuffer(bytearray(base64.b64decode(text)), kind)  # one that can be written
