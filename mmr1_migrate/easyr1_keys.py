@@ -167,8 +167,8 @@ COMPOSED = {
     "data.max_prompt_length": "`rollout.max_prompt_length`",
     "data.max_response_length": "`rollout.max_response_length`",
     "data.rollout_batch_size": "`data.train_batch_size`",
-    "data.min_pixels": "`data.image.min_pixels` and `data.video.min_pixels`",
-    "data.max_pixels": "`data.image.max_pixels` and `data.video.max_pixels`",
+    "data.min_pixels": "`data.image.min_pixels` and `data.video.min_pixels`; `data.image.resize`",
+    "data.max_pixels": "`data.image.max_pixels` and `data.video.max_pixels`; `data.image.resize`",
     **{
         f"data.{kind}_{bound}_pixels": f"`data.{kind}.{bound}_pixels`, before {bound}_pixels"
         for kind in ("image", "video")

@@ -40,15 +40,15 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config) -> list[str]:
     """One line for each row of :data:`REFUSED` that holds."""
-    return _holding(REFUSED, config)
+    return _matching_rows(REFUSED, config)
 
 
 def warnings_of(config: Config) -> list[str]:
     """One line for each row of :data:`WARNED` that holds."""
-    return _holding(WARNED, config)
+    return _matching_rows(WARNED, config)
 
 
-def _holding(rows: Sequence[Row], config: Config) -> list[str]:
+def _matching_rows(rows: Sequence[Row], config: Config) -> list[str]:
     return [
         row.message(config) for row in rows if config.command in row.commands and row.wrong(config)
     ]

@@ -47,12 +47,24 @@ class ImageConfig(Section):
         "for Qwen's and their like at most 1,003,520, which are 1,280 tokens of Qwen2.5-VL",
     )
 
+    resize: Literal["smart_resize", "easyr1", "llama_factory"] = Field(
+        "smart_resize",
+        description="How an image gets its size. smart_resize: limits and whole patches at once, "
+        "as qwen-vl-utils; easyr1, llama_factory: scaled to these limits first as there, then by "
+        "the model's processor within its own",
+    )
+
 
 class VideoConfig(Section):
     """The frames of videos, and their sizes."""
 
     fps: Coefficient = Field(2.0, description="Frames sampled per second of video")
     max_frames: Positive = Field(768, description="Maximum number of frames sampled from one video")
+    num_frames: Positive | None = Field(
+        None,
+        description="Shows exactly this many of the sampled frames, evenly spread, some of a short "
+        "video twice; null: all of them",
+    )
     min_pixels: Positive | None = Field(
         None,
         description="Smaller frames are enlarged to this area; null: 128 tokens, as in "
@@ -94,8 +106,8 @@ class DataConfig(Section):
     )
     prompt_template: str | None = Field(
         None,
-        description="Name of a prompt template (think_answer, boxed, ...), a .jinja or .txt file, "
-        "or FILE.py:CONSTANT, a text of another project's file",
+        description="Prompt template: a name such as think_answer or boxed, or a .jinja or .txt "
+        "file; or FILE.py:CONSTANT, a text of another project's file",
     )
     system_prompt: str | None = Field(
         None,

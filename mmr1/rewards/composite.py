@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from mmr1.config import RewardsConfig
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool
@@ -199,7 +199,7 @@ def report_invalid(
             first.setdefault(kind, reward)
     for kind, count in counts.items():
         message = f"{count} of {len(rewards)} completions have no valid reward: {first[kind].error}"
-        tell_fault(logger, kind, message, count, level=logging.INFO)
+        report_fault(logger, kind, message, count, level=logging.INFO)
     invalid = [(r, s) for r, s in zip(rewards, samples, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):
         return

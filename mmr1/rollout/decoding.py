@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.attention.block import additive_mask, block_forward, merge, require_supported_attention
+from mmr1.attention import additive_mask, block_forward, merge, require_supported_attention
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 
 NAME = "mmr1_decoding"

@@ -18,14 +18,13 @@ import numpy as np
 import torch
 from transformers import DynamicCache, GenerationConfig
 
-from mmr1.adapters import unwrapped
 from mmr1.config import SamplingConfig
 from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
-from mmr1.vision.families.loading import model_parts, packed_architecture_of
+from mmr1.vision.families.loading import model_parts, packed_architecture_of, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache, encode_media
 from mmr1.vision.prepare import MediaCache, Medium

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmr1.data.loader import SampleLoader
+from mmr1.data.sampler import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.kl import Coefficients

@@ -156,7 +156,7 @@ class Sampler:
 
 
 class SamplerAhead:
-    """Samples and scores ahead of the update, in a thread of its own.
+    """Samples and scores ahead of the update, in a separate thread.
 
     A context: when it ends without an error, the engine has the last weights.
 

@@ -16,7 +16,7 @@ from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.rollout.rehearsal import RehearsalEngine
+from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients
@@ -243,7 +243,7 @@ def _weights_and_state(components: TrainerComponents, run: Run) -> int:
     """
     if before := run.directory.last_checkpoint(warn=run.display.say):
         done = restore(before, components)
-        run.display.say(f"continuing after step {done}")
+        run.display.continue_after(done)
         if components.open_groups is not None:
             run.display.say(components.open_groups.resumed())
         return done
@@ -304,7 +304,7 @@ def parity_summary(
     """Check that engine and trainer agree on a prompt of each kind; returns a line for the log."""
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     if isinstance(engine, ConversationEngine | AgentEngine):
-        engine = RehearsalEngine(engine, config.rollout.sampling.max_tokens)
+        engine = TwoTurnEngine(engine, config.rollout.sampling.max_tokens)
     parity = check_parity(
         engine,
         policy,

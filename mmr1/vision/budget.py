@@ -10,10 +10,10 @@ is fitted twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 MAX_ASPECT_RATIO = 200
 """The processors refuse longer strips."""
@@ -44,12 +44,14 @@ class PixelBudget:
         max_pixels: Larger images are shrunk to this area.
         patch: Side of a patch in pixels.
         merge: Side of the square of patches that becomes one token.
+        first: What an image is scaled to before it is fitted.
     """
 
     min_pixels: int = 4 * 28 * 28
     max_pixels: int = IMAGE_MAX_PIXELS
     patch: int = 14
     merge: int = 2
+    first: ScaledFirst | None = None
 
     @property
     def factor(self) -> int:
@@ -57,12 +59,7 @@ class PixelBudget:
         return self.patch * self.merge
 
     def __post_init__(self) -> None:
-        if self.min_pixels > self.max_pixels:
-            raise ValueError(
-                f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}; lower the "
-                "one or raise the other (of images data.image.*, of videos data.video.*, or the "
-                "options of the medium)"
-            )
+        _check_order(self.min_pixels, self.max_pixels)
 
     def of(self, options: Mapping[str, Any]) -> PixelBudget:
         """This budget with what ``options`` of one medium ask for instead.
@@ -70,13 +67,60 @@ class PixelBudget:
         Raises:
             ValueError: The least area is above the largest one.
         """
-        if not options:
-            return self
-        return PixelBudget(
-            int(options.get("min_pixels", self.min_pixels)),
-            int(options.get("max_pixels", self.max_pixels)),
-            self.patch,
-            self.merge,
+        limits: dict[str, Any] = {
+            key: int(options[key]) for key in ("min_pixels", "max_pixels") if key in options
+        }
+        if self.first is not None:
+            return replace(self, first=replace(self.first, **limits))
+        return replace(self, **limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledFirst:
+    """Limits of an image's area, whole patches being made of what that leaves.
+
+    Attributes:
+        as_in: The project whose rules these are: EasyR1's ``process_image``, or LLaMA-Factory's
+            plugin for Qwen2-VL, which also widens thin pictures and shortens strips.
+        min_pixels: Smaller images are enlarged to this area.
+        max_pixels: Larger images are shrunk to this area.
+    """
+
+    as_in: Literal["easyr1", "llama_factory"]
+    min_pixels: int | None
+    max_pixels: int | None
+
+    def __post_init__(self) -> None:
+        _check_order(self.min_pixels or 0, self.max_pixels or math.inf)
+
+    def sizes(self, width: int, height: int) -> Iterator[tuple[int, int]]:
+        """``(width, height)`` of each resizing, one after the other."""
+        if self.max_pixels is not None and width * height > self.max_pixels:
+            width, height = _scaled(width, height, self.max_pixels)
+            yield width, height
+        if self.min_pixels is not None and width * height < self.min_pixels:
+            width, height = _scaled(width, height, self.min_pixels)
+            yield width, height
+        if self.as_in == "easyr1":
+            return
+        if min(width, height) < 28:
+            width, height = max(width, 28), max(height, 28)
+            yield width, height
+        if max(width, height) > 200 * min(width, height):
+            width, height = (height * 180, height) if width > height else (width, width * 180)
+            yield width, height
+
+
+def _scaled(width: int, height: int, area: int) -> tuple[int, int]:
+    factor = math.sqrt(area / (width * height))
+    return max(int(width * factor), 1), max(int(height * factor), 1)
+
+
+def _check_order(least: float, most: float) -> None:
+    if least > most:
+        raise ValueError(
+            f"min_pixels={least} is above max_pixels={most}; lower the one or raise the other (of "
+            "images data.image.*, of videos data.video.*, or the options of the medium)"
         )
 
 
@@ -94,6 +138,7 @@ class VideoBudget:
         total_pixels: Of all frames together; longer videos get smaller frames.
         temporal: Frames that make one temporal patch; the number of frames is a multiple.
         backend: One of :data:`mmr1.vision.videos.BACKENDS`.
+        num_frames: Exactly so many of the sampled frames are shown; see :func:`shown_frames`.
     """
 
     fps: float = field(default_factory=lambda: qwen_vl_utils().FPS)
@@ -103,6 +148,14 @@ class VideoBudget:
     total_pixels: int = int(VIDEO_TOKENS * 28 * 28)
     temporal: int = 2
     backend: str = "auto"
+    num_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_frames is not None and self.num_frames % self.temporal:
+            raise ValueError(
+                f"data.video.num_frames={self.num_frames}: this model reads {self.temporal} frames "
+                "at once; set a multiple of that"
+            )
 
     def of(self, options: Mapping[str, Any]) -> VideoBudget:
         """This budget with what ``options`` of one medium ask for instead."""
@@ -114,6 +167,7 @@ class VideoBudget:
             int(options.get("total_pixels", self.total_pixels)),
             self.temporal,
             options.get("backend", self.backend),
+            options.get("num_frames", self.num_frames),
         )
 
 
@@ -140,16 +194,27 @@ def image_budget(processor: Any, **options: Any) -> PixelBudget:
     """The budget of a transformers image processor (or of the one inside a whole processor).
 
     ``options`` may hold ``image_min_pixels`` and ``image_max_pixels`` in the place of its own, of
-    which the larger is at most :data:`IMAGE_MAX_PIXELS`.
+    which the larger is at most :data:`IMAGE_MAX_PIXELS`; with ``image_resize`` an image is scaled
+    to them before it is fitted to the processor's own.
     """
     processor = getattr(processor, "image_processor", processor)
-    size = processor.size
+    size, patches = processor.size, (processor.patch_size, processor.merge_size)
+    least, most = size["shortest_edge"], size["longest_edge"]
+    if (first := scaled_first(options)) is not None:
+        return PixelBudget(least, most, *patches, first)
     return PixelBudget(
-        int(options.get("image_min_pixels", size["shortest_edge"])),
-        int(options.get("image_max_pixels", min(size["longest_edge"], IMAGE_MAX_PIXELS))),
-        processor.patch_size,
-        processor.merge_size,
+        int(options.get("image_min_pixels", least)),
+        int(options.get("image_max_pixels", min(most, IMAGE_MAX_PIXELS))),
+        *patches,
     )
+
+
+def scaled_first(options: Mapping[str, Any]) -> ScaledFirst | None:
+    """What ``image_resize``, ``image_min_pixels`` and ``image_max_pixels`` ask for."""
+    if options.get("image_resize", "smart_resize") == "smart_resize":
+        return None
+    limits = (options.get(f"image_{key}") for key in ("min_pixels", "max_pixels"))
+    return ScaledFirst(options["image_resize"], *limits)
 
 
 def video_budget(processor: Any, **options: Any) -> VideoBudget:
@@ -178,12 +243,16 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     """``(width, height)`` in pixels as the model will see the image.
 
     Multiples of :attr:`PixelBudget.factor`, the area within the budget, the aspect ratio nearly
-    kept. Applying it again changes nothing, so a processor leaves a fitted image alone.
+    kept. Applying it again changes nothing (unless the budget scales first), so a processor leaves
+    a fitted image alone.
 
     Raises:
         ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one, or no
             size within the budget has nearly this aspect ratio.
     """
+    if budget.first is not None:
+        *_, (width, height) = ((width, height), *budget.first.sizes(width, height))
+        return _smart_resize(width, height, budget, budget.max_pixels)
     fitted = _smart_resize(width, height, budget, budget.max_pixels)
     if fitted[0] * fitted[1] > budget.max_pixels:  # a strip whose short side had to be raised
         longest = budget.max_pixels // budget.factor**2 * budget.factor
@@ -199,7 +268,7 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     return fitted
 
 
-def refuse_strip(width: int, height: int) -> None:
+def check_aspect_ratio(width: int, height: int) -> None:
     """Check that the processors take a picture of this shape.
 
     Raises:
@@ -216,7 +285,7 @@ def _smart_resize(
     width: int, height: int, budget: PixelBudget, max_pixels: float
 ) -> tuple[int, int]:
     """``(width, height)`` of qwen-vl-utils' ``smart_resize``; no side is 0."""
-    refuse_strip(width, height)
+    check_aspect_ratio(width, height)
     size, factor = qwen_vl_utils().smart_resize, budget.factor
     rows, columns = size(height, width, factor, budget.min_pixels, max_pixels)
     return max(columns, factor), max(rows, factor)
@@ -290,6 +359,19 @@ def _frame_range(frames: int, fps: float, options: Mapping[str, Any]) -> tuple[i
     return first, last
 
 
+def shown_frames(indices: Sequence[int], budget: VideoBudget) -> list[int]:
+    """Of the sampled frames those that the model sees: all, or exactly ``budget.num_frames``.
+
+    These are evenly spread, rounded down, and repeated where fewer were sampled: as Open-R1-Video
+    does it, whose sizes are those of all sampled frames.
+    """
+    if budget.num_frames is None:
+        return list(indices)
+    # By PyTorch, whose single precision decides what is rounded down.
+    places = qwen_vl_utils().torch.linspace(0, len(indices) - 1, budget.num_frames).long()
+    return [indices[place] for place in places.tolist()]
+
+
 def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int]:
     """``(width, height)`` of each of ``count`` frames as the model will see them."""
     share = budget.total_pixels / count * budget.temporal
@@ -299,9 +381,9 @@ def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple
 
 def video_grid(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int, int]:
     """``(t, h, w)`` in patches of ``count`` sampled frames of this original size."""
-    fitted = fit_frame(width, height, count, budget)
+    fitted, shown = fit_frame(width, height, count, budget), budget.num_frames or count
     patch = budget.frame.patch
-    return math.ceil(count / budget.temporal), fitted[1] // patch, fitted[0] // patch
+    return math.ceil(shown / budget.temporal), fitted[1] // patch, fitted[0] // patch
 
 
 def tokens(grid: tuple[int, int, int], merge: int = 2) -> int:

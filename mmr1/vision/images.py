@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from mmr1.types import MediaRef
-from mmr1.vision.budget import PixelBudget, fit_size
+from mmr1.vision.budget import PixelBudget, ScaledFirst, fit_size
 
 MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
@@ -121,10 +121,20 @@ def load_grey(ref: MediaRef, side: int) -> Image.Image:
 
 def _fitted(image: Image.Image, ref: MediaRef, budget: PixelBudget) -> Image.Image:
     try:
-        size = fit_size(*image.size, budget.of(ref.options))
+        budget = budget.of(ref.options)
+        size = fit_size(*image.size, budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
+    if budget.first is not None:
+        image = _scaled(image, budget.first)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _scaled(image: Image.Image, limits: ScaledFirst) -> Image.Image:
+    nearest, bicubic = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
+    for size in limits.sizes(*image.size):
+        image = image.resize(size, bicubic if limits.as_in == "easyr1" else nearest)
+    return image
 
 
 def image_size(ref: MediaRef) -> tuple[int, int]:

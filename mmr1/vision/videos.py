@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmr1.files import stamp
-from mmr1.lifetime import Deadline, Stopwatch, start_lasting
-from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
+from mmr1.lifetime import Deadline, Stopwatch, start_persistent
+from mmr1.rewards.sandbox.walls import REQUIRED, warn_of_missing_walls
 from mmr1.types import MediaRef
 from mmr1.vision.budget import (
     VideoBudget,
     VideoHeader,
     fit_frame,
     sampled_indices,
+    shown_frames,
     video_grid,
 )
 from mmr1.vision.images import GREY
@@ -98,6 +99,7 @@ def load_video(
             size = fit_frame(header.width, header.height, len(indices), budget)
         except ValueError as error:
             raise ValueError(f"{ref}: {error}") from error
+        indices = shown_frames(indices, budget)
         request = {"indices": indices, "size": size, "backend": budget.backend}
         facts, data = _ask(ref, path, {"task": "decode", **request}, deadline)
 
@@ -196,7 +198,8 @@ def sampled_metadata(ref: MediaRef, budget: VideoBudget) -> VideoMetadata:
 def _sampled(ref: MediaRef, budget: VideoBudget) -> tuple[VideoHeader, list[int]]:
     header = probe_video(ref)
     try:
-        return header, _indices(ref, header, budget.of(ref.options))
+        budget = budget.of(ref.options)
+        return header, shown_frames(_indices(ref, header, budget), budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
 
@@ -239,7 +242,7 @@ class _Decoder:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self._owner = os.getpid()
-            self._process = start_lasting(_start)
+            self._process = start_persistent(_start)
         return self._process
 
     def _receive(
@@ -305,7 +308,9 @@ def _ask(
     missing = facts["missing"]
     lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
     if lacking:
-        warn_of(f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}")
+        warn_of_missing_walls(
+            f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}"
+        )
     if "error" in facts:
         raise ValueError(f"{ref}: {facts['error']}")
     return facts, data

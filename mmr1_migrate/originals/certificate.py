@@ -35,6 +35,8 @@ from mmr1_migrate.originals.projects import Batch, Original, VideoR1, original
 from mmr1_migrate.originals.rows import Row, completions, write
 
 ROWS, REPLIES, VIDEOS = 200, 4, 300
+SIZES = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+"""transformers' names of the limits."""
 _SHOWN = 5
 
 
@@ -118,7 +120,8 @@ def _of_rows(
         raise ValueError(f"model.path '{config.model.path}': give a Qwen-VL model's processor")
     processor = AutoProcessor.from_pretrained(config.model.path)
     render, draw = renderer(family, config), random.Random(1)
-    limits = config.data.image.model_dump(exclude_none=True)
+    given = config.data.image
+    limits = {"min_pixels": given.min_pixels, "max_pixels": given.max_pixels}
     items: list[RewardItem] = []
     expected: list[dict[str, float]] = []
     for number, (row, asked, sample) in enumerate(
@@ -127,9 +130,9 @@ def _of_rows(
         text = processor.apply_chat_template(
             asked.messages, tokenize=False, add_generation_prompt=True
         )
-        made = processor(
-            text=[text], images=[asked.image], return_tensors="pt", **(asked.pixels or limits)
-        )
+        pixels = limits if asked.pixels is None else asked.pixels
+        size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
+        made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
         frames, height, width = map(int, made["image_grid_thw"][0].tolist())
         grid = frames, height, width
         prompt = render(sample)
@@ -302,10 +305,10 @@ def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
     models = Models(_Given(old.detach()), _Given(ref) if of.kl is not None else None)  # type: ignore[arg-type]
     made = build_experience(groups, algorithm, models, max_tokens=longest)
     inputs = LossInputs(
-        new, old, made.advantages.double(), torch.zeros_like(old), made.completion_mask,
-        made.ref_logprobs, made.coefficients.kl, made.coefficients.entropy, chosen=None,
+        new, old, made.tokens.advantages.double(), torch.zeros_like(old), made.tokens.mask,
+        made.tokens.ref_logprobs, made.coefficients.kl, made.coefficients.entropy, chosen=None,
     )  # fmt: skip
-    total: torch.Tensor = (made.loss_weights * algorithm.loss(inputs)).sum()
+    total: torch.Tensor = (made.tokens.loss_weights * algorithm.loss(inputs)).sum()
     return total
 
 

@@ -41,11 +41,16 @@ class Bug:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A row as the original asks it: the turns, and the picture as its processor gets it."""
+    """A row as the original asks it: the turns, and the picture as its processor gets it.
+
+    Attributes:
+        pixels: The limits that it gives the processor: None for those of its script, which are the
+            configuration's; empty for the processor's own.
+    """
 
     messages: list[dict[str, Any]]
     image: Image.Image
-    pixels: Mapping[str, int]
+    pixels: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Fork:
     def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
         make = function(self.file, "main.make_conversation_image")
         return [
-            Asked(make(row)["prompt"], Image.open(folder / row["image"]).convert("RGB"), {})
+            Asked(make(row)["prompt"], Image.open(folder / row["image"]).convert("RGB"))
             for row in made
         ]
 
@@ -168,8 +173,7 @@ class VlmR1(Fork):
         make = function(self.file, "main.make_conversation_from_jsonl", {"question_prompt": text})
         asked = [make(copy.deepcopy(item)) for item in self.loaded(folder)]
         return [
-            Asked(one["prompt"], Image.open(one["image_path"][0]).convert("RGB"), {})
-            for one in asked
+            Asked(one["prompt"], Image.open(one["image_path"][0]).convert("RGB")) for one in asked
         ]
 
     def loaded(self, folder: Path) -> list[dict[str, Any]]:
@@ -278,10 +282,6 @@ class VideoR1(Fork):
         )
 
 
-_USUAL = {"min_pixels": 3136, "max_pixels": 12845056}
-"""Of the models' processors."""
-
-
 @dataclass
 class EasyR1:
     """EasyR1, Geometry3K."""
@@ -307,7 +307,7 @@ class EasyR1:
         build = function(data, "RLHFDataset._build_messages")
         sized = function(data, "process_image")
         return [
-            Asked(build(of, row), sized(str(folder / row["images"][0]), 262144, 4194304), _USUAL)
+            Asked(build(of, row), sized(str(folder / row["images"][0]), 262144, 4194304), {})
             for row in made
         ]
 

@@ -177,6 +177,8 @@ def test_the_example(tmp_path: Path, mmr1):
     assert ours.data.train == "hiyouga/math12k@train"
     assert (ours.rollout.max_prompt_length, ours.rollout.max_response_length) == (2048, 2048)
     assert (ours.data.train_batch_size, ours.rollout.n) == (512, 5)
+    images = ours.data.image
+    assert (images.min_pixels, images.max_pixels, images.resize) == (262144, 4194304, "easyr1")
     algorithm = ours.algorithm
     assert (algorithm.name, algorithm.kl) == ("grpo", KlLoss(estimator="k3", coef=0.01))
     # EasyR1's defaults, which its YAML does not name.

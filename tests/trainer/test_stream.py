@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from mmr1.config import Config
 from mmr1.config.file import config_from
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
+from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import PreparedRequest, Request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from mmr1.vision.budget import (
     frame_indices,
     image_budget,
     image_grid,
+    shown_frames,
     tokens,
     video_budget,
     video_grid,
@@ -205,6 +207,64 @@ def test_video_grids_equal_the_processor_on_24_videos() -> None:
             )
             grid = tuple(out["video_grid_thw"][0].tolist())
             assert grid == video_grid(width, height, count, budget)
+
+
+EASYR1, LLAMA_FACTORY = ("easyr1", 262144, 4194304), ("llama_factory", 1024, 589824)
+BY_THEIR_OWN_FUNCTIONS = [
+    # The size of a picture, that by their functions, and that of the processor.
+    (EASYR1, (640, 480), (640, 480), (644, 476)),
+    (EASYR1, (300, 200), (627, 418), (616, 420)),  # smart_resize alone: 644 x 420
+    (EASYR1, (1000, 37), (2661, 98), (2660, 112)),
+    (EASYR1, (3000, 2500), (2243, 1869), (2240, 1876)),  # 4,202,240 pixels
+    (EASYR1, (28, 28), (512, 512), (504, 504)),  # 254,016 pixels
+    (EASYR1, (1, 90), (53, 4857), (56, 4844)),
+    (LLAMA_FACTORY, (300, 200), (300, 200), (308, 196)),
+    (LLAMA_FACTORY, (1000, 37), (1000, 37), (1008, 28)),
+    (LLAMA_FACTORY, (3000, 2500), (841, 701), (840, 700)),
+    (LLAMA_FACTORY, (28, 28), (32, 32), (56, 56)),
+    (LLAMA_FACTORY, (30, 5), (78, 28), (112, 56)),  # by its least side
+    (LLAMA_FACTORY, (1999, 9), (1999, 28), (1988, 28)),
+]
+
+
+@pytest.mark.parametrize(("limits", "size", "scaled", "fitted"), BY_THEIR_OWN_FUNCTIONS)
+def test_a_picture_is_scaled_first_as_two_projects_do_it(limits, size, scaled, fitted):
+    name, least, most = limits
+    options = {"image_resize": name, "image_min_pixels": least, "image_max_pixels": most}
+    processor = Qwen2VLImageProcessor()
+    processor.size = {"shortest_edge": 3136, "longest_edge": 12_845_056}
+    budget = image_budget(processor, **options)
+    assert [*budget.first.sizes(*size)][-1:] == ([] if scaled == size else [scaled])
+    assert fit_size(*size, budget) == fitted
+    small = budget.of({"max_pixels": 4 * least})  # of one medium
+    assert (small.first.max_pixels, small.max_pixels) == (4 * least, budget.max_pixels)
+
+
+def test_strips_and_limits_that_are_refused_or_cut_when_scaling_first():
+    options = {"image_min_pixels": 1024, "image_max_pixels": 589824}
+    long = image_budget(Qwen2VLImageProcessor(), **options, image_resize="llama_factory")
+    assert [*long.first.sizes(28 * 201, 28)] == [(28 * 180, 28)]
+    strict = image_budget(Qwen2VLImageProcessor(), **options, image_resize="easyr1")
+    with pytest.raises(ValueError, match="more than 200 times"):
+        fit_size(28 * 201, 28, strict)
+    with pytest.raises(ValueError, match="min_pixels=9 is above max_pixels=8"):
+        strict.of({"min_pixels": 9, "max_pixels": 8})
+
+
+def test_exactly_so_many_frames_are_shown():
+    """Rounded down, and twice where there are too few: by Open-R1-Video's own lines."""
+    budget = VideoBudget(num_frames=16)
+    assert shown_frames(range(0, 100, 2), budget) == [
+        0, 6, 12, 18, 26, 32, 38, 44, 52, 58, 64, 70, 78, 84, 90, 98
+    ]  # fmt: skip
+    assert shown_frames(range(6), budget) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5]
+    # The size is that of all sampled frames.
+    long = VideoBudget(num_frames=16, total_pixels=2_000_000)
+    whole = video_grid(640, 480, 200, replace(long, num_frames=None))
+    assert video_grid(640, 480, 200, long)[1:] == whole[1:] != video_grid(640, 480, 16, long)[1:]
+    assert (video_grid(640, 480, 200, long)[0], len(shown_frames(range(200), long))) == (8, 16)
+    with pytest.raises(ValueError, match=r"num_frames=15: this model reads 2 frames at once"):
+        VideoBudget(num_frames=15)
 
 
 def test_an_image_takes_at_most_1280_tokens_unless_it_is_asked_to():

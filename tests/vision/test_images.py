@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from mmr1.types import MediaRef
+from mmr1.vision.budget import PixelBudget, ScaledFirst
 from mmr1.vision.images import check_image, image_size, load_image
 from tests.vision.media import SHARED, bomb_png, encoded, noise
 
@@ -107,6 +108,19 @@ def test_broken_images_are_refused_at_once(tmp_path: Path, data: bytes, message:
 def test_missing_and_unreadable(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.png: cannot be read: No such file"):
         load_image(MediaRef("image", tmp_path / "none.png"))
+
+
+def test_a_picture_that_is_scaled_first_is_resized_twice() -> None:
+    image = Image.fromarray(noise(300, 200))
+    for name, limits, once, kind in (
+        ("easyr1", (262144, None), (627, 418), Image.Resampling.BICUBIC),
+        ("llama_factory", (None, 30000), (212, 141), Image.Resampling.NEAREST),
+    ):
+        budget = PixelBudget(3136, 12_845_056, first=ScaledFirst(name, *limits))
+        found = load_image(ref(encoded(image)), budget)
+        wanted = image.resize(once, kind).resize(found.size, Image.Resampling.BICUBIC)
+        assert np.array_equal(found, wanted)
+        assert found.size[0] % 28 == found.size[1] % 28 == 0
 
 
 def test_size_is_read_without_decoding_a_pixel() -> None:

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from mmr1.config import Config
-from mmr1.data.loader import MediaCheck
 from mmr1.data.quarantine import Quarantine
+from mmr1.data.sampler import MediaCheck
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision import videos
 from mmr1.vision.build import checked_media, family_of
@@ -58,10 +58,11 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MediaRef]:
     return refs
 
 
+@pytest.mark.parametrize("options", [{}, {"image_resize": "easyr1", "num_frames": 8}], ids=str)
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
-def test_a_header_tells_all_but_the_patches(family, media, tmp_path, monkeypatch):
+def test_a_header_tells_all_but_the_patches(family, options, media, tmp_path, monkeypatch):
     new_model(tmp_path, family=family)
-    own = load_family(str(tmp_path))
+    own = load_family(str(tmp_path), **options)
     checked = {name: own.check_media(ref) for name, ref in media.items()}
     prepared = {name: own.prepare_media(ref) for name, ref in media.items()}
     monkeypatch.setattr(inputs, "load_image", None)  # nothing is decoded from here on
@@ -71,6 +72,18 @@ def test_a_header_tells_all_but_the_patches(family, media, tmp_path, monkeypatch
         assert found == measured(prepared[name]) == checked[name], name
         assert (found.tokens, found.pixels) == (prepared[name].tokens, prepared[name].pixels)
         assert found.seconds_per_grid == prepared[name].seconds_per_grid
+
+
+def test_a_configuration_s_sizes_frames_and_backend_reach_the_family(media, tiny_model):
+    for backend, other in (("pyav", {}), ("decord", {"num_frames": 6})):
+        image = {"min_pixels": 50_000, "resize": "easyr1"} if other else {}
+        data = {"video": {"backend": backend, **other}, "image": image}
+        family = family_of(Config(model={"path": str(tiny_model)}, data=data))
+        frames, metadata = family.decode_media(media["video"])
+        assert (metadata.video_backend, len(frames)) == (backend, 6 if other else 8)
+        assert frames.shape[0] == len(metadata.frames_indices)
+        size = family.decode_media(MediaRef("image", data=media["png"].data)).size
+        assert size == ((280, 168) if other else (112, 56))
 
 
 def test_parts_of_what_is_measured_are_those_of_what_is_prepared(media, tiny_model):

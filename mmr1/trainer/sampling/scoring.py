@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.rows import kept, measured
+from mmr1.data.rows import measured, select
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.composite import report_invalid
 from mmr1.rewards.item import invalid
@@ -56,7 +56,7 @@ def keep_readable(
         )
         more = ""
     quarantine.check(spec)
-    return kept(samples, np.flatnonzero(~unreadable))
+    return select(samples, np.flatnonzero(~unreadable))
 
 
 class RewardManager:

@@ -308,9 +308,9 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
     algorithm = build_algorithm(settings)
     batch = build_experience(groups, algorithm, Models(None))
     inputs = LossInputs(
-        logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), batch.completion_mask
+        logprobs, logprobs.detach(), batch.tokens.advantages, torch.zeros(4, 3), batch.tokens.mask
     )
-    weights = losses.token_weights(batch.completion_mask, algorithm.loss_agg_mode)
+    weights = losses.token_weights(batch.tokens.mask, algorithm.loss_agg_mode)
     return float((weights * algorithm.token_loss(inputs)).sum())
 
 
@@ -454,9 +454,9 @@ def test_a_truncated_completion_is_kept_or_masked(mask_truncated_completions, to
     config = AlgorithmConfig(mask_truncated_completions=mask_truncated_completions)
     group = scored([1, 3], [1.0, 0.0], truncated=1)
     batch = build_experience([group], build_algorithm(config), Models(None))
-    assert int(batch.completion_mask.sum()) == tokens
-    assert (batch.advantages[~batch.completion_mask] == 0).all()
-    assert batch.advantages[0, 0] > 0  # the truncated one is still in the baseline
+    assert int(batch.tokens.mask.sum()) == tokens
+    assert (batch.tokens.advantages[~batch.tokens.mask] == 0).all()
+    assert batch.tokens.advantages[0, 0] > 0  # the truncated one is still in the baseline
 
 
 def test_an_invalid_reward_trains_nothing():
@@ -466,5 +466,5 @@ def test_an_invalid_reward_trains_nothing():
     batch = build_experience(
         [ScoredGroup(group.group, rewards)], build_algorithm(config), Models(None)
     )
-    assert not batch.completion_mask[2].any()
-    assert batch.advantages[0, 0] == -batch.advantages[1, 0] > 0
+    assert not batch.tokens.mask[2].any()
+    assert batch.tokens.advantages[0, 0] == -batch.tokens.advantages[1, 0] > 0

@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
-from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
+from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
@@ -256,18 +256,21 @@ def load_family(
         stop_ids=stops,
         forbidden_ids=tuple(sorted(never - {*stops})),
         takes=takes,
-        images=PixelBudget(
-            int(media_options.get("image_min_pixels", 1)),
-            int(media_options.get("image_max_pixels", MAX_PIXELS)),
-            patch=1,
-            merge=1,
-        ),
+        images=_images(media_options),
         videos=VideoBudget(
             frame=_FRAME,
             temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
         ).of(media_options),
         recurrent=not ATTENTIONS.issuperset(layers),
     )
+
+
+def _images(options: Mapping[str, Any]) -> PixelBudget:
+    """The processor cuts patches itself, so the size is any within the limits."""
+    if (first := scaled_first(options)) is not None:
+        return PixelBudget(1, MAX_PIXELS, patch=1, merge=1, first=first)
+    least, most = options.get("image_min_pixels", 1), options.get("image_max_pixels", MAX_PIXELS)
+    return PixelBudget(int(least), int(most), patch=1, merge=1)
 
 
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
