@@ -12,7 +12,8 @@ FROM ${BASE}
 ARG STACK=cuda
 
 # A C compiler and Python's headers: Triton compiles its launchers when they are first used. vLLM's CPU
-# kernels need libnuma.
+# kernels need libnuma. A distribution has one version of each.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential ca-certificates git libnuma1 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mmr1.terminal import failing_output_muted, printable
+from mmr1.logs import failing_output_muted, printable
 
 app = typer.Typer(
     help="Prepare datasets as canonical records.",

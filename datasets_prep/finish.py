@@ -107,7 +107,7 @@ def _suffix(kind: str, data: bytes) -> str:
 
 
 def copy_frames(path: Path, folder: Path) -> Path:
-    """Copy a frame list and its frames into a folder of their own."""
+    """Copy a frame list and its frames into a separate folder."""
     text = path.read_bytes()
     target = folder / "media" / f"{hashlib.sha256(text).hexdigest()[:32]}"
     for frame in json.loads(text)["frames"]:

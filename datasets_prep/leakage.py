@@ -16,7 +16,7 @@ import numpy as np
 
 from datasets_prep.looks import ENOUGH, Index, Looks, reduced
 from datasets_prep.outputs import joined, refuse_empty
-from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
+from datasets_prep.record_files import content_digest, map_pieces, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece
 from mmr1.data.placeholders import TAG
@@ -76,7 +76,7 @@ def find_leaks(first: Path, second: Path) -> Leakage:
         ValueError: A record or a medium cannot be read.
     """
     files = record_files(second)
-    marks = list(each_piece(marks_of, files, f"reading {second.name}"))
+    marks = list(map_pieces(marks_of, files, f"reading {second.name}"))
     total = sum(len(part.positions) for part in marks)
     refuse_empty(second, total)
     with tempfile.TemporaryDirectory(prefix="mmr1-leakage-") as folder:
@@ -84,7 +84,7 @@ def find_leaks(first: Path, second: Path) -> Leakage:
         del marks
         found: dict[int, dict[int, str]] = {}
         training = record_files(first)
-        for hits in each_piece(hits_of, training, f"reading {first.name}", repeat((folder,))):
+        for hits in map_pieces(hits_of, training, f"reading {first.name}", repeat((folder,))):
             for test, by, name in hits:
                 found.setdefault(test, {}).setdefault(by, name)
         tests = sorted(found)

@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, joined
-from datasets_prep.record_files import BadRecordError, each_piece, finder, record_files, row_of
+from datasets_prep.record_files import BadRecordError, finder, map_pieces, record_files, row_of
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece
 from mmr1.data.record import decode
@@ -94,7 +94,7 @@ def _pick(shares: Mapping[str, float], count: int, seed: int) -> Picks:
     for name, prefix in zip(shares, _prefixes(list(shares)), strict=True):
         of_source = []
         for path in record_files(Path(name)):
-            starts = joined(each_piece(line_starts, [path], f"reading {path.name}"))
+            starts = joined(map_pieces(line_starts, [path], f"reading {path.name}"))
             of_source.append(np.stack([np.full(len(starts), len(files)), starts], axis=1))
             files.append(path)
             prefixes.append(prefix)

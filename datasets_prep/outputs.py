@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_prep.record_files import each_piece, find_ids
+from datasets_prep.record_files import find_ids, map_pieces
 from mmr1.data.ids import repeated
 
 
@@ -52,7 +52,7 @@ def refuse_repeated_ids(path: Path, files: Sequence[Path], hashes: Sequence[arra
     if not twice:
         return
     seen: set[str] = set()
-    for found in each_piece(find_ids, files, "looking up repeated ids", repeat((twice,))):
+    for found in map_pieces(find_ids, files, "looking up repeated ids", repeat((twice,))):
         for _, name in found:
             if name in seen:
                 raise ValueError(f"{path}: the id '{name}' appears twice; ids must be unique")

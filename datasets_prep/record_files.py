@@ -65,7 +65,7 @@ def record_files(path: Path) -> list[Path]:
     return files
 
 
-def each_piece(
+def map_pieces(
     function: Callable[..., T],
     files: Sequence[Path],
     what: str,

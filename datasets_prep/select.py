@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
 from datasets_prep.pass_rate import Server, pass_rates
-from datasets_prep.record_files import each_piece, record_files, rows_of
+from datasets_prep.record_files import map_pieces, record_files, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
 from mmr1.files import atomic_binary
@@ -37,7 +37,7 @@ def keep(path: Path, output: Path, expression: str) -> tuple[int, int]:
     ids: list[array[int]] = []
     extra = repeat((expression, output.parent))
     with atomic_binary(output) as (file,):
-        for lines, hashes, count in each_piece(carry_kept, files, "filtering", extra):
+        for lines, hashes, count in map_pieces(carry_kept, files, "filtering", extra):
             file.write(lines)
             ids.append(hashes)
             kept, total = kept + len(hashes), total + count

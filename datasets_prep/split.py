@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, joined, refuse_empty, refuse_repeated_ids
-from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
+from datasets_prep.record_files import content_digest, map_pieces, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece
 from mmr1.files import atomic_binary, atomic_folder
@@ -53,7 +53,7 @@ def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> d
     for name in names:
         check_new(output / name)
     files = record_files(path)
-    keyed = list(each_piece(keys_of, files, f"reading {path.name}"))
+    keyed = list(map_pieces(keys_of, files, f"reading {path.name}"))
     refuse_repeated_ids(path, files, [piece.ids for piece in keyed])
     refuse_empty(path, sum(len(piece.ids) for piece in keyed))
     groups = group_of_record(joined(k.media for k in keyed), joined(k.counts for k in keyed))
@@ -82,7 +82,7 @@ def keys_of(piece: Piece) -> Keys:
 def _write_parts(files: Sequence[Path], part: Sequence[np.ndarray], targets: list[Path]) -> None:
     extra = zip(part, repeat(len(targets)), repeat(targets[0].parent))
     with atomic_binary(*targets) as outputs:
-        for blocks in each_piece(carry_parts, files, "writing", extra):
+        for blocks in map_pieces(carry_parts, files, "writing", extra):
             for output, block in zip(outputs, blocks, strict=True):
                 output.write(block)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets_prep.outputs import refuse_empty
-from datasets_prep.record_files import bad_line, each_piece, record_files, rows_of
+from datasets_prep.record_files import bad_line, map_pieces, record_files, rows_of
 from mmr1.data.lines import Piece
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
@@ -57,7 +57,7 @@ def collect(path: Path, budget: PixelBudget) -> Stats:
     """
     stats = Stats()
     extra = repeat((budget,))
-    for part in each_piece(collect_piece, record_files(path), f"reading {path.name}", extra):
+    for part in map_pieces(collect_piece, record_files(path), f"reading {path.name}", extra):
         stats.add(part)
     refuse_empty(path, stats.samples + len(stats.unusable))
     return stats

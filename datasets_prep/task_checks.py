@@ -11,7 +11,7 @@ from mmr1.rewards.builtin import TASKS, reward_of_task
 from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.grounding.temporal import gold_segment
 from mmr1.types import MediaRef, Message, Sample
-from mmr1.vision.budget import VideoBudget, refuse_strip
+from mmr1.vision.budget import VideoBudget, check_aspect_ratio
 from mmr1.vision.images import image_size
 from mmr1.vision.videos import probe_video, sampled_grid
 
@@ -72,7 +72,7 @@ def _check_medium(ref: MediaRef) -> None:
         elif timed := sorted({"fps", "nframes", "start", "end"} & ref.options.keys()):
             raise ValueError(f"the media option '{timed[0]}' is one of videos")
         else:
-            refuse_strip(*(ref.size or image_size(ref)))
+            check_aspect_ratio(*(ref.size or image_size(ref)))
         least, most = ref.options.get("min_pixels"), ref.options.get("max_pixels")
         if least is not None and most is not None and least > most:
             raise ValueError(f"min_pixels={least} is above max_pixels={most}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets_prep.finish import check_gold, check_media
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
-from datasets_prep.record_files import each_piece, find_ids, finder, record_files, row_of
+from datasets_prep.record_files import find_ids, finder, map_pieces, record_files, row_of
 from datasets_prep.task_checks import check_needs
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece, line_numbers
@@ -58,7 +58,7 @@ class Checked:
 
 
 def _check_file(file: Path, deep: bool) -> tuple[int, list[Problem]]:
-    pieces = list(each_piece(check_piece, [file], f"validating {file.name}", repeat((deep,))))
+    pieces = list(map_pieces(check_piece, [file], f"validating {file.name}", repeat((deep,))))
     problems = [problem for piece in pieces for problem in piece.problems]
     ids = np.concatenate([np.array([], np.uint64), *(piece.ids for piece in pieces)])
     problems += _repeated_ids(file, ids)
@@ -87,7 +87,7 @@ def _repeated_ids(file: Path, hashes: np.ndarray) -> list[tuple[int, str]]:
         return []
     first: dict[str, int] = {}
     later: list[tuple[int, str]] = []
-    for found in each_piece(find_ids, [file], "looking up repeated ids", repeat((twice,))):
+    for found in map_pieces(find_ids, [file], "looking up repeated ids", repeat((twice,))):
         for position, name in found:
             if first.setdefault(name, position) != position:
                 later.append((position, name))

@@ -18,8 +18,8 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
-from mmr1.logs import LogLevel, log_to_terminal
-from mmr1.progress import telling_waits
+from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
+from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
 from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
@@ -27,7 +27,6 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
-from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -132,6 +131,28 @@ for _command, _about in TRAINING.items():
     _add_training(_command, _about)
 
 
+@app.command()
+def rehearse(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="Small steps to take")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder of the small run, new or empty")] = Path(
+        "runs/rehearsal"
+    ),
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Rehearse a run of train on the CPU: its data, rewards and steps, with a tiny model."""
+    loaded = load(config, overrides or [], "train").config
+    with failing_output_muted(), reporting_waits():
+        start.load_libraries()
+        from mmr1.evaluation.rehearse import print_rehearsal
+        from mmr1.evaluation.rehearse import rehearse as run_rehearsal
+
+        rehearsal = run_rehearsal(loaded, output, steps)
+    print_rehearsal(loaded, rehearsal)
+    raise typer.Exit(1 if rehearsal.findings else 0)
+
+
 @app.command("eval")
 def evaluate(
     config: ConfigFile,
@@ -143,7 +164,7 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        with failing_output_muted(), telling_waits():
+        with failing_output_muted(), reporting_waits():
             start.load_libraries()
             from mmr1.evaluation.benchmarks import run_evaluations
             from mmr1.evaluation.table import print_results
@@ -359,7 +380,7 @@ def _run(config: Config, resume: bool) -> None:
     start.check_run(config, resume=resume)
     from mmr1.trainer.distributed.supervise import supervised
 
-    with failing_output_muted(), telling_waits():
+    with failing_output_muted(), reporting_waits():
         supervised(start.run, config, resume=resume, samples=start.samples(config))
 
 
@@ -438,12 +459,17 @@ def _is_file_error(error: OSError) -> bool:
 
 
 def _quiet_libraries() -> None:
-    """Silence progress bars and notices of transformers, which would break the display."""
+    """Silence progress bars and notices of libraries, which would break the display.
+
+    bitsandbytes, which peft imports if it is there, misses a package that nothing here needs.
+    """
+    import logging
     import os
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

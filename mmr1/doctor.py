@@ -167,7 +167,8 @@ def _device() -> Check:
         properties = torch.cuda.get_device_properties(0)
         memory = properties.total_memory / 1024**3
         return Check("device", f"{torch.cuda.device_count()} x {properties.name}, {memory:.0f} GiB")
-    return Check("device", f"CPU, {torch.get_num_threads()} threads")
+    threads = torch.get_num_threads()
+    return Check("device", f"CPU, {threads} thread{'' if threads == 1 else 's'}")
 
 
 def _bfloat16() -> Check:

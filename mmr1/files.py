@@ -77,22 +77,16 @@ class _Draft:
 
     def publish(self) -> None:
         """Give the file its name."""
-        if not self.named:
+        if not self.named:  # a link replaces nothing, a rename does: so both
+            folder = os.open(self.path.parent, os.O_RDONLY)
             try:
-                self._link(self.path)
-                return
-            except FileExistsError:  # a link replaces nothing, a rename does
-                self._link(self.temporary)
-                self.named = True
+                # The descriptor makes Python call linkat, which follows the link in /proc.
+                source = f"/proc/self/fd/{self.file.fileno()}"
+                os.link(source, self.temporary, src_dir_fd=folder)
+            finally:
+                os.close(folder)
+            self.named = True
         self.temporary.replace(self.path)
-
-    def _link(self, name: Path) -> None:
-        folder = os.open(name.parent, os.O_RDONLY)
-        try:
-            # The descriptor makes Python call linkat, which follows the link in /proc.
-            os.link(f"/proc/self/fd/{self.file.fileno()}", name, src_dir_fd=folder)
-        finally:
-            os.close(folder)
 
 
 @contextmanager
@@ -125,6 +119,24 @@ def _unnamed(folder: Path, mode: int) -> int | None:
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             return None
         raise
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append all of ``data`` or nothing; makes the folder.
+
+    Raises:
+        OSError: It cannot be written. The file is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except BaseException:
+            file.truncate(end)
+            raise
 
 
 def is_draft(path: Path) -> bool:

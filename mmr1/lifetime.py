@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with(parent: int) -> None:
     """Ask Linux to kill this process when its parent dies; nothing on other systems.
 
-    Linux watches the thread that started this process, not the whole parent. ``start_lasting``
+    Linux watches the thread that started this process, not the whole parent. ``start_persistent``
     starts a process from a thread that lasts.
     """
     if not sys.platform.startswith("linux"):
@@ -39,7 +39,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def start_lasting(start: Callable[[], T]) -> T:
+def start_persistent(start: Callable[[], T]) -> T:
     """Call ``start``, whose process then outlives the calling thread.
 
     Ctrl-C and a closed terminal do not reach the process either. A process inherits which signals

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from mmr1.terminal import printable
+from mmr1.logs import printable
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Activity:
     what: str
     label: str
     begun: float
-    told_after_s: float
+    report_after_s: float
 
     @property
     def seconds(self) -> float:
@@ -47,15 +47,15 @@ _longest: dict[str, float] = {}  # seconds, of what has been done before
 
 
 @contextmanager
-def doing(what: str, label: str = "", told_after_s: float = WAIT_S) -> Iterator[None]:
+def report_activity(what: str, label: str = "", report_after_s: float = WAIT_S) -> Iterator[None]:
     """Tell displays, inside the block, that the process does this.
 
     Args:
         what: Such as ``reading the data``.
         label: What it belongs to, such as ``step 3``; may be empty.
-        told_after_s: Inside :func:`telling_waits` it is said after so many seconds.
+        report_after_s: Inside :func:`reporting_waits` it is reported after so many seconds.
     """
-    number, activity = next(_numbers), Activity(what, label, time.monotonic(), told_after_s)
+    number, activity = next(_numbers), Activity(what, label, time.monotonic(), report_after_s)
     _activities[number] = activity
     try:
         yield
@@ -70,14 +70,14 @@ def oldest_activity() -> Activity | None:
 
 
 @contextmanager
-def telling_waits() -> Iterator[None]:
+def reporting_waits() -> Iterator[None]:
     """Report long waits inside the block, on stderr and in the log.
 
-    An activity is told when it has taken three times as long as it ever did, and ``told_after_s``
+    An activity is told when it has taken three times as long as it ever did, and ``report_after_s``
     at least; then again each time that twice as long has passed.
     """
     ended = threading.Event()
-    thread = threading.Thread(target=_tell_waits, args=[ended], name="waits", daemon=True)
+    thread = threading.Thread(target=_report_waits, args=[ended], name="waits", daemon=True)
     thread.start()
     try:
         yield
@@ -86,7 +86,7 @@ def telling_waits() -> Iterator[None]:
         thread.join()
 
 
-def _tell_waits(ended: threading.Event) -> None:
+def _report_waits(ended: threading.Event) -> None:
     told: dict[int, float] = {}  # how long each activity had taken when it was told
     while not ended.wait(0.5):
         going_on = dict(_activities)
@@ -94,15 +94,15 @@ def _tell_waits(ended: threading.Event) -> None:
         for number, activity in going_on.items():
             if activity.seconds >= _due(activity, told.get(number)):
                 told[number] = activity.seconds
-                _tell(activity)
+                _report(activity)
 
 
 def _due(activity: Activity, told: float | None) -> float:
     usual = 3 * _longest.get(activity.what, 0.0)
-    return max(usual, activity.told_after_s if told is None else max(LONG_S, 2 * told))
+    return max(usual, activity.report_after_s if told is None else max(LONG_S, 2 * told))
 
 
-def _tell(activity: Activity) -> None:
+def _report(activity: Activity) -> None:
     line = f"{activity.label}: {activity.what}" if activity.label else activity.what
     line += f", {activity.seconds:.0f} s so far" if activity.seconds >= LONG_S else " ..."
     logger.info("%s", line)

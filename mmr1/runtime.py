@@ -54,7 +54,7 @@ def set_up_torch(
     if not torch.cuda.is_available():
         keep_freed_memory()
     elif expandable_segments and not any(name in os.environ for name in _ALLOCATOR_SETTINGS):
-        # Not by the environment, which engines in processes of their own would inherit.
+        # Not by the environment, which engines in separate processes would inherit.
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     torch.manual_seed(seed)
     if threads is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mmr1.config import Config
 from mmr1.estimate.gpus import gpus_of_this_machine
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_training
 
@@ -33,9 +33,9 @@ def with_gpus(config: Config, *, resume: bool) -> tuple[Config, str | None]:
     """``resources: auto``: ranks and engines for the GPUs of this machine, and why."""
     if not config.resources.auto:
         return config, None
-    from mmr1.estimate.proposal import proposed
+    from mmr1.estimate.proposal import propose
 
-    proposal = proposed(config, config.command, gpus_of_this_machine(), resume=resume)
+    proposal = propose(config, config.command, gpus_of_this_machine(), resume=resume)
     return proposal.config, proposal.why
 
 
@@ -99,5 +99,5 @@ def steps_of(
 
 def load_libraries() -> None:
     """Load the slow libraries that every command needs, and say so."""
-    with doing("loading torch and transformers"):
+    with report_activity("loading torch and transformers"):
         import mmr1.trainer.inputs  # noqa: F401  what all commands build on

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
@@ -381,6 +381,47 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """What the loss reads of the tokens of B sequences, ``[B, R]`` each, R the longest completion.
+
+    Attributes:
+        mask: Bool, True for tokens that count in the loss: of completions with a valid reward those
+            that the policy sampled.
+        advantages: Float32, 0 where the mask is False.
+        loss_weights: Float32. They are normalised over the mini-batch, or the whole rollout, so the
+            gradients of micro-batches add up.
+        rollout_logprobs: Under the engine that sampled.
+        old_logprobs: Under the policy before the update. None with a single update per rollout:
+            they are then the update's own, detached, and no forward pass computes them.
+        ref_logprobs: Under the reference policy; None without a KL term, or with the exact KL,
+            which the update measures.
+        chosen: Bool, the tokens that the loss treats in another way; None for an algorithm that
+            chooses none.
+        after_picture: Bool, tokens after the first picture that an environment showed; None where
+            it showed none.
+    """
+
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    loss_weights: torch.Tensor
+    rollout_logprobs: torch.Tensor
+    old_logprobs: torch.Tensor | None = None
+    ref_logprobs: torch.Tensor | None = None
+    chosen: torch.Tensor | None = None
+    after_picture: torch.Tensor | None = None
+
+    def select(
+        self, rows: torch.Tensor, width: int | None = None, device: torch.device | None = None
+    ) -> TokenBatch:
+        """Some sequences, cut to ``width`` tokens, on a device."""
+        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, values in own.items():
+            if values is not None:
+                own[name] = values[rows, :width].to(device, non_blocking=True)
+        return TokenBatch(**own)
+
+
+@dataclass(frozen=True, slots=True)
 class CriticTargets:
     """The critic's values, and its targets; ``[B, R]`` each.
 
@@ -404,47 +445,45 @@ class LossCoefficients:
 
 
 @dataclass(frozen=True, slots=True)
-class Experience:
-    """The batch of one update: sequences in rollout order, so that groups are contiguous.
-
-    With B sequences and R the longest completion:
+class MiniBatch:
+    """What one optimizer step learns from.
 
     Attributes:
-        groups: The scored groups: their prompts, tokens, and the engine's log-probs of them.
-        completion_mask: ``[B, R]`` bool, True for tokens that count in the loss: of completions
-            with a valid reward those that the policy sampled.
-        advantages: ``[B, R]`` float32, 0 where the mask is False.
-        loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
-            over the mini-batch, or the whole rollout, so the gradients of micro-batches add up.
-        learning: ``[B]`` bool, the sequences whose gradient can be other than 0.
-        mini_batches: Optimizer steps per pass over the batch.
-        mini_batch_of: For each group, the one that learns from it, from 0.
-        old_logprobs: ``[B, R]`` of the policy before the update. None with a single update per
-            rollout: they are then the update's own, detached, and no forward pass computes them.
-        ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term, or with the exact
-            KL, which the update measures.
+        learning: ``[B]`` bool, its sequences whose gradient can be other than 0.
+        demonstrations: Those of the PTX term.
+    """
+
+    learning: torch.Tensor
+    demonstrations: tuple[RolloutGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """The batch of one update: B sequences in rollout order, so that groups are contiguous.
+
+    Attributes:
+        groups: The scored groups: their prompts and tokens.
+        tokens: What is known of each token.
+        mini_batches: One for each optimizer step of a pass over the batch.
         critic: None without a critic.
-        chosen: ``[B, R]`` bool, the tokens that the loss treats in another way; None for an
-            algorithm that chooses none.
-        after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
-            None where it showed none.
-        demonstrations: For the PTX term, those of each mini-batch; empty without one.
     """
 
     groups: tuple[ScoredGroup, ...]
-    completion_mask: torch.Tensor
-    advantages: torch.Tensor
-    loss_weights: torch.Tensor
-    learning: torch.Tensor
-    mini_batches: int
-    mini_batch_of: tuple[int, ...]
+    tokens: TokenBatch
+    mini_batches: tuple[MiniBatch, ...]
     coefficients: LossCoefficients
-    old_logprobs: torch.Tensor | None = None
-    ref_logprobs: torch.Tensor | None = None
     critic: CriticTargets | None = None
-    chosen: torch.Tensor | None = None
-    after_picture: torch.Tensor | None = None
-    demonstrations: tuple[tuple[RolloutGroup, ...], ...] = ()
+
+    def with_demonstrations(self, demonstrations: Sequence[RolloutGroup]) -> Experience:
+        """The mini-batches are given demonstrations in turn."""
+        every = len(self.mini_batches)
+        return replace(
+            self,
+            mini_batches=tuple(
+                replace(mini_batch, demonstrations=tuple(demonstrations[index::every]))
+                for index, mini_batch in enumerate(self.mini_batches)
+            ),
+        )
 
 
 StepStats = dict[str, float]

@@ -22,7 +22,7 @@ from mmr1_migrate.easyr1_keys import (
 )
 from mmr1_migrate.migration import Migration, Tree
 from mmr1_migrate.shared import (
-    loss_beside,
+    loss_type,
     set_checkpoints,
     set_kl,
     set_least_rate,
@@ -80,7 +80,7 @@ def _algorithm(flat: Tree, migration: Migration) -> None:
             f"{', '.join([*ESTIMATORS, *OWN_ALGORITHMS])}"
         )
     migration.set("algorithm.name", name)
-    kind = loss_beside(migration, "worker.actor.loss_type", name, kind)
+    kind = loss_type(migration, "worker.actor.loss_type", name, kind)
     clip = [flat.pop(f"worker.actor.clip_ratio_{bound}") for bound in ("low", "high", "dual")]
     taus = [flat.pop(f"worker.actor.tau_{sign}") for sign in ("positive", "negative")]
     if kind == "sapo":

@@ -331,7 +331,7 @@ _KINDS = (
     _Kind(
         "prm", "rm", _prm,
         {"adam.lr": 1e-6, "train.max_epochs": 1, "data.max_len": 2048},
-        dict.fromkeys(_OF_STEPS, "none: steps and labels have columns of their own"),
+        dict.fromkeys(_OF_STEPS, "none: steps and labels have separate columns"),
         {"train.batch_size": ("data.train_batch_size",), "adam.lr": ("optimizer.lr",)},
         today=False,
     ),

@@ -177,7 +177,7 @@ def _which(program: str, sources: Sequence[Source]) -> str:
 
 
 def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source], named: bool) -> str:
-    """The reason why no command is theirs; a known trainer has a sentence of its own."""
+    """The reason why no command is theirs; a known trainer has a separate sentence."""
     for command in commands:
         for word in command:
             if (name := word.rpartition("/")[2]) in _OTHERS:

@@ -115,7 +115,7 @@ def set_lengths(
     migration.set("rollout.max_response_length", response)
 
 
-def loss_beside(migration: Migration, key: str, name: str, kind: str) -> str:
+def loss_type(migration: Migration, key: str, name: str, kind: str) -> str:
     """The type of loss under a preset of ours; ``key`` is what they call it."""
     if kind == "gspo" and name in ("ppo", "reinforce_pp"):
         migration.note(

@@ -17,7 +17,7 @@ from mmr1.config import Config
 from mmr1.config.checks import check
 from mmr1.config.commands import Command, refuse_unread
 from mmr1.config.explain import explain
-from mmr1.config.secrets import publish
+from mmr1.config.secrets import redact
 from mmr1.registry import suggest
 from mmr1_migrate.migration import Migration, Tree
 
@@ -113,9 +113,9 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     for at, note in enumerate(migration.notes):  # by the names that the file has
         key, colon, rest = note.partition(":")
         migration.notes[at] = f"{spelled.get(key, key)}{colon}{rest}"
-    _note_what_is_left(source, left, spelled, migration)
+    _note_remaining(source, left, spelled, migration)
     if idle:
-        pairs = ", ".join(f"{spelled[key]}={_published(key, given[key])!r}" for key in idle)
+        pairs = ", ".join(f"{spelled[key]}={_redacted(key, given[key])!r}" for key in idle)
         migration.unneeded.append(f"{pairs}: without effect together with the other keys")
     _check(source, migration)
     return migration
@@ -146,9 +146,9 @@ def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
     return migration, {key: value for key, value in flat.items() if key in given}
 
 
-def _published(key: str, value: Any) -> Any:
+def _redacted(key: str, value: Any) -> Any:
     """A value without secrets in clear."""
-    return publish(value, path=tuple(key.split(".")))
+    return redact(value, path=tuple(key.split(".")))
 
 
 def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> Tree:
@@ -193,11 +193,11 @@ def _translate(
         migration.note(key, value, f"has no counterpart; {ours} keeps its default")
 
 
-def _note_what_is_left(
+def _note_remaining(
     source: Source, left: Tree, names: Mapping[str, str], migration: Migration
 ) -> None:
     """Note the given keys that no part of the migration has taken, one line per section."""
-    left = {key: _published(key, value) for key, value in left.items()}
+    left = {key: _redacted(key, value) for key, value in left.items()}
     sections: dict[str, list[str]] = {}
     for key in left:
         section = next((n for n in source.unneeded if key == n or key.startswith(f"{n}.")), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.shared import loss_beside, set_correction, set_kl, set_resampling, set_target
+from mmr1_migrate.shared import loss_type, set_correction, set_kl, set_resampling, set_target
 from mmr1_migrate.verl_keys import (
     ACTOR,
     AGGREGATIONS,
@@ -83,13 +83,13 @@ def _loss(loss: str, name: str, migration: Migration) -> str:
     """The type of our loss."""
     key = f"{ACTOR}.policy_loss.loss_mode"
     if loss == "gpg" and name in ("rloo", "remax", "gpg"):
-        return loss_beside(migration, key, name, "reinforce")
+        return loss_type(migration, key, name, "reinforce")
     if loss not in LOSSES:
         migration.note(
             key, loss, "no such loss here; it is the clipped one, whose gradient is that of the "
             "plain policy gradient as long as a rollout has one update",
         )  # fmt: skip
-    return loss_beside(migration, key, name, LOSSES.get(loss, "ppo"))
+    return loss_type(migration, key, name, LOSSES.get(loss, "ppo"))
 
 
 def _aggregation(flat: Tree, migration: Migration, kind: str) -> None:

@@ -31,7 +31,7 @@ CONTRACTS = [
 # The contract, the file, and the import that is planted in it.
 PLANTS = [
     (LAYERS, "mmr1/types.py", "import mmr1.registry"),
-    (LAYERS, "mmr1/attention/varlen.py", "import mmr1.config"),
+    (LAYERS, "mmr1/attention.py", "import mmr1.config"),
     (LAYERS, "mmr1/config/tree.py", "import mmr1.rewards"),
     (LAYERS, "mmr1/vision/boxes.py", "import mmr1.rewards"),
     (LAYERS, "mmr1/vision/images.py", "import mmr1.data.record"),
@@ -78,7 +78,7 @@ PLANTS = [
     (TORCH, "mmr1/rewards/answers/text.py", "import torch"),
     (TORCH, "mmr1/config/tree.py", "from torch import nn"),
     (TORCH, "mmr1/registry.py", "import transformers"),
-    (TORCH, "mmr1/rewards/math/latex.py", "import mmr1.attention.block"),
+    (TORCH, "mmr1/rewards/math/latex.py", "import mmr1.attention"),
     (RECORDS, "mmr1/report/page.py", "import torch"),
     (RECORDS, "mmr1/data/record.py", "import transformers"),
     (TORCH, "mmr1/types.py", "import torch"),

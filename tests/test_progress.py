@@ -33,8 +33,8 @@ class Ticks(threading.Event):
 
 
 def told(clock, capsys, times, what="reading the data", **options) -> list[str]:
-    with progress.doing(what, **options):
-        progress._tell_waits(Ticks(clock, times))
+    with progress.report_activity(what, **options):
+        progress._report_waits(Ticks(clock, times))
     return capsys.readouterr().err.splitlines()
 
 
@@ -47,10 +47,10 @@ def test_a_wait_is_told_at_growing_intervals(clock, capsys):
 
 
 def test_a_phase_is_told_when_it_takes_three_times_as_long_as_ever(clock, capsys):
-    with progress.doing("rollout", "step 1", progress.LONG_S):
+    with progress.report_activity("rollout", "step 1", progress.LONG_S):
         clock[0] = 40.0
     times = [40.0 + s for s in range(0, 200)]
-    lines = told(clock, capsys, times, "rollout", label="step 2", told_after_s=progress.LONG_S)
+    lines = told(clock, capsys, times, "rollout", label="step 2", report_after_s=progress.LONG_S)
     assert lines == ["step 2: rollout, 120 s so far"]
 
 
@@ -59,7 +59,7 @@ def test_short_work_is_not_told(clock, capsys):
 
 
 def test_the_thread_ends_with_its_block():
-    with progress.telling_waits():
+    with progress.reporting_waits():
         assert any(thread.name == "waits" for thread in threading.enumerate())
     assert not any(thread.name == "waits" for thread in threading.enumerate())
     assert progress.oldest_activity() is None

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml, load_config, published, read_written, write_yaml
-from mmr1.config.secrets import mask_text, publish
+from mmr1.config.file import dump_yaml, load_config, read_written, redacted, write_yaml
+from mmr1.config.secrets import mask_text, redact
 from mmr1.report.report_command import make_report
 from mmr1.trainer.runs.existing import changed_keys
 
@@ -85,7 +85,7 @@ def test_a_whole_address_and_a_default_from_the_environment(tmp_path, monkeypatc
         "rewards: {functions: {judge: {use: '${oc.env:JUDGE_URL}', "
         f"options: {{apiKey: '${{oc.env:UNSET,{SECRET}}}', other: '${{oc.env:JUDGE_URL}}'}}}}}}}}\n"
     )
-    tree = published(load_config(path))
+    tree = redacted(load_config(path))
     assert SECRET not in json.dumps(tree)
     judge = tree["rewards"]["functions"]["judge"]
     assert judge["use"] == judge["options"]["other"] == "${oc.env:JUDGE_URL}"
@@ -101,7 +101,7 @@ def test_no_key_of_our_own_is_taken_for_a_credential():
         rollout={"max_response_length": 5},
     )
     whole = config.model_dump(mode="json")
-    assert published(config) == {key: whole[key] for key in config.sections}
+    assert redacted(config) == {key: whole[key] for key in config.sections}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_credentials_in_addresses(text, shown):
 def test_every_kind_of_value_under_a_secret_key_is_masked():
     options = {"password": 1234, "my-token": ["a", "b"], "secret": {"x": "y"}, "n_tokens": 3}
     options |= {"pwd": "a", "auth": ["me", "b"], "cookies": {"session": "c"}, "author": "d"}
-    assert publish({"options": {**options, "api_key": None, "keys": "a"}}) == {
+    assert redact({"options": {**options, "api_key": None, "keys": "a"}}) == {
         "options": {
             "password": "***",
             "my-token": ["***", "***"],
@@ -245,7 +245,7 @@ def test_what_comes_from_the_environment_is_a_reference_whatever_its_key(tmp_pat
     text = (tmp_path / "config.yaml").read_text()
     assert not [value for value in HIDDEN if value in text]
     assert stat.S_IMODE((tmp_path / "config.yaml").stat().st_mode) == 0o600
-    assert not [value for value in HIDDEN if value in json.dumps(published(config))]
+    assert not [value for value in HIDDEN if value in json.dumps(redacted(config))]
     again = load_config(tmp_path / "config.yaml")
     assert again == config
     # Numbers, choices and paths that are there are no credentials: they can be read and compared.

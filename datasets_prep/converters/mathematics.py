@@ -134,7 +134,7 @@ _OPTION_MATHVERSE = re.compile(r"^([A-Z])[:.](.*)$", re.MULTILINE)
 
 # MathVerse: one problem in six versions, from text only to picture only.
 def _convert_mathverse(row: Row, place: Place) -> Iterator[Sample]:
-    """The question with each option on a line of its own; text-only rows have no image."""
+    """The question with each option on a separate line; text-only rows have no image."""
     question, *listed = _CHOICES.split(row["question"], maxsplit=1)
     options = {letter: text.strip() for letter, text in _OPTION_MATHVERSE.findall("".join(listed))}
     choice = row["question_type"] == "multi-choice"

@@ -70,7 +70,7 @@ def two_scans(first: np.ndarray, second: np.ndarray) -> Clip:
 
 
 def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
-    """Three tasks with splits of their own: ``direction-sft``, ``order-rl``, ``span-eval``, …"""
+    """Three tasks with separate splits: ``direction-sft``, ``order-rl``, ``span-eval``, …"""
     rng = np.random.default_rng(seed)
     scans, labels = load_scans()
     shuffled = rng.permutation(len(scans))

@@ -12,7 +12,7 @@ from typing import Any
 from mmr1.compare.plan import read_plan
 from mmr1.compare.results import write_results
 from mmr1.compare.trials import run_trials
-from mmr1.terminal import failing_output_muted
+from mmr1.logs import failing_output_muted
 
 
 def run_comparison(

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
 from mmr1.config.commands import SECTIONS, sections_of
-from mmr1.config.file import load_config, published
+from mmr1.config.file import load_config, redacted
 from mmr1.config.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
 
@@ -342,7 +342,7 @@ def flat_keys(config: Config) -> dict[str, Any]:
         elif prefix not in _OWN:
             found[prefix] = value
 
-    add("", published(config))
+    add("", redacted(config))
     return found
 
 

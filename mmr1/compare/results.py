@@ -80,7 +80,7 @@ def arms_table(
     yield "| arm | " + " | ".join(headings.values()) + " |"
     yield "|---" * (1 + len(headings)) + "|"
     for arm in arms:
-        cells = [written(values[arm, metric]) for metric in headings]
+        cells = [formatted(values[arm, metric]) for metric in headings]
         yield f"| {arm} | " + " | ".join(cells) + " |"
 
 
@@ -94,7 +94,7 @@ def page(plan: Plan, trials: Sequence[Trial]) -> str:
     lines += ["|---|---|---|---|---|---|"]
     for d in differences(plan, trials):
         smallest = "" if d.smallest is None else f"{d.smallest:g}"
-        cells = [d.text, d.metric, written(d.difference, sign="+"), smallest]
+        cells = [d.text, d.metric, formatted(d.difference, sign="+"), smallest]
         lines.append(f"| {' | '.join(cells)} | {d.difference.seeds} | {d.verdict or ''} |")
     lines += ["", f"| key | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for key, of_arms in differing(plan.arms).items():
@@ -102,10 +102,10 @@ def page(plan: Plan, trials: Sequence[Trial]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def written(value: Estimate, sign: str = "") -> str:
+def formatted(value: Estimate, sign: str = "") -> str:
     """Mean and interval, with three decimals below 10 and one above.
 
-    >>> written(Estimate(0.5, 0.4, 0.6, 5))
+    >>> formatted(Estimate(0.5, 0.4, 0.6, 5))
     '0.500 (0.400 to 0.600)'
     """
     digits = 3 if abs(value.mean) < 10 else 1

@@ -12,7 +12,7 @@ from mmr1.compare.metrics import BEFORE, curve_of, values_of
 from mmr1.compare.plan import Plan, Run
 from mmr1.config import Config
 from mmr1.trainer.runs.checkpoint import step_of
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import finished
 
 
@@ -49,7 +49,7 @@ def run_trials(
             model = None
             for run in arm.runs:
                 last = run is arm.runs[-1]
-                model = _trained(run, seed, output, model, say)
+                model = _train(run, seed, output, model, say)
                 if run.evaluation is not None and (evaluates if last else before):
                     _evaluate(run, seed, output, model)
                 folders.append(run.folder(seed, output))
@@ -59,7 +59,7 @@ def run_trials(
     return trials
 
 
-def _trained(
+def _train(
     run: Run, seed: int, output: Path, model: Path | None, say: Callable[[str], None]
 ) -> Path:
     """The last checkpoint of a finished run.
@@ -68,12 +68,12 @@ def _trained(
         model: The checkpoint that it starts from; None: that of its configuration.
     """
     config = run.config(seed, output, model)
-    check_directory(config, resume=True)
+    check_output_dir(config, resume=True)
     last = _last_checkpoint(config)
     if last is None:
         say(f"{run.name}, seed {seed}")
         arguments = [str(run.file), *run.arguments(seed, output, model), "--resume"]
-        _called(run, seed, output, [run.command, *arguments])
+        _run_mmr1(run, seed, output, [run.command, *arguments])
         last = _last_checkpoint(config)
         assert last is not None
     return last
@@ -82,15 +82,15 @@ def _trained(
 def _evaluate(run: Run, seed: int, output: Path, model: Path) -> None:
     """Evaluate a run whose command does not evaluate, once."""
     if not (run.folder(seed, output) / "eval/result.json").is_file():
-        _called(run, seed, output, ["eval", *run.evaluation_arguments(seed, output, model)])
+        _run_mmr1(run, seed, output, ["eval", *run.evaluation_arguments(seed, output, model)])
 
 
-def _called(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
+def _run_mmr1(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
     """Run ``mmr1`` in a separate process, with a log beside the run's folder."""
     folder = run.folder(seed, output)
     log = folder.parent / f"{folder.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    code = _waited_for([sys.executable, "-m", "mmr1", *arguments], log)
+    code = _run_to_end([sys.executable, "-m", "mmr1", *arguments], log)
     if code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
         raise RuntimeError(f"{run.name}, seed {seed} ended with code {code}: {last} ({log})")
@@ -109,10 +109,10 @@ def _last_checkpoint(config: Config) -> Path | None:
     return last
 
 
-def _waited_for(command: list[str], log: Path) -> int:
+def _run_to_end(command: list[str], log: Path) -> int:
     """Run a command to its end. If this process is stopped, the run saves its step first."""
     with log.open("ab") as file:
-        # In a session of its own, so that Ctrl-C reaches it once: a second signal would end it
+        # In a separate session, so that Ctrl-C reaches it once: a second signal would end it
         # before it has saved.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True

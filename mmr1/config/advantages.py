@@ -9,9 +9,9 @@ from pydantic import Field
 from mmr1.config.section import (
     Coefficient,
     Count,
+    CustomPart,
     Fraction,
     Interval,
-    OfYourOwn,
     Positive,
     Section,
     Share,
@@ -124,8 +124,8 @@ class ReinforceAdvantage(_OfRewards):
     type: Literal["reinforce"] = "reinforce"
     baseline: Literal["moving_average", "mean", "batch_mean"] = Field(
         "moving_average",
-        description="The exponential moving average of the batches' mean rewards, momentum 0.9; "
-        "the mean of all rewards so far; the mean of the batch's own rewards",
+        description="Mean of rewards; moving_average: over batches, with momentum 0.9, mean: of "
+        "all rewards so far, batch_mean: of the batch's own",
     )
     gamma: Share = Field(1.0, description="Discount per token")
 
@@ -145,8 +145,8 @@ class ReinforcePpBaselineAdvantage(_OfRewards):
     type: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
     kl_to_go: bool = Field(
         False,
-        description="A token's KL penalties (algorithm.kl.type=reward), its own and those to come, "
-        "are taken off after the group mean (OpenRLHF, LMM-R1); false: their sum before it (verl)",
+        description="Subtract a token's KL penalties, its own and those to come, after the group "
+        "mean (OpenRLHF, LMM-R1); false: their sum before it (verl). For algorithm.kl.type=reward",
     )
 
 
@@ -206,7 +206,7 @@ class DistillationAdvantage(_OfRewards):
     teacher: Teacher = Field(description="The model whose log-probs are learned")
 
 
-class CustomAdvantage(_OfRewards, OfYourOwn):
+class CustomAdvantage(_OfRewards, CustomPart):
     """An advantage of your own."""
 
     type: Literal["custom"] = "custom"

@@ -125,8 +125,8 @@ class RolloutCorrectionConfig(Section):
     )
     off_policy_mask_threshold: Coefficient | None = Field(
         None,
-        description="Mask tokens of negative advantage in completions whose mean log-ratio of the "
-        "engine to the policy is above this, in nats, e.g. 0.5 (TRL; DeepSeek-V3.2)",
+        description="Mask tokens of negative advantage in off-policy completions; those whose mean "
+        "log-ratio of engine to policy is above this, in nats, e.g. 0.5 (TRL; DeepSeek-V3.2)",
     )
 
 
@@ -160,7 +160,7 @@ class AlgorithmConfig(Section):
     )
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write a string out as the name."""
         return {"name": short} if isinstance(short, str) else short
 
@@ -176,7 +176,7 @@ class AlgorithmConfig(Section):
         if not isinstance(values, Mapping):
             return values
         known = shapes(cls)
-        parts = {key: known[key].written_out(values[key]) for key in known if key in values}
+        parts = {key: known[key].expanded(values[key]) for key in known if key in values}
         return with_preset({**values, **parts})
 
     @field_validator("name")

@@ -90,7 +90,7 @@ TRAINED_BY = (
 """Keys of a run's file that ``mmr1 eval`` passes over."""
 
 
-def passed_over(keys: Iterable[str], command: Command) -> list[str]:
+def ignored_keys(keys: Iterable[str], command: Command) -> list[str]:
     """The keys on a command line that the command does not read, though a file may have them."""
     if not READS[command].any_file:
         return []

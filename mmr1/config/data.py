@@ -106,8 +106,8 @@ class DataConfig(Section):
     )
     prompt_template: str | None = Field(
         None,
-        description="Name of a prompt template (think_answer, boxed, ...), a .jinja or .txt file, "
-        "or FILE.py:CONSTANT, a text of another project's file",
+        description="Prompt template: a name such as think_answer or boxed, or a .jinja or .txt "
+        "file; or FILE.py:CONSTANT, a text of another project's file",
     )
     system_prompt: str | None = Field(
         None,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, OfYourOwn, Positive, Section
+from mmr1.config.section import Coefficient, CustomPart, Positive, Section
 
 BETA = (
     "β of the loss; with a reference, larger keeps the policy closer to it. IPO's τ, ORPO's λ. "
@@ -98,7 +98,7 @@ class KtoLoss(PreferenceLossConfig):
     )
 
 
-class CustomPreferenceLoss(_WithNll, OfYourOwn):
+class CustomPreferenceLoss(_WithNll, CustomPart):
     """A loss of your own: of pairs, with a reference."""
 
     type: Literal["custom"] = "custom"
@@ -123,8 +123,8 @@ class RoundsConfig(Section):
     count: Positive = Field(description="Number of rounds")
     preferred_by: Literal["accuracy", "reward"] = Field(
         "accuracy",
-        description="Correct completions against wrong ones, or high rewards against low ones (a "
-        "reward model, a judge). KTO: above the mean of the prompt's completions",
+        description="Prefer right completions to wrong ones, or high rewards to low ones. KTO: "
+        "rewards above the mean of the prompt's completions",
     )
     prompts: Positive = Field(128, description="Prompts per round; each gets rollout.n completions")
     pairs_per_prompt: Positive = Field(

@@ -41,8 +41,8 @@ class EnvironmentConfig(Section):
     )
     boxes: Literal["resized", "original", "0-1000", "0-1"] = Field(
         "resized",
-        description="What the numbers of a box mean: pixels as the model saw the picture, its "
-        "own pixels, or a scale across it",
+        description="Scale of a box's numbers; resized: pixels as the model saw the picture, "
+        "original: its own pixels",
     )
     timeout_s: Coefficient = Field(
         5.0, description="Seconds allowed for one call; then its process is killed"
@@ -117,7 +117,7 @@ class AgentConfig(Section):
         "not counted; then its process is killed",
     )
     workers: Positive = Field(
-        16, description="Programs that run side by side, each in a process of its own"
+        16, description="Programs that run side by side, each in a separate process"
     )
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mmr1.config.secrets import publish
+from mmr1.config.secrets import redact
 from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
 
@@ -46,7 +46,7 @@ class _Place:
 
 def explain(error: ValidationError, source: str) -> list[str]:
     """One line per problem; a missing key is left out where an unknown one is its misspelling."""
-    problems = [(_place(problem["loc"]), problem) for problem in _telling(error.errors())]
+    problems = [(_place(problem["loc"]), problem) for problem in _relevant(error.errors())]
     lines: dict[str, str] = {}
     missing: dict[str, str] = {}
     suggested: set[str] = set()
@@ -65,7 +65,7 @@ def explain(error: ValidationError, source: str) -> list[str]:
     return [f"{source}: {text}" for text in (*lines.values(), *kept)]
 
 
-def _telling(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+def _relevant(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     """Drop "should be a string" where a mapping was given for one, and has an error itself."""
     told = [
         p for p in problems if p["type"] != "string_type" or not isinstance(p["input"], Mapping)
@@ -117,7 +117,7 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
         hint = near(tag, known) or f"; it may be {', '.join(known)}"
         return f"'{place.key}.type': there is no '{tag}'{hint}"
     message = problem["msg"].removeprefix("Value error, ")
-    value = publish(problem["input"], path=tuple(place.names))
+    value = redact(problem["input"], path=tuple(place.names))
     shown = "" if isinstance(value, Mapping | Section) else f" (it is {value!r})"
     return f"'{place.key}': {message}{shown}" if place.names else f"{message}"
 

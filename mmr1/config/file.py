@@ -23,12 +23,12 @@ from mmr1.config.commands import (
     Command,
     command_of,
     first_layer,
-    passed_over,
+    ignored_keys,
     refuse_unread,
     with_learning_rate,
 )
 from mmr1.config.explain import explain
-from mmr1.config.layers import Tree, lay, own_values
+from mmr1.config.layers import Tree, non_defaults, overlay
 from mmr1.config.presets import PARTS, with_preset
 from mmr1.config.rewards import default_functions
 from mmr1.config.secrets import (
@@ -36,7 +36,7 @@ from mmr1.config.secrets import (
     REMEDY,
     find_references,
     masked_keys,
-    publish,
+    redact,
     resolved_but_for_environment,
     secret_keys,
 )
@@ -139,7 +139,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         layers = [*files, OmegaConf.from_dotlist([f"{k}={v}" for k, v in given.items()])]
         tree = {**first_layer(command), **_with_default_functions(layers, given)}
         for layer in layers:
-            tree = _lay(tree, layer, notes)
+            tree = _overlay(tree, layer, notes)
         merged = OmegaConf.create(tree)
         values = _container(merged, resolve=True)
         references = find_references(
@@ -154,25 +154,25 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
     config.keep_references(references)
     if problems := problems_of(config):
         raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))
-    unread = [f"{key}: mmr1 {command} does not read it" for key in passed_over(given, command)]
+    unread = [f"{key}: mmr1 {command} does not read it" for key in ignored_keys(given, command)]
     return Loaded(config, tuple(notes), (*unread, *warnings_of(config)))
 
 
-def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
+def _overlay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
     """Lay one layer over the tree. One that names a preset first lays down all of that."""
     raw = _container(layer, resolve=False)
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, str) and "${" not in algorithm:
         raw["algorithm"] = algorithm = {"name": algorithm}
     if not isinstance(algorithm, Mapping):
-        return lay(tree, raw, Config, notes)
+        return overlay(tree, raw, Config, notes)
     below = dict(tree.get("algorithm") or {})
     if algorithm.get("name") is not None:
         name = str(OmegaConf.select(layer, "algorithm.name") or algorithm["name"])
         notes += _replaced(below, name)
         below = {key: value for key, value in below.items() if key not in PARTS} | {"name": name}
     raw["algorithm"] = {key: value for key, value in algorithm.items() if key != "name"}
-    return lay({**tree, "algorithm": with_preset(below)}, raw, Config, notes)
+    return overlay({**tree, "algorithm": with_preset(below)}, raw, Config, notes)
 
 
 def _container(node: Any, resolve: bool) -> Tree:
@@ -192,7 +192,7 @@ def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"algorithm.{part}: that of {name}; {part}={values} dropped"
             continue
         of_preset = own if isinstance(own, Mapping) else {}
-        set_here = own_values(values, shapes(AlgorithmConfig)[part])
+        set_here = non_defaults(values, shapes(AlgorithmConfig)[part])
         if gone := [key for key, value in set_here.items() if of_preset.get(key, ...) != value]:
             yield f"algorithm.{part}: that of {name}; {', '.join(gone)} dropped"
 
@@ -223,7 +223,7 @@ def _command_line(overrides: Sequence[str]) -> dict[str, str]:
         key, separator, value = override.partition("=")
         if not separator or not key:
             raise ValueError(f"override '{override}' is not of the form key.path=value")
-        for long, written in _long(key, value):
+        for long, written in _expanded(key, value):
             given.pop(long, None)
             given[long] = written
     _refuse_contradictions(given, given)
@@ -240,14 +240,14 @@ def _refuse_contradictions(wholes: Iterable[str], keys: Iterable[str]) -> None:
                 )
 
 
-def _long(key: str, value: str) -> Iterator[tuple[str, str]]:
+def _expanded(key: str, value: str) -> Iterator[tuple[str, str]]:
     """Write ``x=gspo`` out as ``x.type=gspo``, so that the order of overrides does not matter."""
     shape = _shape_at(key.split("."))
     try:
         short = yaml.safe_load(value)
     except yaml.YAMLError:  # OmegaConf tells it
         short = None
-    written = shape.written_out(short) if shape and not isinstance(short, Mapping) else None
+    written = shape.expanded(short) if shape and not isinstance(short, Mapping) else None
     if not isinstance(written, Mapping):
         yield key, value
         return
@@ -342,12 +342,12 @@ def _empty_keys(node: yaml.Node | None, path: str = "") -> Iterator[str]:
         yield from _empty_keys(value, f"{here}.")
 
 
-def published(config: Config) -> dict[str, Any]:
+def redacted(config: Config) -> dict[str, Any]:
     """The configuration as a tree that may be shown and stored: without credentials.
 
     It has the sections that its command reads, each with all of its keys, ``type`` first.
     """
-    whole = publish(config.model_dump(mode="json"), config.references)
+    whole = redact(config.model_dump(mode="json"), config.references)
     return {key: _type_first(whole[key]) for key in config.sections}
 
 
@@ -364,7 +364,7 @@ def dump_yaml(config: Config) -> str:
     A credential from the environment stays ``${oc.env:NAME}``. One given in clear becomes ``***``,
     and the first line says what to do.
     """
-    tree = published(config)
+    tree = redacted(config)
     masked = masked_keys(tree)
     note = f"# {', '.join(masked)} was given in clear and is masked; {REMEDY}.\n" if masked else ""
     return note + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
@@ -375,6 +375,6 @@ def write_yaml(path: Path, config: Config) -> None:
 
     Only the owner may read it if it has credentials or says where they are.
     """
-    mode = 0o600 if secret_keys(published(config)) else OPEN_MODE
+    mode = 0o600 if secret_keys(redacted(config)) else OPEN_MODE
     with atomic(path, mode) as file:
         file.write(dump_yaml(config))

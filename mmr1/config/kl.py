@@ -109,8 +109,8 @@ class KlFull(KlConfig):
     type: Literal["full"] = "full"
     jsd_beta: Fraction = Field(
         1.0,
-        description="GKD's divergence: 1 KL(policy || reference), 0 KL(reference || policy), "
-        "between them the generalized Jensen-Shannon divergence (TRL: beta of GKD)",
+        description="GKD's divergence (TRL: beta of GKD). 1: KL(policy || reference), 0: "
+        "KL(reference || policy), between: the generalized Jensen-Shannon divergence",
     )
     reference: NearReference = Field(
         default_factory=NearInitialReference, description="What the policy is compared with"

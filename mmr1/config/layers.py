@@ -14,7 +14,7 @@ from mmr1.config.section import Section, Shape, shapes
 Tree = dict[str, Any]
 
 
-def lay(
+def overlay(
     low: Mapping[str, Any],
     high: Mapping[str, Any],
     section: type[Section],
@@ -55,22 +55,24 @@ def _entries(
 
 
 def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any:
-    high = shape.written_out(value)
+    high = shape.expanded(value)
     if not isinstance(high, Mapping):
         return high
     below = low if isinstance(low, Mapping) else {}
     before = shape.kind(below)
     now = shape.kind({**below, **high})
     if before != now:
-        gone = [key for key in own_values(below, shape) if key not in high]
+        gone = [key for key in non_defaults(below, shape) if key not in high]
         if gone:
             notes.append(f"{path}: {now} in place of {before}; {', '.join(gone)} dropped")
         below = {}
     section = shape.variants.get(now)
-    return {**below, **high} if section is None else lay(below, high, section, notes, f"{path}.")
+    return (
+        {**below, **high} if section is None else overlay(below, high, section, notes, f"{path}.")
+    )
 
 
-def own_values(values: Mapping[str, Any], shape: Shape) -> Tree:
+def non_defaults(values: Mapping[str, Any], shape: Shape) -> Tree:
     """The values of a section that are not its class's defaults, without the discriminator."""
     section = shape.variants.get(shape.kind(values))
     fields = {} if section is None else section.model_fields

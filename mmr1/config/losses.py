@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, OfYourOwn, Section, Share
+from mmr1.config.section import Coefficient, CustomPart, Section, Share
 
 AggMode = Literal[
     "seq-mean-token-mean",
@@ -27,9 +27,9 @@ class LossConfig(Section):
     of_completions: ClassVar[bool] = False
     agg_scope: Literal["mini-batch", "rollout"] = Field(
         "mini-batch",
-        description="Whose sequences and tokens are counted when losses are added up: each "
-        "mini-batch's (verl, EasyR1), or the mean of the rollout's mini-batches (TRL's dapo and "
-        "cispo)",
+        description="Sequences and tokens by which sums of losses are divided; mini-batch: each "
+        "mini-batch's (verl, EasyR1), rollout: the mean of the rollout's mini-batches (TRL's dapo "
+        "and cispo)",
     )
 
     @property
@@ -51,8 +51,8 @@ class _OfTokens(LossConfig):
 class _Selecting(_OfTokens):
     top_entropy_quantile: Share = Field(
         1.0,
-        description="Share of a mini-batch's tokens, those of the highest entropy, that the policy "
-        "loss learns from, e.g. 0.2 (TRL)",
+        description="Share of a mini-batch's tokens to learn from; those of the highest entropy, "
+        "e.g. 0.2 (TRL)",
     )
 
 
@@ -146,7 +146,7 @@ class ReinforceLoss(_Selecting):
     )
 
 
-class CustomLoss(_OfTokens, OfYourOwn):
+class CustomLoss(_OfTokens, CustomPart):
     """A loss of your own."""
 
     type: Literal["custom"] = "custom"

@@ -118,15 +118,14 @@ class ModelConfig(Section):
     )
     sharing: Literal["auto", "packed", "padded"] = Field(
         "auto",
-        description="Do completions share their prompt in the forward of a model that has no "
-        "family here? auto: where a probe at the start finds the packed forward equal to "
-        "transformers' own. packed: an error where it does not. padded: never",
+        description="Share the prompt among completions, for models that have no family here. "
+        "auto: if a probe at the start finds the packed forward equal to transformers' own; "
+        "packed: or refuse the model; padded: never",
     )
     trust_remote_code: bool = Field(
         False,
-        description="Run the Python code that models bring along (auto_map): that of model.path "
-        "and of every other model that the configuration names, in every process that loads them. "
-        "Read it first",
+        description="Run the Python code that models bring along (auto_map). That is the code of "
+        "every model that the configuration names, in every process that loads one; read it first",
     )
     lora: Lora | None = Field(
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
@@ -186,9 +185,9 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
     lr_of_parts: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="Learning rates of parts in place of lr, 0 freezes: language_model, "
+        description="Learning rates of parts in place of lr; 0 freezes. Parts are language_model, "
         "vision_tower, multi_modal_projector, or regular expressions that are searched in the "
-        "names of parameters. The last that fits counts",
+        "names of parameters; the last that fits counts",
     )
     max_grad_norm: Coefficient = Field(1.0, description="Gradients are clipped to this global norm")
     state_dtype: Dtype = Field(
@@ -227,12 +226,3 @@ class OptimizerConfig(Section):
     def frozen_parts(self) -> tuple[str, ...]:
         """The parts, or patterns of parameters, that are not trained: those of rate 0."""
         return tuple(part for part, rate in self.lr_of_parts.items() if rate == 0)
-
-    def warmup_steps(self, total: int) -> int:
-        """Optimizer steps of warm-up in a run of ``total``; a share is rounded down, as in verl.
-
-        It is a share of the schedule's own ``steps`` where that is set.
-        """
-        steps = self.scheduler.warmup_steps
-        whole = getattr(self.scheduler, "steps", None) or total
-        return int(steps * whole) if isinstance(steps, float) else steps

@@ -33,7 +33,7 @@ class RewardFunctionConfig(Section):
         return "plugin" if ":" in use or "." in use else "builtin"
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write a number out as the weight."""
         is_number = isinstance(short, int | float) and not isinstance(short, bool)
         return {"weight": short} if is_number else short

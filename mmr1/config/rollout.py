@@ -10,8 +10,8 @@ from mmr1.config.section import (
     AutoDtype,
     Coefficient,
     Count,
+    CustomPart,
     Fraction,
-    OfYourOwn,
     Positive,
     Section,
 )
@@ -54,11 +54,11 @@ class SamplingConfig(Section):
 
 
 class VllmArguments(Section):
-    """vLLM's settings, on GPUs of its own and on those of the ranks."""
+    """vLLM's settings, on separate GPUs and on those of the ranks."""
 
     gpu_memory_utilization: Fraction | None = Field(
         None,
-        description="Share of the GPU memory that vLLM may use; null: 0.9 on GPUs of its own and "
+        description="Share of the GPU memory that vLLM may use; null: 0.9 on separate GPUs and "
         "in mmr1 eval, 0.5 where it shares the trainer's",
     )
     dtype: AutoDtype | None = Field(
@@ -84,7 +84,7 @@ class VllmArguments(Section):
 
 
 class VllmConfig(VllmArguments):
-    """vLLM, on GPUs of its own or beside one trainer process."""
+    """vLLM, on separate GPUs or beside one trainer process."""
 
     type: Literal["vllm"] = "vllm"
     tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
@@ -96,8 +96,8 @@ class ColocatedVllmConfig(VllmArguments):
     type: Literal["vllm_colocate"] = "vllm_colocate"
     offload_trainer: bool = Field(
         False,
-        description="Weights, float32 copies and moments of the ranks, references and critics lie "
-        "in main memory while the engines sample",
+        description="Keep the trainer in main memory while the engines sample: weights, float32 "
+        "copies, moments, references and critics",
     )
 
 
@@ -107,7 +107,7 @@ class HfConfig(Section):
     type: Literal["hf"] = "hf"
 
 
-class CustomEngineConfig(OfYourOwn):
+class CustomEngineConfig(CustomPart):
     """A custom engine; `rollout.engine=file.py:NAME` is short for it."""
 
     type: Literal["custom"] = "custom"
@@ -127,6 +127,22 @@ class CustomEngineConfig(OfYourOwn):
 Engine = Annotated[
     VllmConfig | ColocatedVllmConfig | HfConfig | CustomEngineConfig, Field(discriminator="type")
 ]
+
+
+class StreamingConfig(Section):
+    """Groups are learned from as they end, and new weights reach an engine that samples on."""
+
+    partial_rollout: bool = Field(
+        True,
+        description="New weights continue unfinished completions, with keys and values computed "
+        "anew; false: such completions begin again (verl, slime)",
+    )
+    window: Count = Field(
+        0,
+        description="Groups, from the oldest on, among which those that have ended pass those that "
+        "have not (torchtitan); 0: none does. A token is then up to max_off_policy_steps + "
+        "ceil((window - 1) / data.train_batch_size) steps old",
+    )
 
 
 class RolloutConfig(Section):
@@ -157,6 +173,11 @@ class RolloutConfig(Section):
         0,
         description="0: synchronous rollouts. k: asynchronous rollouts, sampled with weights that "
         "are at most k updates old",
+    )
+    streaming: StreamingConfig | None = Field(
+        None,
+        description="The engine samples the groups of the next max_off_policy_steps steps "
+        "together, and an update waits for its own only; null: it samples step after step",
     )
     engine: Engine = Field(
         default_factory=VllmConfig,
@@ -191,7 +212,7 @@ class RolloutConfig(Section):
 
     @property
     def uses_vllm(self) -> bool:
-        """True if the engine is vLLM, on GPUs of its own or on those of the ranks."""
+        """True if the engine is vLLM, on separate GPUs or on those of the ranks."""
         return isinstance(self.engine, VllmArguments)
 
     @property
@@ -215,5 +236,5 @@ class RolloutConfig(Section):
 
     @property
     def tensor_parallel_size(self) -> int:
-        """GPUs per engine; 1 for all but vLLM on GPUs of its own."""
+        """GPUs per engine; 1 for all but vLLM on separate GPUs."""
         return self.engine.tensor_parallel_size if isinstance(self.engine, VllmConfig) else 1

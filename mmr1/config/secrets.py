@@ -43,7 +43,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
 _PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s,]+)")
 
 
-def publish(tree: Any, references: Mapping[Key, str] | None = None, path: Key = ()) -> Any:
+def redact(tree: Any, references: Mapping[Key, str] | None = None, path: Key = ()) -> Any:
     """The tree in a form that may be written: references in place of credentials, or ``***``.
 
     Args:
@@ -54,9 +54,9 @@ def publish(tree: Any, references: Mapping[Key, str] | None = None, path: Key = 
     if references and path in references:
         return references[path]
     if isinstance(tree, Mapping):
-        return {key: publish(value, references, (*path, key)) for key, value in tree.items()}
+        return {key: redact(value, references, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [publish(value, references, (*path, i)) for i, value in enumerate(tree)]
+        return [redact(value, references, (*path, i)) for i, value in enumerate(tree)]
     if _is_secret(path) and tree not in (None, "") and not isinstance(tree, bool):
         return tree if is_reference(tree) else MASK
     return mask_text(tree) if isinstance(tree, str) else tree
@@ -172,12 +172,12 @@ def _is_at(path: Key, place: tuple[int | str, ...]) -> bool:
 
 
 def masked_keys(tree: Any, path: Key = ()) -> list[str]:
-    """The keys at which a published tree has ``***`` instead of a credential."""
+    """The keys at which a redacted tree has ``***`` instead of a credential."""
     return [".".join(map(str, key)) for key, value in _leaves(tree, path) if _is_masked(key, value)]
 
 
 def secret_keys(tree: Any, path: Key = ()) -> list[str]:
-    """The keys of a published tree that have ``***`` or a reference to a credential."""
+    """The keys of a redacted tree that have ``***`` or a reference to a credential."""
     masked = masked_keys(tree, path)
     return masked + [
         ".".join(map(str, key)) for key, value in _leaves(tree, path) if is_reference(value)
@@ -185,7 +185,7 @@ def secret_keys(tree: Any, path: Key = ()) -> list[str]:
 
 
 def is_same(before: Any, now: Any) -> bool:
-    """True if two published trees are equal; a credential equals whatever replaces it."""
+    """True if two redacted trees are equal; a credential equals whatever replaces it."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return before.keys() == now.keys() and all(is_same(before[k], now[k]) for k in before)
     if isinstance(before, list) and isinstance(now, list):

@@ -20,7 +20,7 @@ def _resolved(value: Any) -> Any:
     return auto_dtype() if value == "auto" else value
 
 
-def _rising(pair: tuple[float, float]) -> tuple[float, float]:
+def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
     if pair[0] >= pair[1]:
         raise ValueError("the first must be below the second")
     return pair
@@ -34,7 +34,7 @@ Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Coefficient = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Above 0: a term whose coefficient is 0 is a section that is null."""
-Interval = Annotated[tuple[float, float], AfterValidator(_rising)]
+Interval = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Url = Annotated[str, Field(pattern="^https?://")]
 
 
@@ -55,7 +55,7 @@ class Section(BaseModel):
         raise AssertionError(f"{cls.__name__} belongs to no union without type")
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write out a short form of the section; the value itself if it is not one."""
         return short
 
@@ -123,7 +123,7 @@ def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
     return now | {key: _inner(now.get(key), value) for key, value in _grouped(values)}
 
 
-class OfYourOwn(Section):
+class CustomPart(Section):
     """The keys of a custom advantage, loss, engine or environment, which a file defines."""
 
     use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
@@ -158,14 +158,14 @@ class Shape:
             return str(values.get("type", default))
         return self.classes[0].variant_of(values)
 
-    def written_out(self, value: Any) -> Any:
+    def expanded(self, value: Any) -> Any:
         """Write out a short form of the section, or of one entry of a mapping."""
         if isinstance(value, str) and "${" in value:
             return value
         if self.by_type and isinstance(value, str):
             is_own = ":" in value and "custom" in self.variants  # file.py:name
             return {"type": "custom", "use": value} if is_own else {"type": value}
-        return self.classes[0].written_out(value)
+        return self.classes[0].expanded(value)
 
     def complete(self, value: Any) -> Any:
         """The value as pydantic reads it: written out, with its type."""
@@ -176,7 +176,7 @@ class Shape:
         return self._complete_one(value)
 
     def _complete_one(self, value: Any) -> Any:
-        value = self.written_out(value)
+        value = self.expanded(value)
         if self.by_type and isinstance(value, Mapping) and "type" not in value:
             return {"type": next(iter(self.variants)), **value}
         return value

@@ -23,7 +23,7 @@ class CheckpointsConfig(Section):
     save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
     metric_for_best_model: str | None = Field(
         None,
-        description="Also keep the checkpoint with the highest value of this metric, e.g. "
+        description="Also keep the checkpoint with the highest value of this metric; e.g. "
         "reward/mean, or eval/greedy with trainer.validation.steps",
     )
     async_save: bool = Field(
@@ -99,8 +99,8 @@ class TrainerConfig(Section):
     )
     vision_use_steps: Positive | None = Field(
         None,
-        description="Steps between measurements of how much completions depend on their pictures: "
-        "their log-probs less those under grey pictures and under those of another prompt",
+        description="Steps between measurements of how much completions depend on their pictures; "
+        "their log-probs less those under grey pictures, and under those of another prompt",
     )
     max_tokens_per_gpu: Positive = Field(
         16384,
@@ -115,7 +115,7 @@ class TrainerConfig(Section):
     )
     profile_steps: tuple[Positive, ...] = Field(
         (),
-        description="Steps that torch.profiler records, each as a trace in the run's folder "
+        description="Steps that torch.profiler records; each is a trace in the run's folder "
         "profile, for chrome://tracing or Perfetto",
     )
     threads: Positive | None = Field(
@@ -188,8 +188,8 @@ class RayConfig(Section):
     )
     max_restarts: Count = Field(
         0,
-        description="How often a training run that loses a rank continues by itself from its last "
-        "checkpoint, on what is left of the cluster",
+        description="Restarts of a run that loses a rank; it continues from its last checkpoint, "
+        "on what is left of the cluster",
     )
 
 
@@ -218,13 +218,13 @@ class ResourcesConfig(Section):
     )
     context_parallel_size: Positive = Field(
         1,
-        description="Ranks that share each sequence, cut by tokens: for sequences whose "
-        "activations one rank has no memory for",
+        description="Ranks that share each sequence, cut by tokens; for sequences whose "
+        "activations do not fit on one rank",
     )
     reward_ranks: Positive = Field(
         1,
         description="Processes that hold the reward models of a run on Ray, sharded over them and "
-        "on GPUs of their own. A run in one process holds them itself",
+        "on separate GPUs. A run in one process holds them itself",
     )
     collective_timeout_s: Coefficient = Field(
         1800, description="Seconds after which a collective operation counts as hung"
@@ -234,7 +234,7 @@ class ResourcesConfig(Section):
     )
 
     @classmethod
-    def written_out(cls, short: Any) -> Any:
+    def expanded(cls, short: Any) -> Any:
         """Write the word auto out as the key."""
         return {"auto": True} if short == "auto" else short
 
@@ -291,8 +291,8 @@ class ProcessConfig(RewardModelConfig):
         None,
         ge=0,
         lt=1,
-        description="A step is right if its label is above this, else wrong: 0 for VisualPRM's and "
-        "Math-Shepherd's hard labels; null: labels are learned as they are",
+        description="A step is right if its label is above this, else wrong; 0 for VisualPRM's and "
+        "Math-Shepherd's hard labels, null: labels are learned as they are",
     )
 
 

@@ -28,7 +28,7 @@ def is_index(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(SUFFIX)
 
 
-def kept_table(
+def cached_table(
     path: Path, what: str, facts: Mapping[str, Any], make: Callable[[], pa.Table]
 ) -> pa.Table:
     """The table that ``make`` gives, from the disk if it was made before.
@@ -53,7 +53,7 @@ def kept_table(
     return table
 
 
-def kept_batches(
+def cached_batches(
     path: Path,
     what: str,
     schema: pa.Schema,

@@ -107,7 +107,7 @@ def _tags(turn: Turn) -> list[Tag]:
     for item in turn.content:
         if isinstance(item, TextItem) and (tag := TAG.search(item.text)):
             raise ValueError(
-                f"the text of a list content holds {tag[0]}; write the medium as an item of its own"
+                f"the text of a list content holds {tag[0]}; write the medium as a separate item"
             )
     return [Tag(i.type) for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
 

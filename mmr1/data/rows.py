@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mmr1.data.ids import hash64, repeated
-from mmr1.data.index import kept_table
+from mmr1.data.index import cached_table
 from mmr1.data.stores import Store
 from mmr1.files import stamp
 from mmr1.progress import Progress
@@ -139,7 +139,7 @@ def open_rows(
     """
     others = _others(stores)
     facts = {**facts, "others": others}
-    table = kept_table(stores[0].path, "rows", facts, lambda: _table(stores, read, unread))
+    table = cached_table(stores[0].path, "rows", facts, lambda: _table(stores, read, unread))
     if _others(stores) != others:
         raise ValueError(f"files beside {stores[0].path} changed while they were read; start again")
     unusable = table.filter(table["reason"].is_valid())
@@ -229,7 +229,7 @@ def _refuse_repeated(path: Path, ids: pa.ChunkedArray, hashes: np.ndarray) -> No
         seen.add(name)
 
 
-def kept(samples: Sequence[Sample], indices: np.ndarray) -> Sequence[Sample]:
+def select(samples: Sequence[Sample], indices: np.ndarray) -> Sequence[Sample]:
     """The samples with these indices."""
     if isinstance(samples, Rows):
         return samples.take(indices)
@@ -261,7 +261,7 @@ def measured(
     if not isinstance(samples, Rows):
         return np.fromiter(measure_all(), np.int64)
     of_ids = hashlib.sha256("\0".join(samples.ids()).encode()).hexdigest()
-    table = kept_table(
+    table = cached_table(
         samples.stores[0].path,
         what.replace(" ", "-"),
         {**facts, "ids": of_ids, "others": _others(samples.stores)},

@@ -22,7 +22,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
-from mmr1.data.rows import FROM_BYTES, Rows, kept, kinds_of, measured, open_rows
+from mmr1.data.rows import FROM_BYTES, Rows, kinds_of, measured, open_rows, select
 from mmr1.data.stores import Store, stores_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
@@ -62,7 +62,7 @@ def load_samples(
     places: dict[str, str] = {}
     total = 0
     columns = config.columns
-    with _uncollected():
+    with _gc_paused():
         for where, sample, row in _located(spec, config):
             total += 1
             if isinstance(sample, ValueError):
@@ -83,7 +83,7 @@ def load_samples(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Suspend garbage collection: rows make no cycles, and it would only walk over all of them."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -229,7 +229,7 @@ def keep_fitting(
         sample = samples[index]
         quarantine.drop(spec, sample.id, _why_not(prompt_tokens, sample, limit))
     quarantine.check(spec)
-    return kept(samples, np.flatnonzero(fits))
+    return select(samples, np.flatnonzero(fits))
 
 
 UNREADABLE = -1

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmr1.data.index import kept_batches
+from mmr1.data.index import cached_batches
 from mmr1.data.lines import line_numbers, pieces, text_of
 from mmr1.data.readers import files_of, kind_of, read_rows
 from mmr1.data.readers.classes import classes_of, mending, with_names
@@ -111,7 +111,7 @@ class ParquetStore:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE) as table:
             schema = _plain(table.schema_arrow)
             self._mend = mending(table.schema_arrow)
-            self._batches = kept_batches(path, "copy", schema, lambda: _batches(table, schema))
+            self._batches = cached_batches(path, "copy", schema, lambda: _batches(table, schema))
 
     def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
         count = self._batches.num_record_batches
@@ -154,7 +154,9 @@ class PackedStore:
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, path.stat().st_size
-        self._batches = kept_batches(path, "copy", _UNPACKED, lambda: _unpacked(path), of_code=True)
+        self._batches = cached_batches(
+            path, "copy", _UNPACKED, lambda: _unpacked(path), of_code=True
+        )
 
     def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
         count = self._batches.num_record_batches

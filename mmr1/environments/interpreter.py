@@ -1,6 +1,6 @@
 """Runs the policy's Python code; a built-in tool.
 
-Each call has a process of its own, forked for it and ended after it: code could otherwise change
+Each call has a separate process, forked for it and ended after it: code could otherwise change
 what later calls see. There is no network, and no file can be opened, not even to import a module:
 what may be imported is loaded before.
 """
@@ -46,7 +46,7 @@ _KEPT_BEFORE_ERROR = 1000  # the pool cuts an error, and its end says what went 
 _FILE = "<code>"
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Import, in the zygote, the modules that the policy's code may use."""
     for name in (*MODULES, *_PARTS):
         importlib.import_module(name)

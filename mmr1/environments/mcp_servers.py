@@ -56,7 +56,7 @@ def _target(server: Mapping[str, Any]) -> Any:
 
 
 class Servers:
-    """Connected servers; their event loop has a thread of its own.
+    """Connected servers; their event loop has a separate thread.
 
     Attributes:
         schemas: Of each tool, as the chat template takes it.

@@ -1,6 +1,6 @@
 """Agent programs: functions of the user that talk to the policy by OpenAI's API.
 
-Each episode runs in a process of its own, which has what this one has: a program brings its own
+Each episode runs in a separate process, which has what this one has: a program brings its own
 clients, and can still be killed. ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lead it to the policy.
 """
 
@@ -32,14 +32,14 @@ def program_workers(config: AgentConfig) -> ToolWorkers:
     Raises:
         ValueError: The program cannot be loaded, or the package openai is not installed.
     """
-    warm = Job(f"{_MODULE}:imported", ())
+    warm = Job(f"{_MODULE}:warm_up", ())
     prepare = Job(f"{_MODULE}:check", (config.use, config.options))
     workers = ToolWorkers(config, warm=warm, prepare=prepare, walls=False)
     workers.start()
     return workers
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Import the package openai, in the zygote.
 
     Raises:

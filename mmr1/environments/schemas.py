@@ -53,10 +53,10 @@ class Tool:
     shows: bool = False
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Import transformers in the zygote, as it takes longer than all the rest."""
     importlib.import_module("transformers.utils.chat_template_utils")
-    worker.imported()
+    worker.warm_up()
 
 
 def tool_schemas(config: EnvironmentConfig | AgentConfig | None) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def _described(
     walls: bool,
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
-    warm = Job("mmr1.environments.schemas:imported", ())
+    warm = Job("mmr1.environments.schemas:warm_up", ())
     with Pool(1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, walls=walls) as pool:
         return [Tool(**tool) for tool in pool.start()]
 

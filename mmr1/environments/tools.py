@@ -18,7 +18,7 @@ from mmr1.environments.environment import Action, Answer, Ending, Episode, Openi
 from mmr1.environments.pictures import MAX_PARTS
 from mmr1.environments.schemas import Tool, described
 from mmr1.environments.workers import REPLACED, Budget, code_workers, tool_workers
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.registry import suggest
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox import pool
@@ -84,7 +84,7 @@ class ToolEnvironment:
         if not calls or action.last:
             return Answer(calls=tuple(map(self._not_run, calls)), cut=bool(calls))
         run, rest = calls[: self.config.max_calls], calls[self.config.max_calls :]
-        one_by_one = len(run) == 1 or any(self._is_kept(call) for call in run)
+        one_by_one = len(run) == 1 or any(self._is_stateful(call) for call in run)
         each = map if one_by_one else self._threads.map
         called: list[_Called] = []
         for done in each(lambda call: self._call(call, action.shown, number, budget), run):
@@ -99,7 +99,7 @@ class ToolEnvironment:
             reward=sum(rewards) if rewards else None,
         )
 
-    def _is_kept(self, call: ToolCall) -> bool:
+    def _is_stateful(self, call: ToolCall) -> bool:
         return call.name in self._by_name and self._by_name[call.name].kept
 
     def _call(self, call: ToolCall, shown: Sequence[Shown], number: int, budget: Budget) -> _Called:
@@ -108,7 +108,7 @@ class ToolEnvironment:
                 raise ValueError(call.error)
             tool = self._tool(call.name)
             if budget.is_spent:
-                return _Called(call, lost=(Status.TIMEOUT, self._tell_spent()))
+                return _Called(call, lost=(Status.TIMEOUT, self._report_spent()))
             answer = self._run(tool, call.arguments, shown, number, budget)
             if tool.kept and answer.status in (Status.TIMEOUT, Status.KILLED):
                 return _Called(call, lost=(answer.status, f"{tool.name}: {answer.error}"))
@@ -134,11 +134,11 @@ class ToolEnvironment:
     def _too_many(self, call: ToolCall) -> _Called:
         return self._failed(call, f"not run: a turn may call {self.config.max_calls} tools")
 
-    def _tell_spent(self) -> str:
+    def _report_spent(self) -> str:
         problem = (
             f"the tools of one conversation took {self._timeout_s:g} s (rollout.timeout_s) together"
         )
-        tell_fault(logger, "environment/timeout", problem, level=logging.INFO)
+        report_fault(logger, "environment/timeout", problem, level=logging.INFO)
         return problem
 
     def _run(
@@ -159,7 +159,7 @@ class ToolEnvironment:
         seen = [s.media for s in shown if tool.sees_pictures and s.media.kind == "image"]
         images = [picture.read() for picture in seen]
         kept = (number, tool.spec, tool.name, given, media, images, *limits)
-        return self.workers.call("call_kept_tool", *kept, worker=number, budget=budget)
+        return self.workers.call("call_stateful_tool", *kept, worker=number, budget=budget)
 
     def _not_run(self, call: ToolCall) -> ToolCall:
         error = call.error or "not run: the conversation ended with this turn"

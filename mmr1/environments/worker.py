@@ -17,7 +17,7 @@ from mmr1.environments.forms.detect import (
     spoken_episode,
     trl_episode,
 )
-from mmr1.environments.forms.own import settled
+from mmr1.environments.forms.own import awaited
 from mmr1.environments.forms.stand_ins import provide_base_classes
 from mmr1.environments.forms.verl import BrokenToolError, VerlEpisode, is_tool_config, load_tools
 from mmr1.environments.mcp_servers import is_server_list, servers_of
@@ -52,7 +52,7 @@ Media = Mapping[str, tuple[str, bytes, Sequence[int]]]
 saw."""
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Provide base classes in the zygote, whose imports every worker then has."""
     provide_base_classes()
 
@@ -137,7 +137,7 @@ def call_tool(
         return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
     tool = load_functions(spec)[name]
     bound = inspect.signature(tool).bind(**{**arguments, **_given(media, space)})
-    value = settled(tool(*bound.args, **bound.kwargs))
+    value = awaited(tool(*bound.args, **bound.kwargs))
     return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
 
 
@@ -196,7 +196,7 @@ def begin_tools(number: int, specs: Sequence[str], options: Mapping[str, Any], s
     return opening
 
 
-def call_kept_tool(
+def call_stateful_tool(
     number: int,
     spec: str,
     name: str,

@@ -41,7 +41,7 @@ def tool_workers(
         prepare: A job that each runs first.
     """
     readable = [path for spec in specs for path in readable_of(spec, config)]
-    warm = Job("mmr1.environments.worker:imported", ())
+    warm = Job("mmr1.environments.worker:warm_up", ())
     return ToolWorkers(
         config,
         warm=warm,
@@ -54,7 +54,7 @@ def tool_workers(
 
 def code_workers(config: EnvironmentConfig) -> ToolWorkers:
     """Processes for the policy's own code: each serves one call, opens nothing, has one thread."""
-    warm = Job("mmr1.environments.interpreter:imported", ())
+    warm = Job("mmr1.environments.interpreter:warm_up", ())
     limits = Limits(memory=2 * GIB, open_files=0, threads=False)
     longest = _ANSWER + _ESCAPED * config.max_characters
     return ToolWorkers(

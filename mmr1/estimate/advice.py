@@ -9,9 +9,9 @@ from mmr1.estimate.load import Load
 from mmr1.estimate.memory import (
     GIB,
     Estimate,
+    bytes_while_sampling,
+    bytes_while_sending,
     estimate,
-    held_while_sampling,
-    held_while_sending,
 )
 from mmr1.estimate.shapes import read_shapes
 
@@ -36,8 +36,8 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
     engine_memory = memory * config.gpu_memory_utilization
     weights = _engine_weights(result)
     if config.rollout.colocated:
-        sending = held_while_sending(config, result) + weights - engine_memory
-        kept = max(held_while_sampling(config, result), sending)
+        sending = bytes_while_sending(config, result) + weights - engine_memory
+        kept = max(bytes_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
             lines += _lighter_trainer(config, load, result)
         elif kept > memory - engine_memory:
@@ -48,7 +48,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
                     f"{kept / GIB:.1f} GiB while the engine samples"
                 )
             lines += _offloaded_while_sampling(config) + _offloaded(config)
-            lines = lines or ["rollout.engine=vllm: ranks and engines on GPUs of their own"]
+            lines = lines or ["rollout.engine=vllm: ranks and engines on separate GPUs"]
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
     if result.total("reward model") > 0.9 * memory:
@@ -71,8 +71,8 @@ def fits_colocated(config: Config, load: Load, memory: float) -> bool:
     result = estimate(config, load)
     weights = _engine_weights(result)
     learning = result.total("trainer") + ASLEEP
-    sending = held_while_sending(config, result) + weights
-    sampling = held_while_sampling(config, result) + 1.1 * weights
+    sending = bytes_while_sending(config, result) + weights
+    sampling = bytes_while_sampling(config, result) + 1.1 * weights
     return max(learning, sending, sampling) <= memory
 
 

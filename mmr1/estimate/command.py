@@ -18,13 +18,13 @@ from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import (
     GIB,
     Estimate,
+    bytes_while_sampling,
     estimate,
-    held_while_sampling,
     holds_an_engine,
     saving_bytes,
     trainer_bytes,
 )
-from mmr1.estimate.proposal import colocated, proposed, reward_ranks
+from mmr1.estimate.proposal import colocated, propose, reward_ranks
 from mmr1.estimate.shapes import read_shapes
 from mmr1.estimate.step_time import phases
 from mmr1.rollout.engines import engine_type
@@ -75,7 +75,7 @@ def run_estimate(
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     gpus = gpus_of_this_machine().count if gpus is None else gpus
     if gpus > 1:
-        proposal = proposed(config, "train", Gpus(gpus, memory), load=load)
+        proposal = propose(config, "train", Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
         gpus -= reward_ranks(config, Gpus(gpus, memory), load)
     if gpus > 1:
@@ -178,7 +178,7 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
         both = sum(item.bytes for item in result.items)
         table.append(("together", "they share this device", f"{both / GIB:.2f}"))
     if config.rollout.colocated:
-        held = held_while_sampling(config, result)
+        held = bytes_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     saving = f"{saving_bytes(config) / GIB:.2f}"
     table.append(("main memory", "more while a checkpoint is saved", saving))

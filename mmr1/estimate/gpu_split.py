@@ -1,6 +1,6 @@
 """Split GPUs into ranks and rollout engines: a calculation from shapes, not a measurement.
 
-It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, rank 0
+It describes the system as it is built: an engine has separate GPUs, ranks hold shards, rank 0
 puts the weights together and sends them to the engines, and rollouts are sampled in turn with the
 updates or one step ahead of them. Or ranks and engines are colocated, and take turns on all GPUs.
 """

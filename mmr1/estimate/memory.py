@@ -124,7 +124,7 @@ def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
     return weights / config.rollout.tensor_parallel_size <= 0.9 * used
 
 
-def held_while_sampling(config: Config, result: Estimate) -> float:
+def bytes_while_sampling(config: Config, result: Estimate) -> float:
     """Bytes that a rank keeps while an engine on its GPU samples."""
     if config.rollout.offload_trainer:
         return _of_trainer(result, {"vision features"})
@@ -135,9 +135,9 @@ def held_while_sampling(config: Config, result: Estimate) -> float:
     return _of_trainer(result, {item.name for item in result.items} - of_learning)
 
 
-def held_while_sending(config: Config, result: Estimate) -> float:
+def bytes_while_sending(config: Config, result: Estimate) -> float:
     """Bytes that a rank keeps while it sends its weights to the engine, which has no cache then."""
-    held = held_while_sampling(config, result)
+    held = bytes_while_sampling(config, result)
     if config.rollout.offload_trainer:
         held += _of_trainer(result, {"weights"})
     return held

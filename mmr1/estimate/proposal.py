@@ -57,7 +57,7 @@ class Proposal:
     why: str | None = None
 
 
-def proposed(
+def propose(
     config: Config,
     command: Command,
     gpus: Gpus,
@@ -213,7 +213,7 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     mode = (
         f"rollouts run ahead (rollout.max_off_policy_steps={rollout.max_off_policy_steps})"
         if ahead
-        else "; ".join((*refused, "rollouts and updates have GPUs of their own"))
+        else "; ".join((*refused, "rollouts and updates have separate GPUs"))
     )
     yield Choice(
         {"resources.ranks": best.ranks, "resources.engines": best.engines},

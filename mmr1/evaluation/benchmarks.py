@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.config.file import published, write_yaml
-from mmr1.data.loader import MediaCheck
+from mmr1.config.file import redacted, write_yaml
+from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
-from mmr1.progress import Progress, doing
+from mmr1.progress import Progress, report_activity
 from mmr1.report.run_reader import read_lines
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
@@ -126,7 +126,7 @@ def _config_of_pair(config: Config, model: str, records: str) -> Config:
     return config.changed({"model.path": model, "eval.data": records})
 
 
-@doing("reading the data")
+@report_activity("reading the data")
 def _task(
     stack: ExitStack,
     functions: Mapping[str, RewardFunction],
@@ -152,7 +152,7 @@ def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine
             with closing(own) as engine:
                 yield engine
         return
-    with doing("starting the rollout engine"):
+    with report_activity("starting the rollout engine"):
         model = load_model(config.model) if engine_type(config).samples_from_policy else None
         started = build_engine(config, inputs.family, inputs.media, log, model)
     with closing(started) as engine:
@@ -172,7 +172,7 @@ def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
                 task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction
             )
             store = task.store
-            with doing(name), Progress(name, "prompts", total) as progress:
+            with report_activity(name), Progress(name, "prompts", total) as progress:
                 result = evaluate(
                     task.config,
                     engine,
@@ -283,7 +283,7 @@ class Store:
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """All settings that a completion and its score depend on, mostly keys of the configuration."""
-    tree = published(config)
+    tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
     del values["data"]["train_batch_size"]
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mmr1.config import AgentConfig, Config
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.rollout.build import agent_engine, assemble
 from mmr1.rollout.engines import EngineSetting, engine_type
 from mmr1.trainer.models.loading import load_model
@@ -29,7 +29,7 @@ def serve_policy(config: Config, port: int, say: Callable[[str], None]) -> None:
     family = family_of(config)
     media = media_cache(family, config)
     with TemporaryDirectory(prefix="mmr1-serve-") as folder:
-        with doing("starting the rollout engine"):
+        with report_activity("starting the rollout engine"):
             model = load_model(config.model) if engine_type(config).samples_from_policy else None
             log = Path(folder) / "engine.log"
             built = assemble(EngineSetting(config, family, media, model, None, log))

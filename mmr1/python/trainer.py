@@ -26,7 +26,7 @@ from mmr1.rewards.plugins.user_function import GivenReward
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_evaluation
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 
 if TYPE_CHECKING:
     from mmr1.trainer.runs.step import Step
@@ -95,8 +95,8 @@ class Trainer:
             ValueError: Something that you can fix.
             StoppedError: A signal, or the interruption of the kernel; the last step is saved.
         """
-        check_directory(self.config, resume=resume)
-        self._write_given(resume)
+        check_output_dir(self.config, resume=resume)
+        self._write_objects(resume)
         config, why = start.with_gpus(self.config, resume=resume)
         if why is not None:
             _say(f"resources: auto: {why}")
@@ -140,7 +140,7 @@ class Trainer:
             )
         last = _last_checkpoint(self.config)
         if last is None:
-            self._write_given(resume=True)
+            self._write_objects(resume=True)
         path = self.config.model.path if last is None else str(last)
         config = self.config.for_command("eval").changed(
             {
@@ -157,7 +157,7 @@ class Trainer:
 
         return export(self.checkpoint, Path(output))
 
-    def _write_given(self, resume: bool) -> None:
+    def _write_objects(self, resume: bool) -> None:
         """Write objects that were given as files; the configuration then names these."""
         folder = _given(self.config)
         if self._processor is not None:

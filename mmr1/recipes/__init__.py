@@ -91,7 +91,7 @@ def run(
 ) -> None:
     """Run a recipe in the current folder: the data in data/, the output in runs/."""
     command = _command(recipe(name))
-    for line in laid_out(name):
+    for line in copy_recipe(name):
         typer.echo(line)
     environment = os.environ | {"PYTHON": sys.executable}
     ended = subprocess.run([*command, *(arguments or ())], env=environment, check=False)
@@ -112,7 +112,7 @@ def _command(folder: Path) -> list[str]:
     )
 
 
-def laid_out(name: str) -> list[str]:
+def copy_recipe(name: str) -> list[str]:
     """Copy a recipe, and what all share, into the current folder where they are missing.
 
     Returns what was written, as lines for the terminal; nothing in a checkout. Files that are there

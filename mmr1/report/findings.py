@@ -26,6 +26,8 @@ TRUNCATED = 0.1
 INVALID = 0.05
 GAP_JUMP, SMALL_GAP = 5.0, 0.005
 LENGTH_GROWTH = 2.0
+STRETCH = 4
+"""Steps that are averaged at least, where stretches of a run are compared."""
 APART = 0.1
 """How much a component must rise, and another one fall, on a scale of 0 to 1."""
 LOOPS = 0.1
@@ -186,6 +188,26 @@ def _number(value: Any) -> bool:
         return False
 
 
+def _falling_reward(curves: _Curves) -> Iterator[Finding]:
+    values = curves.raw("reward/mean")
+    known = [(step, v) for step, v in zip(curves.steps, values, strict=True) if v is not None]
+    length = max(STRETCH, len(known) // 10)
+    if len(known) < 5 * length:
+        return
+    stretches = [known[end - length : end] for end in range(len(known), length - 1, -length)]
+    means = [sum(v for _, v in stretch) / length for stretch in stretches]  # the last one first
+    best, last = max(means), means[0]
+    rewards = [v for _, v in known]
+    if best - last >= max(APART, (max(rewards) - min(rewards)) / 2):
+        yield Finding(
+            "The reward falls",
+            f"from {best:.2f} at its best to {last:.2f} in the end",
+            "unless the later records are harder, the updates have damaged the policy: lower "
+            "optimizer.lr or raise algorithm.kl.coef, and start from a checkpoint before the fall",
+            (stretches[means.index(best)][0][0], known[-1][0]),
+        )
+
+
 def _entropy(curves: _Curves) -> Iterator[Finding]:
     ends = curves.ends("entropy")
     if ends is None or ends[0] < 4 * LOW_ENTROPY:
@@ -221,8 +243,8 @@ def _truncation(curves: _Curves) -> Iterator[Finding]:
         yield Finding(
             "Truncation",
             f"up to {most:.0%} of the completions were cut off before their end",
-            "raise rollout.max_response_length, or add the reward function overlong or "
-            "length_cosine",
+            "where their texts make sense raise rollout.max_response_length, or add the reward "
+            "function overlong or length_cosine; where they do not, lower optimizer.lr",
             span,
             {"status": "truncated"},
         )
@@ -337,4 +359,12 @@ def _of_completions(facts: Mapping[int, StepFacts]) -> Iterator[Finding]:
         )
 
 
-_FINDERS = (_entropy, _no_signal, _truncation, _gap, _invalid, _against_each_other)
+_FINDERS = (
+    _falling_reward,
+    _entropy,
+    _no_signal,
+    _truncation,
+    _gap,
+    _invalid,
+    _against_each_other,
+)

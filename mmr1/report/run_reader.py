@@ -12,7 +12,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from mmr1.config.secrets import publish
+from mmr1.config.secrets import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def open_run(folder: Path) -> Run:
     for key, section in sections.items():
         if section is not None and not isinstance(section, dict):
             raise ValueError(f"{file}: {key} must be a mapping of keys to values")
-    return Run(folder, publish(config))
+    return Run(folder, redact(config))
 
 
 def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -130,7 +130,7 @@ def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator
         expected: What they must have.
 
     Raises:
-        ValueError: Names the file and the line that is no such object, and what is wrong with it.
+        ValueError: Names the file, the line that is not such an object, and its problem.
     """
     if not path.is_file():
         return

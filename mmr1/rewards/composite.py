@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from mmr1.config import RewardsConfig
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool
@@ -180,7 +180,7 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
 
 
 def report_invalid(
-    rewards: Sequence[Reward], items: Sequence[RewardItem], max_fraction: float
+    rewards: Sequence[Reward], samples: Sequence[Sample], max_fraction: float
 ) -> None:
     """Report the rewards that are not valid, by their first function without one and by status.
 
@@ -199,13 +199,13 @@ def report_invalid(
             first.setdefault(kind, reward)
     for kind, count in counts.items():
         message = f"{count} of {len(rewards)} completions have no valid reward: {first[kind].error}"
-        tell_fault(logger, kind, message, count, level=logging.INFO)
-    invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
+        report_fault(logger, kind, message, count, level=logging.INFO)
+    invalid = [(r, s) for r, s in zip(rewards, samples, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):
         return
-    reward, item = invalid[0]
+    reward, sample = invalid[0]
     raise TooManyInvalidRewardsError(
         f"{len(invalid)} of {len(rewards)} completions have no valid reward, more than "
         f"rewards.max_invalid_fraction={max_fraction:g} allows; the first is sample "
-        f"'{item.sample.id}': {reward.error}"
+        f"'{sample.id}': {reward.error}"
     )

@@ -59,7 +59,7 @@ class Session(Protocol):
 
 
 class AgentServer:
-    """The server, in a thread of its own.
+    """The server, in a separate thread.
 
     Args:
         session: The episode that an API key names; None if there is none.

@@ -78,7 +78,7 @@ class TransferCarrier:
         self._client.ask, self._client.version, self._sent = ask, version, weights
         source = MappingSource(weights, self._layout, self._device)
         if self._device == "cuda":
-            # Senders pack on streams of their own, which do not wait for the optimizer's.
+            # Senders pack on separate streams, which do not wait for the optimizer's.
             torch.cuda.synchronize()
         if self._sender is None:
             self._sender = self._connect(self._client, source)

@@ -223,7 +223,7 @@ class ConversationEngine:
         while answering or requests or in_engine:
             for number in self._answered(answering, idle=not requests and not in_engine):
                 conversation = conversations[number]
-                if self._goes_on(conversation, answering.pop(number).result(), sampling):
+                if self._has_next_turn(conversation, answering.pop(number).result(), sampling):
                     requests[number] = self._next_request(conversation, sampling)
                 else:
                     ending[number] = self._threads.submit(conversation.episode.end)
@@ -285,7 +285,7 @@ class ConversationEngine:
             return f"it cannot be shown: {error}"
         return None
 
-    def _goes_on(
+    def _has_next_turn(
         self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig
     ) -> bool:
         """Take in the answer; returns whether there is another turn."""

@@ -33,8 +33,8 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.lifetime import die_with, start_lasting
-from mmr1.logs import tell_fault
+from mmr1.lifetime import die_with, start_persistent
+from mmr1.logs import report_fault
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context
@@ -175,7 +175,7 @@ class EngineProcess:
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         try:
-            start_lasting(self._process.start)  # a rollout thread may end before it
+            start_persistent(self._process.start)  # a rollout thread may end before it
             child_end.close()  # so that the pipe ends when the process does
             self.settings: str = self._receive(
                 timeout_s=None
@@ -203,7 +203,7 @@ class EngineProcess:
             message = f"{error}\nreplaced, {self.restarted} of {self._restarts} times"
             self._write_log(message)
             kind = "engine/hung" if isinstance(error, EngineHungError) else "engine/died"
-            tell_fault(logger, kind, message)
+            report_fault(logger, kind, message)
             self._replace()
             return ask()
 

@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.lifetime import start_lasting
+from mmr1.lifetime import start_persistent
 from mmr1.rollout.engines import engine_type
 
 _PRELOADED = "mmr1.rollout.preloaded"
@@ -35,7 +35,7 @@ def engine_context() -> ForkServerContext | SpawnContext:
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([_PRELOADED])
-    start_lasting(_start_fork_server)
+    start_persistent(_start_fork_server)
     return context
 
 

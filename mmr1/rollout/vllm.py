@@ -204,7 +204,7 @@ class VllmEngine:
             self._names.get(name, name): self._in_files(name, tensor)
             for name, tensor in weights.items()
         }
-        if self._workers > 1:  # each in a process of its own: bytes would be copied through a queue
+        if self._workers > 1:  # each in a separate process: bytes would be copied through a queue
             with mapped_weights(weights, self._dtype) as mapped:
                 self._llm.collective_rpc(_reload_mapped, args=(mapped, self._vision_frozen))
         else:

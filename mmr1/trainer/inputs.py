@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
-from mmr1.data.sampler import Curriculum, Sampler
+from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader, Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
@@ -139,7 +138,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     )
 
 
-@doing("reading the data")
+@report_activity("reading the data")
 def check_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Inputs:
     """Read and check the data of a command that samples nothing: ``data.train`` alone.
 
@@ -149,7 +148,7 @@ def check_records(config: Config, check: Callable[[Sample], object], *, resume: 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
-    check_directory(config, resume=resume)
+    check_output_dir(config, resume=resume)
     refuse_keys_of_train(config.trainer)
     check_trackers(config.trainer.trackers)
     threads, determinism = config.trainer.threads, config.full_determinism

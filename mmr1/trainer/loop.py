@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 
 from mmr1.config import Config
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.forward.micro_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import open_sampler
@@ -51,9 +49,9 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         reward_weights,
                     )
                     if components.demonstrations is not None:
-                        own = round_robin(components.demonstrations.next(), experience.mini_batches)
-                        experience = replace(experience, demonstrations=own)
-                advantages = first_advantages(experience.advantages).tolist()
+                        own = components.demonstrations.next()
+                        experience = experience.with_demonstrations(own)
+                advantages = first_advantages(experience.tokens.advantages).tolist()
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
                         stats |= vision_use(policy, [scored.group for scored in batch.groups])

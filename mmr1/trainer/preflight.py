@@ -28,7 +28,7 @@ from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.judges.conversation import load_judge_template
 from mmr1.rewards.judges.options import read_judge_options
 from mmr1.rollout.engines import check_engine
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.vision.families.chat import read_template
 from mmr1.vision.families.model_path import check_directory_of_model, check_model_path
@@ -44,7 +44,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
     Raises:
         ValueError: A path or a name is wrong. Nothing has been written, and torch not imported.
     """
-    check_directory(config, resume=resume)
+    check_output_dir(config, resume=resume)
     check_trackers(config.trainer.trackers)
     check_model_path(config.model.path)
     critic = config.algorithm.critic

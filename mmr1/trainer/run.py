@@ -40,12 +40,11 @@ from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DiskFullError,
     is_full,
-    next_due,
     step_of,
     told_last,
 )
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedError, StopSignal
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -82,7 +81,7 @@ def already_finished(config: Config, *, resume: bool) -> Path | None:
     Raises:
         ValueError: ``trainer.output_dir`` or a tracker cannot be used.
     """
-    check_directory(config, resume=resume)
+    check_output_dir(config, resume=resume)
     if resume and (last := finished(config)):
         print(f"all {step_of(last)} steps are done; checkpoint: {last}")
         return last
@@ -161,6 +160,7 @@ class Run:
             FailedStepError: An update refused its numbers; its batch has been written.
         """
         config, checkpoints = self.config.trainer, self.directory.checkpoints
+        last_step, every = config.steps, config.save_steps or config.steps
 
         def save(step: Step) -> None:
             with PhaseTimer(f"step {step.number}")("checkpoint"):
@@ -169,7 +169,7 @@ class Run:
         with self._failed_batch_logged(), StopSignal(config.grace_period_s) as stop:
             for step in steps:
                 self.record(step)
-                due = next_due(config, step.number) == step.number
+                due = step.number % every == 0 or step.number == last_step
                 if due:
                     save(step)
                 try:
@@ -218,7 +218,7 @@ class Run:
             self.directory.log(step.metrics)
             if self.trackers is not None:
                 self.trackers.log(step.metrics)
-            ends = (1, self.config.trainer.steps)
+            ends = (1, self.config.trainer.max_steps)
             due = step.number % self.log_completions_steps == 0 or step.number in ends
             if step.scored and due:
                 advantages = step.advantages or repeat(None)
@@ -365,4 +365,6 @@ def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
     carried: dict[str, HasState] = {"sampler": components.loader}
     if components.kept:
         carried["kept"] = components.kept
+    if components.open_groups is not None:  # it may be empty
+        carried["open_groups"] = components.open_groups
     return carried

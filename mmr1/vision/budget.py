@@ -268,7 +268,7 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     return fitted
 
 
-def refuse_strip(width: int, height: int) -> None:
+def check_aspect_ratio(width: int, height: int) -> None:
     """Check that the processors take a picture of this shape.
 
     Raises:
@@ -285,7 +285,7 @@ def _smart_resize(
     width: int, height: int, budget: PixelBudget, max_pixels: float
 ) -> tuple[int, int]:
     """``(width, height)`` of qwen-vl-utils' ``smart_resize``; no side is 0."""
-    refuse_strip(width, height)
+    check_aspect_ratio(width, height)
     size, factor = qwen_vl_utils().smart_resize, budget.factor
     rows, columns = size(height, width, factor, budget.min_pixels, max_pixels)
     return max(columns, factor), max(rows, factor)

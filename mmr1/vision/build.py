@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig
-from mmr1.lifetime import start_lasting
-from mmr1.logs import tell_fault
+from mmr1.lifetime import start_persistent
+from mmr1.logs import report_fault
 from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
@@ -174,7 +174,7 @@ class Preparers:
             pool = self._pool
         try:
             # Submitting may start a process, and a rollout thread may end before it.
-            prepared = start_lasting(lambda: pool.submit(_run, media))
+            prepared = start_persistent(lambda: pool.submit(_run, media))
         except BrokenProcessPool:
             self._repeat(pool, media, result)
             return result
@@ -200,7 +200,7 @@ class Preparers:
             if self._pool is broken:
                 self._pool = spawned(self._workers, _begin, (self._load,))
                 message = "a process that prepares media was killed; others take its place"
-                tell_fault(logger, "media/worker_replaced", message)
+                report_fault(logger, "media/worker_replaced", message)
         with suppress(RuntimeError):  # this process ends
             alone = self._thread.submit(self._alone, media)
             alone.add_done_callback(lambda done: _hand_on(done, result))
@@ -209,7 +209,7 @@ class Preparers:
         single = self._single or spawned(1, _begin, (self._load,))
         self._single = single
         try:
-            return start_lasting(lambda: single.submit(_run, media)).result()
+            return start_persistent(lambda: single.submit(_run, media)).result()
         except BrokenProcessPool:
             self._single = None
             raise ValueError(

@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from mmr1.attention.varlen import Blocks, attend, attend_backward, has_varlen_kernel
+from mmr1.attention import Blocks, attend, attend_backward, has_varlen_kernel
 
 NAME = "mmr1_flash"
 

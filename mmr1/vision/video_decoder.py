@@ -456,7 +456,7 @@ def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    # Decoders print on stdout and stderr as they please; the answers get a descriptor of their own.
+    # Decoders print on stdout and stderr as they please; the answers get a separate descriptor.
     answers = io.BufferedWriter(io.FileIO(os.dup(1), "w"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     av.logging.set_level(av.logging.PANIC)

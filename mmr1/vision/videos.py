@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmr1.files import stamp
-from mmr1.lifetime import Deadline, Stopwatch, start_lasting
-from mmr1.rewards.sandbox.walls import REQUIRED, warn_of
+from mmr1.lifetime import Deadline, Stopwatch, start_persistent
+from mmr1.rewards.sandbox.walls import REQUIRED, warn_of_missing_walls
 from mmr1.types import MediaRef
 from mmr1.vision.budget import (
     VideoBudget,
@@ -242,7 +242,7 @@ class _Decoder:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self._owner = os.getpid()
-            self._process = start_lasting(_start)
+            self._process = start_persistent(_start)
         return self._process
 
     def _receive(
@@ -308,7 +308,9 @@ def _ask(
     missing = facts["missing"]
     lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
     if lacking:
-        warn_of(f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}")
+        warn_of_missing_walls(
+            f"the decoder of videos runs without walls: it lacks {', '.join(lacking)}"
+        )
     if "error" in facts:
         raise ValueError(f"{ref}: {facts['error']}")
     return facts, data

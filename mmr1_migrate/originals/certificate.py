@@ -309,10 +309,10 @@ def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
     models = Models(_Given(old.detach()), _Given(ref) if of.kl is not None else None)  # type: ignore[arg-type]
     made = build_experience(groups, algorithm, models, max_tokens=longest)
     inputs = LossInputs(
-        new, old, made.advantages.double(), torch.zeros_like(old), made.completion_mask,
-        made.ref_logprobs, made.coefficients.kl, made.coefficients.entropy, chosen=None,
+        new, old, made.tokens.advantages.double(), torch.zeros_like(old), made.tokens.mask,
+        made.tokens.ref_logprobs, made.coefficients.kl, made.coefficients.entropy, chosen=None,
     )  # fmt: skip
-    total: torch.Tensor = (made.loss_weights * algorithm.loss(inputs)).sum()
+    total: torch.Tensor = (made.tokens.loss_weights * algorithm.loss(inputs)).sum()
     return total
 
 

@@ -107,7 +107,7 @@ def measure(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
 
 
 def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float:
-    """``mmr1 train`` in a process of its own; the trainer's peak memory in GiB."""
+    """``mmr1 train`` in a separate process; the trainer's peak memory in GiB."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     command: list[Any] = [
         *(sys.executable, "-m", "mmr1.cli", "train", RECIPE),

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from mmr1.attention import varlen
+from mmr1 import attention
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models import fused_layers
 from mmr1.vision import tower_attention
@@ -169,7 +169,7 @@ def device() -> Iterator[None]:
     def has_varlen_kernel(query: torch.Tensor) -> bool:
         return query.dtype == torch.bfloat16 and query.shape[-1] % 8 == 0
 
-    modules = (varlen, tower_attention)
+    modules = (attention, tower_attention)
     before = [module.has_varlen_kernel for module in modules]
     for module in modules:
         module.has_varlen_kernel = has_varlen_kernel

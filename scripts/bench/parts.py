@@ -18,9 +18,9 @@ import torch
 from matplotlib import pyplot as plt
 from torch.nn import functional as F
 
-from mmr1.attention.varlen import Blocks
-from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
+from mmr1.attention import Blocks
 from mmr1.trainer.forward.logprob_head import token_logprobs
+from mmr1.trainer.forward.packing import AttentionLayout, packed_attention
 
 
 def head_case(name: str, tokens: int = 2048, hidden_size: int = 256, vocabulary: int = 151_936):

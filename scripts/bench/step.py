@@ -6,7 +6,7 @@
 
 For each group size: FLOPs by torch's counter and the bound counted from the shapes, and the time
 ratio with the ratio of the bound. With --model: the ratios of tokens, FLOPs, time and peak
-memory above the loaded model, each of which is measured in a process of its own.
+memory above the loaded model, each of which is measured in a separate process.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from statistics import fmean
 from matplotlib import pyplot as plt
 
 from mmr1.compare.plan import ComparisonFile
-from mmr1.compare.results import arms_table, draw_curves, save, written
+from mmr1.compare.results import arms_table, draw_curves, formatted, save
 from mmr1.compare.statistics import Verdict
 from mmr1.files import atomic
 from scripts.claims.claim import CLAIMS, load, names
@@ -115,7 +115,7 @@ def table(claim: ComparisonFile, results: Sequence[Result]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for hypothesis in claim.hypotheses:
         difference, found = difference_of(results, hypothesis)
-        measured = written(difference, sign="+")
+        measured = formatted(difference, sign="+")
         cells = [hypothesis.text, measured, f"{hypothesis.smallest:g}", str(difference.seeds)]
         yield f"| {' | '.join(cells)} | {in_small(found)} |"
 

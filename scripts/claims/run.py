@@ -26,7 +26,7 @@ from scripts.claims.page import table, write_all
 from scripts.claims.results import Result, current_commit, result_file, rounded, write_results
 from scripts.claims.start.start import prepared
 from scripts.claims.sums import sums
-from scripts.claims.tasks import made
+from scripts.claims.tasks import build_once
 from scripts.claims.training import QUICK
 
 
@@ -65,7 +65,7 @@ def compared(name: str, seeds: int, output: Path, quick: bool) -> list[Result]:
             sums.prepared(start, seed)
         elif (CLAIMS / name / "data.py").is_file():
             build = import_module(f"scripts.claims.{name}.data").build
-            made(output / f"seed{seed}" / name / "data", partial(build, start, seed))
+            build_once(output / f"seed{seed}" / name / "data", partial(build, start, seed))
     file = output / "compared" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text.replace("base: ", f"base: {CLAIMS / name}/"))

@@ -43,7 +43,7 @@ def number_of(name: str) -> str:
     return name.rpartition("-")[2]
 
 
-def made(folder: Path, build: Callable[[Path], Splits]) -> Path:
+def build_once(folder: Path, build: Callable[[Path], Splits]) -> Path:
     """``folder`` with the media and records that ``build`` makes, unless it is there."""
     if not folder.exists():
         with atomic_folder(folder) as staging:

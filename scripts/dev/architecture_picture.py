@@ -72,7 +72,7 @@ ABOUT = {
     "trainer.forward": "the packed forward",
     "trainer.algorithms": "advantages, losses, KL",
     "attention": "attention of packed sequences",
-    "environments": "tools, environments of one's own",
+    "environments": "tools, custom environments",
     "data": "records, prompts, sampler",
     "vision": "media, model families",
     "trainer.inputs": "the data, read and checked",

@@ -7,9 +7,11 @@ python scripts/dev/config_reference.py --check    exit with 1 if the file is out
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -23,6 +25,8 @@ from mmr1.config.commands import READS, SECTIONS
 from mmr1.config.presets import PRESETS
 from mmr1.config.section import Section, Shape, shapes
 
+LONG = 90  # characters of a cell
+UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 HEAD = """# Configuration
 
@@ -72,22 +76,26 @@ def _tree(section: type[Section], indent: str, top: bool = False) -> Iterator[st
         if shape is None or shape.is_mapping:
             yield f"{indent}{key}: {_short(value)}"
             if shape is not None:
-                yield from (
-                    f"{indent}#   NAME: {_flow(c, shape, kind)}"
-                    for kind, c in shape.variants.items()
-                )
+                yield from _alternatives(f"{indent}#   NAME: ", shape)
         elif off:
             yield f"{indent}{key}: null" if value is None else f"{indent}# {key}:"
-            yield from (
-                f"{indent}#   or {_flow(c, shape, kind)}" for kind, c in shape.variants.items()
-            )
+            yield from _alternatives(f"{indent}#   or ", shape)
         else:
             yield f"{indent}{key}:"
-            first, *others = shape.variants.items()
+            kind, first = next(iter(shape.variants.items()))
             if shape.by_type:
-                yield f"{indent}  type: {first[0]}"
-            yield from _tree(first[1], f"{indent}  ")
-            yield from (f"{indent}  # or {_flow(c, shape, kind)}" for kind, c in others)
+                yield f"{indent}  type: {kind}"
+            yield from _tree(first, f"{indent}  ")
+            yield from _alternatives(f"{indent}  # or ", shape, but=kind)
+
+
+def _alternatives(head: str, shape: Shape, but: str | None = None) -> Iterator[str]:
+    """Comments with the types of a section, one or several lines for each."""
+    below = head.partition("#")[0] + "#".ljust(len(head) - head.index("#") + 1)
+    for kind, section in shape.variants.items():
+        if kind != but:
+            text = _flow(section, shape, kind)
+            yield fill(text, 100, initial_indent=head, subsequent_indent=below, **UNBROKEN)
 
 
 def _flow(section: type[Section], shape: Shape | None, kind: str) -> str:
@@ -154,41 +162,94 @@ def _of_preset(values: Any) -> str:
 
 def _tables(section: type[Section], path: str) -> Iterator[str]:
     """A table of a section's own keys, then its subsections."""
-    yield from _table(section)
-    for key, shape in shapes(section).items():
+    yield from _table({"": section})
+    yield from _subsections([section], path)
+
+
+def _subsections(sections: Iterable[type[Section]], path: str) -> Iterator[str]:
+    """The sections within, each once: types of a section may have one in common."""
+    found = {key: shape for section in sections for key, shape in shapes(section).items()}
+    for key, shape in found.items():
         below = f"{path}.{key}" if path else key
         yield from _subsection(shape, f"{below}.NAME" if shape.is_mapping else below)
 
 
 def _subsection(shape: Shape, path: str) -> Iterator[str]:
-    several = len(shape.variants) > 1 or shape.by_type
-    if several:
-        yield f"## `{path}`\n"
-    for kind, section in shape.variants.items():
-        word = f"type: {kind}" if shape.by_type else kind
-        yield f"### `{path}`, `{word}`\n" if several else f"## `{path}`\n"
-        if text := (section.__doc__ or "").strip():
-            yield f"{text.splitlines()[0]}\n"
+    yield f"## `{path}`\n"
+    if len(shape.variants) == 1 and not shape.by_type:
+        (section,) = shape.variants.values()
+        if text := _summary(section):
+            yield f"{text}\n"
         yield from _tables(section, path)
+        return
+    word = "type: " if shape.by_type else ""
+    yield from (_item(f"`{word}{kind}`", _summary(s)) for kind, s in shape.variants.items())
+    yield ""
+    yield from _table(shape.variants)
+    yield from _subsections(shape.variants.values(), path)
 
 
-def _table(section: type[Section]) -> Iterator[str]:
-    fields = {key: field for key, field in section.model_fields.items() if key != "type"}
-    inner = shapes(section)
-    own = {n: f for n, f in fields.items() if n not in inner or f.description}
-    if own:
-        yield "| key | type | default | description |"
-        yield "|---|---|---|---|"
-        yield from (_row(name, field, inner.get(name)) for name, field in own.items())
+def _summary(section: type[Section]) -> str:
+    return (section.__doc__ or "").strip().partition("\n")[0].replace("``", "`")
+
+
+def _table(variants: Mapping[str, type[Section]]) -> Iterator[str]:
+    """The keys of a section, or of all its types with those that have them."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for kind, section in variants.items():
+        inner = shapes(section)
+        for name, field in section.model_fields.items():
+            if name != "type" and (name not in inner or field.description):
+                rows.setdefault(_cells(name, field, inner.get(name)), []).append(kind)
+    if not rows:
+        return
+    of = len(variants) > 1
+    yield f"| key | type | default |{' of |' if of else ''} description |"
+    yield f"|---|---|---|{'---|' if of else ''}---|"
+    notes = []
+    for (name, kind, default, text), kinds in rows.items():
+        first, rest = _split(text)
+        if len(kind) > LONG:
+            kind, rest = "one of several", f"One of {kind}. {rest}".strip()
+        owners = [_owners(kinds, list(variants))] if of else []
+        yield f"| {' | '.join([f'`{name}`', kind, default, *owners, first])} |"
+        notes += [_item(f"`{name}`", rest)] if rest else []
+    yield ""
+    yield from dict.fromkeys(notes)
+    if notes:
         yield ""
 
 
-def _row(name: str, field: FieldInfo, shape: Shape | None) -> str:
+def _owners(kinds: list[str], every: list[str]) -> str:
+    """The types that have a key: nothing for all of them, the others where these are fewer."""
+    others = [kind for kind in every if kind not in kinds]
+    if others and len(others) < len(kinds):
+        return f"all but {_names(tuple(others))}"
+    return _names(tuple(kinds)) if others else ""
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The first clause of a description, and the rest of one that is long."""
+    ends = (e for e in re.finditer(r"(?<!e\.g)[.;] ", text) if _is_outside(text[: e.start()]))
+    end = next(ends, None) if len(text) > LONG else None
+    return (text[: end.start()], text[end.end() :]) if end else (text, "")
+
+
+def _is_outside(text: str) -> bool:
+    """True if no bracket is open at the end of a text."""
+    return text.count("(") == text.count(")")
+
+
+def _item(head: str, text: str) -> str:
+    return fill(f"- {head}: {text}", 100, subsequent_indent="  ", **UNBROKEN)
+
+
+def _cells(name: str, field: FieldInfo, shape: Shape | None) -> tuple[str, str, str, str]:
     kind = "section" if shape is not None else _values(field.annotation)
     if name == "format":
         kind = "string or section"
-    cells = (f"`{name}`", kind, _shown_default(field), field.description or "")
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+    cells = (kind, _shown_default(field), field.description or "")
+    return name, *(cell.replace("|", "&#124;") for cell in cells)
 
 
 def _shown_default(field: FieldInfo) -> str:
@@ -221,9 +282,9 @@ def _values(annotation: Any) -> str:
 
 def _rows(title: str, rows: tuple[Row, ...]) -> str:
     lines = "\n".join(
-        f"| {_names(row.keys)} | {row.why} | {', '.join(row.commands)} |" for row in rows
+        _item(_names(row.keys), f"{row.why} ({', '.join(row.commands)})") for row in rows
     )
-    return f"## {title}\n\n| keys | why | commands |\n|---|---|---|\n{lines}\n"
+    return f"## {title}\n\nKeys, the reason and the remedy, and the commands.\n\n{lines}\n"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def main(rl: str, high_lr: str, zoom: str) -> None:
 
         shoot(page(rl), "report")
         shoot(page(high_lr), "findings", height=640)
-        last = page(zoom, "#rollouts?where=math%3D1+and+tool_use%3D1&order=last")
+        last = page(zoom, "#rollouts?where=math%3D1+and+advantage%3E0&order=last")
         shoot(last, "conversation", "article")
         browser.close()
 

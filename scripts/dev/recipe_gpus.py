@@ -21,7 +21,7 @@ from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import longest_load
 from mmr1.estimate.memory import GIB, estimate
-from mmr1.estimate.proposal import proposed
+from mmr1.estimate.proposal import propose
 
 SCRIPTS = Path(__file__).parents[1]
 RECIPES = SCRIPTS / "recipes"
@@ -54,7 +54,7 @@ class Stage:
 
     def on(self, gpus: int) -> Config | None:
         """The configuration on so many GPUs, or None where it does not fit."""
-        config = proposed(self.config, self.command, Gpus(gpus, MEMORY)).config
+        config = propose(self.config, self.command, Gpus(gpus, MEMORY)).config
         if gpus > 1 and not config.distributed:
             return None
         shares = self.samples and not config.distributed

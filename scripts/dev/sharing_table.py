@@ -4,7 +4,7 @@
     python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/sharing.md
     python scripts/dev/sharing_table.py out.jsonl --only gemma3 llava
 
-Every type is probed on texts, small and random, in a process of its own. One that runs out of its
+Every type is probed on texts, small and random, in a separate process. One that runs out of its
 time has the status ``late``, and one whose process died ``died``.
 """
 

@@ -3,7 +3,7 @@
     python scripts/dev/step_trace.py            # a table by file
     python scripts/dev/step_trace.py --names    # and every function
 
-A run of two steps and one of three, each in a process of its own: what the third calls more often
+A run of two steps and one of three, each in a separate process: what the third calls more often
 belongs to the step. A toy model, text, the transformers engine, a KL term, a built-in reward and a
 file's in its sandbox; all threads of the process that runs the loop, from ``run_training`` down. A
 function is a code object of mmr1, a generator or a method as much as any other. Comprehensions,

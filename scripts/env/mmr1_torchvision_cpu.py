@@ -4,7 +4,7 @@ The wheel registers meta kernels for ``torchvision::nms`` and ``torchvision::qnm
 are in a library that cannot be loaded without CUDA, so the import fails with "operator
 torchvision::nms does not exist". mmr1 calls neither operator, so it is enough to declare the
 schemas first. ``scripts/setup_env.sh`` copies this file into site-packages with a ``.pth`` line
-that imports it, because vLLM inspects models in subprocesses of its own.
+that imports it, because vLLM inspects models in separate subprocesses.
 
 Start-up cost: one finder on ``sys.meta_path``; torch is not imported here.
 """

@@ -1,4 +1,4 @@
-"""A tool of one's own: ``environment: {tools: [scripts/examples/tool.py:lookup]}`` in the YAML."""
+"""A custom tool: ``environment: {tools: [scripts/examples/tool.py:lookup]}`` in the YAML."""
 
 from __future__ import annotations
 

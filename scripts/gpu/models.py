@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mmr1.attention import varlen
-from mmr1.attention.varlen import Blocks, attend, attend_backward
+from mmr1 import attention
+from mmr1.attention import Blocks, attend, attend_backward
 from mmr1.config import Config, OptimizerConfig
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import estimate
@@ -53,7 +53,7 @@ def _attention_errors(head: int, dtype: torch.dtype, device: str) -> tuple[float
     exact = _attention([side.double() for side in rounded], q_lengths, k_lengths)
     there = [side.to(device) for side in rounded]
     if device != "cpu" and dtype == torch.bfloat16:
-        assert varlen.has_varlen_kernel(there[0]), "this GPU has no flash attention for bf16"
+        assert attention.has_varlen_kernel(there[0]), "this GPU has no flash attention for bf16"
     ours = _attention(there, q_lengths, k_lengths)
     errors = [_relative(a, b) for a, b in zip(ours, exact, strict=True)]
     return errors[0], max(errors[1:])

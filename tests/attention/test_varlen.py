@@ -5,10 +5,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.attention import varlen
-from mmr1.attention.block import block_backward, block_forward, dense_backward, dense_forward
-from mmr1.attention.varlen import Blocks, Padding, attend, attend_backward
-from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
+from mmr1 import attention
+from mmr1.attention import (
+    Blocks,
+    Padding,
+    attend,
+    attend_backward,
+    block_backward,
+    block_forward,
+    dense_backward,
+    dense_forward,
+)
+from mmr1.trainer.forward.packing import AttentionLayout, packed_attention
 
 CPU = torch.device("cpu")
 SCALE = 0.3
@@ -69,7 +77,7 @@ def test_attend_equals_a_dense_mask(padding_entries, data):
         queries = data.draw(st.tuples(*[st.integers(0, 40) for _ in lengths]))
         queries = [queries[0] + 1, *queries[1:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(varlen, "PADDING_ENTRIES", padding_entries)
+        patch.setattr(attention, "PADDING_ENTRIES", padding_entries)
         check(Blocks(tuple(queries), tuple(lengths), causal, CPU))
 
 
@@ -175,7 +183,7 @@ def test_the_kernel_is_never_told_that_blocks_have_a_single_query(monkeypatch):
         lengths.append((longest_q, longest_k))
         return torch.zeros_like(query), torch.zeros(query.shape[1], len(query))
 
-    monkeypatch.setattr(varlen, "has_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda query: True)
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
     blocks = Blocks((1, 0, 1), (3, 4, 2), causal=False, device=torch.device("cpu"))
     query, key = torch.zeros(2, 4, 8), torch.zeros(9, 2, 8)

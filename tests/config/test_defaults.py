@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmr1.config.file import config_from, published
+from mmr1.config.file import config_from, redacted
 
 MODEL = {"path": "m"}
 
@@ -30,7 +30,7 @@ def test_what_is_written_comes_before(command):
     given = {"lr": 3e-4, "scheduler": {"type": "cosine", "min_lr": 1e-5}}
     config = config_from({"model": {**MODEL, "lora": {}}, "optimizer": given}, command=command)
     assert (config.optimizer.lr, config.optimizer.scheduler.type) == (3e-4, "cosine")
-    assert config_from(published(config), command=command) == config
+    assert config_from(redacted(config), command=command) == config
     other = config_from({"model": MODEL}, ["optimizer.lr=2e-3"], command)
     assert other.optimizer.lr == 2e-3
 

@@ -16,8 +16,8 @@ from mmr1.config.file import (
     dump_yaml,
     load,
     load_config,
-    published,
     read_written,
+    redacted,
     write_yaml,
 )
 from tests.config.recipes import shipped
@@ -36,7 +36,7 @@ def file(tmp_path: Path):
 
 def tree(values: dict[str, Any], *overrides: str, command="train") -> dict[str, Any]:
     """What is written of a model's configuration with these values."""
-    return published(config_from({"model": {"path": "m"}, **values}, overrides, command))
+    return redacted(config_from({"model": {"path": "m"}, **values}, overrides, command))
 
 
 def refusal(*overrides: str, command="train") -> str:

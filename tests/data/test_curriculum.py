@@ -10,9 +10,8 @@ import pytest
 
 from mmr1.config import CurriculumConfig
 from mmr1.config.file import load_config
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.sampler import Curriculum, Sampler
+from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader, Sampler
 from mmr1.types import Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.prepare import MediaCache
 

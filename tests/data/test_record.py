@@ -112,7 +112,7 @@ FAULTS = {
     "tag without list": (row(images=None), r"1 <image> placeholder\(s\).* but 0 image\(s\)"),
     "tag in a list content": (
         row(messages=[{"role": "user", "content": [{"type": "text", "text": "<image>?"}]}]),
-        "write the medium as an item of its own",
+        "write the medium as a separate item",
     ),
     "reserved token": (
         row(messages=[{"role": "user", "content": "<image>a <|image_pad|>"}]),

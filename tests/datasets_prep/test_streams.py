@@ -16,7 +16,7 @@ from PIL import Image
 
 from datasets_prep.conversion import convert
 from datasets_prep.outputs import refuse_repeated_ids
-from datasets_prep.record_files import each_piece
+from datasets_prep.record_files import map_pieces
 from datasets_prep.select import carry_kept, keep, rule
 from datasets_prep.split import group_of_record, keys_of, parts, split
 from datasets_prep.stats import percentile
@@ -263,6 +263,6 @@ def test_a_small_file_has_pieces_for_every_core(tmp_path: Path) -> None:
     """Its records may be about large media. It was one piece, so that one core worked."""
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"{}\n" * 100_000)
-    sizes = list(each_piece(piece_size, [path], "measuring"))
+    sizes = list(map_pieces(piece_size, [path], "measuring"))
     assert sum(sizes) == 300_000
     assert len(sizes) >= min(8 * cores(), 300_000 // (1 << 14))

@@ -227,8 +227,8 @@ def test_python_has_what_its_modules_import_when_first_used(environment):
 
 _AFTER_A_CHANGE = """
 import pathlib, resource, sys
-from mmr1.environments.interpreter import imported, python
-imported()
+from mmr1.environments.interpreter import python, warm_up
+warm_up()
 pathlib.Path(sys.argv[1], "new").touch()  # Python would read this folder again
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 print(python("import sympy\\nx = sympy.symbols('x')\\nsympy.satisfiable(x > 1)"))

@@ -8,7 +8,7 @@ from functools import partial
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.command import rows
 from mmr1.estimate.load import Load
-from mmr1.estimate.memory import GIB, estimate, held_while_sampling, held_while_sending
+from mmr1.estimate.memory import GIB, bytes_while_sampling, bytes_while_sending, estimate
 from tests.estimate.models import config_for
 
 
@@ -41,7 +41,7 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     assert advice(roomy, load, memory) == []
     result = estimate(roomy, load)
     held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
-    kept = held_while_sampling(roomy, result)
+    kept = bytes_while_sampling(roomy, result)
     assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
     less, away, offload = advice(run(rollout=colocated(gpu_memory_utilization=0.9)), load, memory)
     advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", less)[1])
@@ -49,7 +49,7 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     assert "optimizer.offload=true: moments in main memory" in offload
     assert "rollout.engine.offload_trainer=true: weights and moments" in away
     offloaded = run(rollout=colocated(), optimizer={"offload": True})
-    assert held_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
+    assert bytes_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
     assert rows(roomy, result, memory)[-3] == (
         "trainer",
         "kept while the engine samples",
@@ -88,8 +88,8 @@ def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
     )
     result = estimate(run, load)
     held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
-    assert held_while_sampling(run, result) == held["vision features"]
-    assert held_while_sending(run, result) == held["vision features"] + held["weights"]
+    assert bytes_while_sampling(run, result) == held["vision features"]
+    assert bytes_while_sending(run, result) == held["vision features"] + held["weights"]
     # The engine may then have nearly all, but not while the ranks send their weights.
     memory = 1.02 * result.total("trainer") + 2 * GIB
     assert advice(run.changed({"rollout.engine.gpu_memory_utilization": 0.9}), load, memory) == []

@@ -11,8 +11,8 @@ from mmr1.estimate.load import Load, longest_load
 from mmr1.estimate.memory import (
     GIB,
     activation_elements,
+    bytes_while_sampling,
     estimate,
-    held_while_sampling,
     saving_bytes,
 )
 from mmr1.estimate.shapes import read_shapes
@@ -153,8 +153,8 @@ def test_a_critic_takes_what_the_policy_does(three_b, ranks):
         assert of["critic"] == sum(of[name] for name in names)
         assert of["gradients of the critic"] == of["gradients"]
         without = config_for(three_b, model=model, resources={"ranks": ranks})
-        alone = held_while_sampling(without, estimate(without, load))
-        assert held_while_sampling(without, result) == pytest.approx(alone + of["critic"])
+        alone = bytes_while_sampling(without, estimate(without, load))
+        assert bytes_while_sampling(without, result) == pytest.approx(alone + of["critic"])
 
 
 def test_a_critic_of_another_size_is_counted_by_its_own(three_b, twenty_m):

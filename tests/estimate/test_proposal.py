@@ -16,7 +16,7 @@ from mmr1.estimate.gpu_split import Machine, Step, split
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, longest_load, measured_load
 from mmr1.estimate.memory import GIB
-from mmr1.estimate.proposal import proposed
+from mmr1.estimate.proposal import propose
 from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.runs.output import RunDirectory
 from tests.estimate.models import config_for
@@ -50,7 +50,7 @@ def numbers(config: Config) -> tuple[int, int, bool]:
 @pytest.mark.parametrize("gpus", [Gpus(0, 0), Gpus(1, 80 * GIB)])
 def test_without_several_gpus_nothing_changes(made, gpus):
     config = made()
-    proposal = proposed(config, "train", gpus)
+    proposal = propose(config, "train", gpus)
     assert proposal.config == config
     assert proposal.why is None
     assert numbers(config) == (1, 1, False)
@@ -58,7 +58,7 @@ def test_without_several_gpus_nothing_changes(made, gpus):
 
 @pytest.mark.parametrize("command", ["train", "iterate"])
 def test_synchronous_rollouts_are_colocated(made, command):
-    proposal = proposed(made(), command, EIGHT)
+    proposal = propose(made(), command, EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
     assert "resources.ranks=8 rollout.engine.type=vllm_colocate, because" in str(proposal.why)
     assert "take turns" in str(proposal.why)
@@ -66,7 +66,7 @@ def test_synchronous_rollouts_are_colocated(made, command):
 
 def test_rollouts_ahead_are_split_for_the_shortest_step(made):
     config = made(rollout={"max_off_policy_steps": 1})
-    proposal = proposed(config, "train", EIGHT)
+    proposal = propose(config, "train", EIGHT)
     ranks, engines, colocate = numbers(proposal.config)
     assert not colocate
     assert "rollout.max_off_policy_steps=1" in str(proposal.why)
@@ -91,7 +91,7 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
         trainer={"output_dir": str(tmp_path)},
     )
     pair = Gpus(2, 80 * GIB)
-    proposal = proposed(config, "train", pair)
+    proposal = propose(config, "train", pair)
     assert numbers(proposal.config) == (2, 2, True)
     assert proposal.config.rollout.offload_trainer == offloaded
     assert ("offload_trainer=true" in str(proposal.why)) == offloaded
@@ -100,18 +100,18 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
 @pytest.mark.parametrize(
     ("sections", "memory", "why"),
     [
-        ({"rollout": {"engine": "hf"}}, 80, "GPUs of their own"),
+        ({"rollout": {"engine": "hf"}}, 80, "separate GPUs"),
         (
             {"rollout": {"engine": {"tensor_parallel_size": 2}}},
             80,
-            "GPUs of their own",
+            "separate GPUs",
         ),
         ({}, 1.5, "do not fit one GPU together"),
     ],
     ids=["hf", "wide engines", "memory"],
 )
 def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
-    proposal = proposed(made(**sections), "train", Gpus(8, memory * GIB))
+    proposal = propose(made(**sections), "train", Gpus(8, memory * GIB))
     ranks, engines, colocate = numbers(proposal.config)
     assert not colocate
     width = proposal.config.rollout.tensor_parallel_size
@@ -133,7 +133,7 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     ],
 )
 def test_other_commands(made, command, sections, expected):
-    assert numbers(proposed(made(**sections), command, EIGHT).config) == expected
+    assert numbers(propose(made(**sections), command, EIGHT).config) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_other_commands(made, command, sections, expected):
 )
 def test_wide_engines_of_an_evaluation(made, width, count, engines, why):
     config = made(rollout={"engine": {"tensor_parallel_size": width}})
-    proposal = proposed(config, "eval", Gpus(count, 80 * GIB))
+    proposal = propose(config, "eval", Gpus(count, 80 * GIB))
     assert numbers(proposal.config) == (1, engines, False)
     assert why in str(proposal.why)
 
@@ -159,11 +159,11 @@ def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
         trainer={"output_dir": str(tmp_path)},
     )
     small = Gpus(8, 8 * GIB)
-    proposal = proposed(config, "train", small)
+    proposal = propose(config, "train", small)
     assert numbers(proposal.config) == (1, 1, False)
     assert "8 GiB does not hold an engine's weights" in str(proposal.why)
     wide = config.changed({"rollout.engine.tensor_parallel_size": 2})
-    proposal = proposed(wide, "train", small)
+    proposal = propose(wide, "train", small)
     assert proposal.config.distributed
     lines = list(split_lines(config, longest_load(config), 8, 8 * GIB))
     assert "too few" in lines[0]
@@ -188,7 +188,7 @@ def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_p
     config = config_for(
         three_b, rollout={"engine": "vllm_colocate"}, trainer={"output_dir": str(tmp_path)}
     )
-    proposal = proposed(config, "train", Gpus(8, 16 * GIB))
+    proposal = propose(config, "train", Gpus(8, 16 * GIB))
     assert proposal.config.rollout.offload_trainer
     assert "by the estimate this does not fit" in str(proposal.why)
 
@@ -209,14 +209,14 @@ def test_rows_that_training_leaves_out_do_not_count(made, tmp_path):
 
 def test_what_two_gpus_cannot_do_runs_in_one_process(made):
     ahead = made(rollout={"max_off_policy_steps": 1})
-    proposal = proposed(ahead, "train", Gpus(2, 80 * GIB))
+    proposal = propose(ahead, "train", Gpus(2, 80 * GIB))
     assert numbers(proposal.config) == (1, 1, False)
     assert "cannot be split" in str(proposal.why)
     assert "One of 2 GPUs is used" in str(proposal.why)
 
 
 def test_a_model_without_a_family_has_all_gpus(made, general):
-    proposal = proposed(made(model={"path": str(general)}), "train", EIGHT)
+    proposal = propose(made(model={"path": str(general)}), "train", EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
 
 
@@ -224,19 +224,19 @@ def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, monkeypatc
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     config = made(rollout={"engine": "vllm_colocate"})
     with pytest.raises(ValueError, match=r"Ray, .*, is not installed"):
-        proposed(config, "train", EIGHT)
+        propose(config, "train", EIGHT)
 
 
 def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_path):
-    first = proposed(made(), "train", Gpus(4, 80 * GIB)).config
+    first = propose(made(), "train", Gpus(4, 80 * GIB)).config
     with RunDirectory(first) as directory:
         directory.begin()
     assert numbers(read_written(tmp_path / "config.yaml")) == (4, 4, True)
-    proposal = proposed(made(), "train", EIGHT, resume=True)
+    proposal = propose(made(), "train", EIGHT, resume=True)
     assert numbers(proposal.config) == (4, 4, True)
     assert "the run was started so" in str(proposal.why)
-    assert numbers(proposed(made(), "train", EIGHT).config) == (8, 8, True)
-    assert numbers(proposed(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
+    assert numbers(propose(made(), "train", EIGHT).config) == (8, 8, True)
+    assert numbers(propose(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
 
 
 def test_a_resumed_run_keeps_how_its_ranks_share(made):
@@ -244,7 +244,7 @@ def test_a_resumed_run_keeps_how_its_ranks_share(made):
     with RunDirectory(first) as directory:
         directory.begin()
     again = made(resources={"context_parallel_size": 1})
-    resumed = proposed(again, "train", EIGHT, resume=True)
+    resumed = propose(again, "train", EIGHT, resume=True)
     assert resumed.config.resources.fsdp_size == 2
     assert "resources.fsdp_size=2" in str(resumed.why)
 
@@ -252,7 +252,7 @@ def test_a_resumed_run_keeps_how_its_ranks_share(made):
 def test_references_to_credentials_stay(made):
     config = made()
     config.keep_references({("trackers",): "${oc.env:KEY}"})
-    assert proposed(config, "train", EIGHT).config.references == config.references
+    assert propose(config, "train", EIGHT).config.references == config.references
 
 
 def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path, mmr1):
@@ -270,4 +270,4 @@ def test_doctor_prints_the_proposal(made, tmp_path, mmr1):
     path.write_text(f"model: {{path: {config.model.path}}}\n")
     _, out, _ = mmr1("doctor", "--estimate", path, *sizes, "--gpus", 8)
     load = Load(300, 0, config.rollout.sampling.max_tokens)
-    assert str(proposed(config, "train", EIGHT, load=load).why) in out
+    assert str(propose(config, "train", EIGHT, load=load).why) in out

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mmr1.attention import varlen
+from mmr1 import attention
 from mmr1.vision import tower_attention
 from tests.gpu_paths.stand_in import BACKEND, StandIn
 
@@ -20,7 +20,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         half = query.dtype in (torch.float16, torch.bfloat16)
         return half and query.shape[-1] <= 256 and query.shape[-1] % 8 == 0
 
-    for module in (varlen, tower_attention):
+    for module in (attention, tower_attention):
         monkeypatch.setattr(module, "has_varlen_kernel", has_varlen_kernel)
     monkeypatch.setattr(BACKEND, "available", True)
     with StandIn() as device:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmr1.attention.varlen import Blocks, attend_backward
+from mmr1.attention import Blocks, attend_backward
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.scores import completion_scores

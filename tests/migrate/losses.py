@@ -78,13 +78,13 @@ def our_loss(
     batch = build_experience(groups, algorithm, models, max_tokens=LONGEST)
     chosen = None
     if algorithm.policy_loss.choose is not None:
-        before = UpdateTokens(x.old, batch.advantages.double(), batch.completion_mask)
+        before = UpdateTokens(x.old, batch.tokens.advantages.double(), batch.tokens.mask)
         chosen = algorithm.policy_loss.choose(before)
     inputs = LossInputs(
-        x.new, x.old, batch.advantages.double(), x.entropy, batch.completion_mask,
-        batch.ref_logprobs, batch.coefficients.kl, batch.coefficients.entropy, chosen=chosen,
+        x.new, x.old, batch.tokens.advantages.double(), x.entropy, batch.tokens.mask,
+        batch.tokens.ref_logprobs, batch.coefficients.kl, batch.coefficients.entropy, chosen=chosen,
     )  # fmt: skip
-    return (batch.loss_weights * algorithm.loss(inputs)).sum()
+    return (batch.tokens.loss_weights * algorithm.loss(inputs)).sum()
 
 
 def check_equal(ours: torch.Tensor, theirs: torch.Tensor, new: torch.Tensor, value: bool = True):

@@ -329,10 +329,12 @@ def test_the_keyboard_turns_pages_and_walks_prompts(page, tmp_path):
 
 def test_a_long_completion_is_folded_until_it_is_asked_for(page, tmp_path):
     text = "<think>" + "a " * 3000 + "needle " + "b " * 3000 + "</think><answer>7</answer>"
-    group = prompt("a", [completion(text) for _ in range(8)])
+    group = prompt("a", [completion(text) for _ in range(10)])
     show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]})))
     folded = page.locator(".folded")
     assert folded.count() == 8
+    page.get_by_role("button", name="2 more completions").click()
+    assert folded.count() == 10
     assert folded.first.locator("span.answer:not(.tag)").inner_text() == "7"
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     page.get_by_role("button", name="more characters").first.click()
@@ -408,6 +410,7 @@ def test_twenty_thousand_completions(page, tmp_path):
     print(f"{size / 1e6:.1f} MB, first paint after {painted:.0f} ms")
     assert painted <= 2000
     assert note(page) == "1250 prompts, 20000 completions"
+    assert page.evaluate("document.documentElement.scrollHeight") < 25_000
 
 
 def test_a_conversation_shows_its_turns_and_the_pictures_of_tools(page, tmp_path):

@@ -27,6 +27,18 @@ def test_a_centred_mean_does_not_lag():
     assert centred([1.0, None, 4.0], 3) == [1.0, None, 4.0]
 
 
+def test_a_reward_that_falls():
+    learnt: Column = [0.1, 0.2, 0.3, 0.4, *[0.8] * 12]
+    fall = found(reward__mean=[*learnt, 0.5, 0.4, 0.3, 0.0])["The reward falls"]
+    assert fall.detail == "from 0.80 at its best to 0.30 in the end"
+    assert fall.steps == (13, 20)  # from the last stretch that was best
+    assert not found(reward__mean=[*learnt, 0.6, 0.7, 0.5, 0.6])  # less than half of what it learnt
+    assert not found(reward__mean=[*learnt[:12], 0.5, 0.4, 0.3, 0.0])  # too few steps to tell
+    assert not found(reward__mean=[0.06, 0.07] * 8 + [0.0] * 4)  # of no account
+    noise: Column = [float((37 * n) % 101) for n in range(400)]
+    assert not found(reward__mean=noise)
+
+
 def test_entropy_collapse():
     collapse = found(entropy=[1.0, 0.8, 0.4, 0.1, 0.04, 0.02, 0.01])["Entropy collapse"]
     assert collapse.steps == (5, 7)

@@ -19,7 +19,7 @@ from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.rehearsal import Rehearsal, RehearsalEngine
+from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
 from mmr1.trainer.models.packed_model import PackedModel
@@ -117,7 +117,7 @@ def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
     prompt = family.render_prompt(Sample("1", (Message("user", (TextPart("Look."),)),)))
     said = []
     for pixel in (0, 255):
-        shown = Rehearsal(Message("tool", (picture(2, pixel=pixel),)))
+        shown = TwoTurns(Message("tool", (picture(2, pixel=pixel),)))
         config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
         engine = HfEngine(model, family, media)
         turns = BatchedTurns(engine, family)
@@ -162,7 +162,7 @@ class Other:
 def test_the_check_at_the_start_holds_conversations_of_two_turns(parts, requests):
     family, model, media = parts
     engine = conversing(parts, **ZOOM)
-    rehearsal = RehearsalEngine(engine, 400)
+    rehearsal = TwoTurnEngine(engine, 400)
     prompts = [request.prompt for request in requests]
     short = SAMPLING.changed({"max_tokens": 16})
     for c in completions(rehearsal.generate(requests, short)):

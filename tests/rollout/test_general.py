@@ -13,7 +13,7 @@ from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.rehearsal import RehearsalEngine
+from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -166,7 +166,7 @@ def test_conversations_in_vllm(name, tmp_path):
     with in_vllm(general, general.model(), tmp_path, 512, environment=environment) as started:
         engine, packed, media = started
         engine.load_weights(packed.weights(), 1)
-        rehearsal = RehearsalEngine(engine, 400)
+        rehearsal = TwoTurnEngine(engine, 400)
         parity = check_parity(rehearsal, packed, general.family, media, prompts, SAMPLING, 1e-4)
         print(f"{name}, conversations: {parity}")
 

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from mmr1.adapters import unwrapped
 from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
@@ -26,7 +25,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.loading import load_family
+from mmr1.vision.families.loading import load_family, unwrapped
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 

@@ -63,18 +63,18 @@ def test_recipes_are_listed_and_shown(mmr1):
 
 def test_a_recipe_is_laid_out_where_it_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    written = recipes.laid_out("small_zoom")
+    written = recipes.copy_recipe("small_zoom")
     files = {str(p) for p in Path("scripts/recipes").rglob("*") if p.is_file()}
     assert {line.removeprefix("written: ") for line in written} == files
     assert files > {f"scripts/recipes/{name}" for name in ("common.sh", "small_zoom/run.sh")}
     Path("scripts/recipes/small_zoom/rl.yaml").write_text("mine")
-    assert recipes.laid_out("small_zoom") == []
+    assert recipes.copy_recipe("small_zoom") == []
     assert Path("scripts/recipes/small_zoom/rl.yaml").read_text() == "mine"
 
 
 def test_nothing_is_laid_out_in_a_checkout(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert recipes.laid_out("small_zoom") == []
+    assert recipes.copy_recipe("small_zoom") == []
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,17 @@ def test_index_unreachable(run):
     assert "package index cannot be reached" in message.splitlines()[-1]
 
 
+def test_pytorch_is_asked_where_the_index_has_no_cpu_build(run):
+    df = "printf 'h\\nfs 1 1 99999999 1%% /\\n'"
+    pytorch = '*"pip install"*"torch==2.13.0 --extra-index-url https://download.pytorch.org/"*) ;;'
+    unresolved = '*"pip install"*) echo "ERROR: ResolutionImpossible"; exit 1;;'
+    python = OFFLINE.replace('*"pip install"*)', f'{pytorch} {unresolved} "")')
+    code, out, message = run(python3=python, df=df)
+    assert code == 1  # this pip finds nothing but torch
+    assert "from PyTorch's own index\nsetup: installing mmr1 with vLLM for the CPU\n" in out
+    assert "pip could not install mmr1 with vLLM for the CPU" in message.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("environment", "told"), [({}, ""), ({"PYTHONDONTWRITEBYTECODE": "1"}, "1")]
 )

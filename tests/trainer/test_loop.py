@@ -15,9 +15,8 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.config.presets import PRESETS
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.sampler import Sampler
+from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import BatchedTurns, with_conversations
 from mmr1.rollout.hf import HfEngine

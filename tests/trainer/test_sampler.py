@@ -14,8 +14,8 @@ import torch
 
 from mmr1.config import Config, SamplingConfig
 from mmr1.config.file import config_from
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
+from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engines import check_engine

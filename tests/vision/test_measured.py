@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from mmr1.config import Config
-from mmr1.data.loader import MediaCheck
 from mmr1.data.quarantine import Quarantine
+from mmr1.data.sampler import MediaCheck
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision import videos
 from mmr1.vision.build import checked_media, family_of

@@ -147,7 +147,7 @@ def turns_of(messages: Any) -> Turns:
 
 
 def with_system(turns: Turns, system: Any) -> Turns:
-    """The turns after the system prompt that stands in a column of its own.
+    """The turns after the system prompt that stands in a separate column.
 
     Raises:
         ValueError: The conversation begins with another system prompt.

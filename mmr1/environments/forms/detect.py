@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mmr1.environments.forms.openrlhf import AgentEpisode, StepEpisode, instance_class, is_step
-from mmr1.environments.forms.own import Heard, OwnEpisode
+from mmr1.environments.forms.own import OwnEpisode, StepResult
 from mmr1.environments.forms.trl import TrlEpisode, tools_of
 from mmr1.registry import Registry, import_file
 from mmr1.types import Sample
@@ -31,7 +31,7 @@ class SpokenEpisode(Protocol):
 
     def reset(self, sample: Sample, prompt: str) -> None: ...
 
-    def step(self, action: str) -> Heard: ...
+    def step(self, action: str) -> StepResult: ...
 
 
 def load(spec: str, options: Mapping[str, Any]) -> tuple[Any, Form]:
@@ -67,7 +67,7 @@ def form_of(found: Any, options: Mapping[str, Any]) -> Form:
         raise ValueError("it is a dictionary of environments; name one of them")
     if is_step(found):
         return "OpenRLHF step"
-    shown = found if inspect.isclass(found) else _made(found, options)
+    shown = found if inspect.isclass(found) else _instance(found, options)
     reset, step = (_parameters(getattr(shown, name, None)) for name in ("reset", "step"))
     if step is not None and next(iter(step), "") in _STATES:
         return "OpenRLHF class"
@@ -100,7 +100,7 @@ def trl_tools(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return tools_of(found, options) if form == "TRL" else {}
 
 
-def _made(factory: Any, options: Mapping[str, Any]) -> Any:
+def _instance(factory: Any, options: Mapping[str, Any]) -> Any:
     """The object of a factory, for inspection."""
     try:
         return factory(**options)

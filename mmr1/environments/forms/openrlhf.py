@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmr1.environments.forms.own import Heard, settled
+from mmr1.environments.forms.own import StepResult, awaited
 from mmr1.types import Sample
 
 _BASES = ("openrlhf.utils.agent", "mmr1.environments.forms.stand_ins")
@@ -55,24 +55,24 @@ class AgentEpisode:
         """Raises ValueError if it changes the prompt."""
         self._observation, self._label = prompt, sample.answer
         states = {"observation": prompt, "label": sample.answer}
-        begun = settled(self._agent.reset(states)) if hasattr(self._agent, "reset") else states
+        begun = awaited(self._agent.reset(states)) if hasattr(self._agent, "reset") else states
         if not isinstance(begun, Mapping) or begun.get("observation") != prompt:
             raise ValueError(
                 "reset changed the observation; the conversation begins with the record's own "
                 "prompt: write it into the record"
             )
 
-    def step(self, action: str) -> Heard:
+    def step(self, action: str) -> StepResult:
         states = {
             "observation_text": self._observation,
             "action_text": action,
             "label": self._label,
             "sampling_params": None,
         }
-        answer = _answer(settled(self._agent.step(states)))
+        answer = _answer(awaited(self._agent.step(states)))
         feedback = _text(answer, "environment_feedback")
         self._observation += action + feedback
-        return _heard(answer, feedback)
+        return _step_result(answer, feedback)
 
 
 class StepEpisode:
@@ -90,14 +90,14 @@ class StepEpisode:
     def reset(self, sample: Sample, prompt: str) -> None:
         self._observation, self._label = prompt, sample.answer
 
-    def step(self, action: str) -> Heard:
+    def step(self, action: str) -> StepResult:
         called = self._function(self._observation, action, self._label, **self._options)
-        answer = _answer(settled(called))
+        answer = _answer(awaited(called))
         whole, before = _text(answer, "next_observation"), self._observation + action
         if not whole.startswith(before):
             raise ValueError("next_observation does not begin with the observation and the action")
         self._observation = whole
-        return _heard(answer, whole.removeprefix(before))
+        return _step_result(answer, whole.removeprefix(before))
 
 
 def is_step(function: Any) -> bool:
@@ -120,8 +120,8 @@ def _text(answer: Mapping[str, Any], key: str) -> str:
     return str(answer[key])
 
 
-def _heard(answer: Mapping[str, Any], feedback: str) -> Heard:
+def _step_result(answer: Mapping[str, Any], feedback: str) -> StepResult:
     reward = answer["rewards"]
     reward = reward.item() if hasattr(reward, "item") else reward
     pictures = answer.get("environment_images") or []
-    return Heard([feedback, *pictures], bool(answer["done"]), reward, verbatim=True)
+    return StepResult([feedback, *pictures], bool(answer["done"]), reward, verbatim=True)

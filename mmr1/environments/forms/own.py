@@ -13,7 +13,7 @@ from mmr1.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StepResult:
     """An environment's answer to a turn.
 
     Attributes:
@@ -37,17 +37,17 @@ class OwnEpisode:
 
     def reset(self, sample: Sample, prompt: str) -> None:
         """Raises ValueError if it returns something."""
-        if settled(self._environment.reset(sample)) is not None:
+        if awaited(self._environment.reset(sample)) is not None:
             raise ValueError(
                 "reset returned something; the conversation begins with the record's own"
             )
 
-    def step(self, action: str) -> Heard:
-        observation, done, reward = settled(self._environment.step(action))
-        return Heard(observation, bool(done), reward)
+    def step(self, action: str) -> StepResult:
+        observation, done, reward = awaited(self._environment.step(action))
+        return StepResult(observation, bool(done), reward)
 
 
-def settled(value: Any) -> Any:
+def awaited(value: Any) -> Any:
     """The result of a call; a coroutine is run to its end.
 
     All run in one loop, as what an environment keeps may belong to it.

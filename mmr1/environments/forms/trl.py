@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmr1.environments.forms.own import settled
+from mmr1.environments.forms.own import awaited
 from mmr1.types import Sample
 
 _NO_TOOLS = ("reset", "get_reward")
@@ -48,7 +48,7 @@ class TrlEpisode:
         Raises:
             ValueError: ``reset`` returns what is not text.
         """
-        opening = settled(self._environment.reset(**_columns(sample)))
+        opening = awaited(self._environment.reset(**_columns(sample)))
         if opening is not None and not isinstance(opening, str):
             raise ValueError(f"reset returned a {type(opening).__name__}, not a text or None")
         return opening or ""
@@ -56,12 +56,12 @@ class TrlEpisode:
     def call(self, name: str, arguments: Mapping[str, Any], images: Any) -> tuple[Any, None]:
         """Call the method and return its result. Raises whatever it raises."""
         method = getattr(self._environment, name)
-        return settled(method(**arguments)), None
+        return awaited(method(**arguments)), None
 
     def end(self) -> Any:
         """The result of ``get_reward``; without one the attribute ``reward``, if there is one."""
         if hasattr(self._environment, "get_reward"):
-            return settled(self._environment.get_reward())
+            return awaited(self._environment.get_reward())
         return getattr(self._environment, "reward", None)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from mmr1.environments.forms.own import settled
+from mmr1.environments.forms.own import awaited
 from mmr1.types import Sample
 
 _METHODS = ("create", "execute", "release")
@@ -173,7 +173,7 @@ def _call(function: Any, *positional: Any, **keywords: Any) -> Any:
     parameters = inspect.signature(function).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         keywords = {name: value for name, value in keywords.items() if name in parameters}
-    return settled(function(*positional, **keywords))
+    return awaited(function(*positional, **keywords))
 
 
 def _tools_kwargs(sample: Sample) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 // One prompt with its completions; two of them beside each other, with what changed.
 
 const TAG = /(<\/?(?:think|answer)>)/;
-const FOLD = { from: 2400, head: 900, tail: 700 };  // characters of a long completion
+const FOLD = { from: 1200, head: 500, tail: 400 };  // characters of a long completion
+const SHOWN = 8;  // completions of a prompt, until the others are asked for
 
 // Text with the searched words marked. Text nodes only, because completions may contain HTML.
 function marked(text, words) {
@@ -85,6 +86,8 @@ function card({ group, indices }, { state, filters, go, stepsOf }) {
   const beside = h('select', { 'aria-label': 'beside step', onchange: () => go({ id: group.id, step: String(group.step), beside: beside.value, order: 'step' }) },
     h('option', { value: '' }, 'beside step …'), others.map((step) => h('option', { value: step, selected: String(step) === filters.beside && String(group.step) === filters.step }, step)));
   const own = addressOf({ ...NO_FILTERS, id: group.id, step: String(group.step) });
+  const body = h('tbody', {}, rows.slice(0, SHOWN)), rest = rows.slice(SHOWN);
+  if (rest.length) body.append(h('tr', {}, h('td', { colspan: 5 }, h('button', { class: 'more', onclick: (event) => event.target.closest('tr').replaceWith(...rest) }, `${rest.length} more completion${rest.length === 1 ? '' : 's'}`))));
   const article = h('article', { tabindex: '-1' },
     h('header', {}, h('b', {}, ...marked(group.id, filters.words)), h('span', {}, ` step ${group.step}`, state.summary.runs.length > 1 ? ` · ${state.summary.runs[group.run].name}` : '',
       group.task ? ` · ${group.task}` : '', indices.length < group.completions.length ? ` · ${indices.length} of ${group.completions.length} shown` : ''),
@@ -93,7 +96,7 @@ function card({ group, indices }, { state, filters, go, stepsOf }) {
       others.length ? beside : null, h('a', { href: own, title: 'an address to send to somebody who has this file' }, 'link'))),
     h('div', { class: 'question' }, media(group, state.source),
       h('div', {}, h('pre', { class: 'prompt' }, ...marked(promptText(group.prompt), filters.words)), h('p', {}, 'gold ', h('code', { class: 'gold' }, describe(group.answer))))),
-    h('table', {}, h('thead', {}, h('tr', {}, ['completion', 'reward', 'components', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), h('tbody', {}, rows)));
+    h('table', {}, h('thead', {}, h('tr', {}, ['completion', 'reward', 'components', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), body));
   article.addEventListener('pointerover', (event) => highlight(article, event.target.closest('[data-completion]')?.dataset.completion));
   article.addEventListener('pointerleave', () => highlight(article, null));
   return article;

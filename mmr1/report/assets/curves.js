@@ -3,10 +3,10 @@
 
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
 const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer';
-// A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own, folded away.
+// A chart's title, and whether a metric belongs to it. Every other metric gets a separate chart, folded away.
 const CHARTS = [
   ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],
-  ['completions without a valid reward or an answer', isCount],
+  ['completions without reward or answer', isCount],
   ['share of groups without signal', (name) => name === 'reward/no_signal'],
   ['held-out', (name) => name.startsWith('eval/')],
   ['completion length, tokens', (name) => name.startsWith('completion/length')],
@@ -152,7 +152,7 @@ function drawChart(chart, runs, shared, redraw) {
     const line = (column) => linePath(thinned(rows.map((row) => [row[0], row[column]]), inner.width), x, y);
     if (shared.window > 1) picture.append(svg('path', { class: 'raw', d: line(1), stroke: colour, 'stroke-dasharray': dash }));
     picture.append(svg('path', { class: 'mean', d: line(2), stroke: colour, 'stroke-dasharray': dash }));
-    if (rows.length <= 40) {  // few values: each of them counts, a single one is no line
+    if (rows.length <= 40) {  // few values: each of them counts, a single one is not a line
       picture.append(...rows.filter((row) => row[1] != null).map((row) => svg('circle', { class: 'value', cx: x(row[0]), cy: y(row[1]), r: 2.2, fill: colour })));
     }
   }

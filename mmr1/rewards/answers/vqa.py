@@ -68,13 +68,13 @@ def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float 
     >>> vqa_soft("<answer>Two</answer>", ["2", "2", "3"] * 3 + ["4"])
     1.0
     """
-    people = [_said(text) for text in _people(answer)]
+    people = [_normalised(text) for text in _people(answer)]
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
     if len(prediction) > MAX_ANSWER:
         return 0.0
-    agreeing = people.count(_said(prediction))
+    agreeing = people.count(_normalised(prediction))
     needed = min(VOTES, len(people))  # a single gold is met by one
     return min(1.0, agreeing / needed)
 
@@ -141,7 +141,7 @@ def _people(answer: Any) -> Sequence[str]:
     return gold_strings(answer)
 
 
-def _said(text: str) -> str:
+def _normalised(text: str) -> str:
     """An answer as VQAv2 compares it: in lower case, without articles and punctuation."""
     text = _PUNCTUATION.sub(" ", _THOUSANDS.sub("", with_digits(text.casefold())))
     return " ".join(_ARTICLES.sub(" ", text).split())

@@ -1,7 +1,7 @@
 """POST a JSON body to one of several servers: deadlines, retries, bounded replies.
 
 A reply is read up to a limit that counts bytes after decompression, and how deep its JSON may nest
-is checked before it is parsed. Callers without an event loop have one in a thread of its own.
+is checked before it is parsed. Callers without an event loop have one in a separate thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rewards.http.addresses import Address, secrets_of, without_secrets
 from mmr1.types import Status
 
@@ -113,7 +113,7 @@ class JsonPost:
             failure = replace(answer, error=self.hide(answer.error))
             kind = "timeout" if failure.status is Status.TIMEOUT else "error"
             message = f"attempt {attempt + 1}: {failure.error}"
-            tell_fault(logger, f"remote/{kind}", message, level=logging.INFO)
+            report_fault(logger, f"remote/{kind}", message, level=logging.INFO)
             if failure.final:
                 break
         return failure

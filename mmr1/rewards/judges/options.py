@@ -65,7 +65,7 @@ class JudgeOptions(BaseModel):
         return pattern
 
     @model_validator(mode="after")
-    def _make_sense(self) -> JudgeOptions:
+    def _check_combinations(self) -> JudgeOptions:
         if self.scale[0] == self.scale[1]:
             raise ValueError("scale: the worst and the best score are equal")
         if self.against is None and self.opponents > 1:

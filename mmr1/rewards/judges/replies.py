@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rewards.judges.options import JudgeOptions
 
 
@@ -72,7 +72,7 @@ class ReplyCache:
     alone from then on: the judge is asked.
 
     Raises:
-        ValueError: The file cannot be opened or is no such file.
+        ValueError: The file cannot be opened or is not a cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +125,7 @@ class ReplyCache:
         except (sqlite3.Error, ValueError, TypeError) as error:
             self.close()
             told = f"the judge's cache {self._path} cannot be used any more: {error}"
-            tell_fault(logger, "judge/cache", f"{told}; the run continues without it")
+            report_fault(logger, "judge/cache", f"{told}; the run continues without it")
             return None
 
 

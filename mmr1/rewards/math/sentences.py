@@ -113,7 +113,7 @@ def without_explanation(text: str) -> str:
 
 
 def _before(text: str, reason: re.Match[str]) -> str:
-    """The answer before its reason, or the text where that is no reason for an answer."""
+    """The answer before its reason, or the text if that is not a reason for an answer."""
     joint = _JOINT.search(text, max(0, reason.start() - 40), reason.start())
     assert joint is not None  # it matches the empty text
     answer, sign = text[: joint.start()].strip(), joint["sign"].strip(" ")

@@ -93,7 +93,7 @@ def _detect(
         return Dialect("mmr1", "item", lambda items: ((), arguments(items[0])))
     if "environments" in names:
         raise ValueError(
-            "it reads 'environments', which live in processes of their own; the built-in reward "
+            "it reads 'environments', which live in separate processes; the built-in reward "
             "function environment is what TRL's environments give: their get_reward(), or else "
             "their attribute reward"
         )
@@ -106,8 +106,8 @@ def _detect(
         return _areal(function, options)
     if "completions" in names:
         if conversational is None:
-            conversational = _speaks_of_content(code)
-        return _trl(function, options, conversational, _said_of_call(module))
+            conversational = _uses_content_key(code)
+        return _trl(function, options, conversational, _call_mode(module))
     if first in ("reward_inputs", "reward_input"):
         return _easyr1(first, module, options)
     if {"queries", "prompts", "labels"} <= set(names):
@@ -238,7 +238,7 @@ def _trl(
     return Dialect("TRL", call, arguments, skips=True)
 
 
-def _said_of_call(module: ModuleType | None) -> Call:
+def _call_mode(module: ModuleType | None) -> Call:
     """The call mode that the file asks for: per group unless it says ``batch``."""
     said: Any = getattr(module, "REWARD_TYPE", "group")
     if said not in ("group", "batch"):
@@ -270,7 +270,7 @@ def _reply(item: RewardItem) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": item.completion}]
 
 
-def _speaks_of_content(function: Callable[..., Any]) -> bool:
+def _uses_content_key(function: Callable[..., Any]) -> bool:
     """True if the function, or a helper in its module, uses the key ``"content"``."""
     seen_names: set[str] = set()
     waiting = [inspect.unwrap(function)]

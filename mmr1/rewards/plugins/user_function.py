@@ -1,4 +1,4 @@
-"""A user's reward function: load it, find its dialect, call it in a process of its own.
+"""A user's reward function: load it, find its dialect, call it in a separate process.
 
 One that was given in Python, and cannot be sent to another process, runs in this one.
 """
@@ -42,7 +42,7 @@ _READING = (
     "; it ran isolated: name what it reads outside its own folder in "
     "rewards.functions.NAME.sandbox.readable, or set sandbox: null"
 )
-_IMPORTED = Job("mmr1.rewards.plugins.user_function:imported", ())
+_IMPORTED = Job("mmr1.rewards.plugins.user_function:warm_up", ())
 _OURS = ("conversational", "of")
 """Options that are for this module, and not for the function unless it has such a parameter."""
 
@@ -64,8 +64,10 @@ def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any]
     try:
         loaded = REWARDS.load(spec)
     except ValueError as error:
-        raise ValueError(f"{error}{_denied(error.__cause__)}{_lacking(error)}") from error
-    function = _made(loaded, spec) if inspect.isclass(loaded) else loaded
+        raise ValueError(
+            f"{error}{_denied_file(error.__cause__)}{_missing_package_hint(error)}"
+        ) from error
+    function = _instance(loaded, spec) if inspect.isclass(loaded) else loaded
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
     own, keywords = _split(function, options)
@@ -78,7 +80,7 @@ def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any]
         raise ValueError(f"reward function '{spec}': {error}") from error
 
 
-def _made(cls: type, spec: str) -> Any:
+def _instance(cls: type, spec: str) -> Any:
     """An object of a class whose objects are called with completions."""
     if not any("__call__" in vars(base) for base in cls.__mro__):
         raise ValueError(f"{spec} is a class without __call__, not a function")
@@ -97,7 +99,7 @@ def _split(function: Callable[..., Any], options: str) -> tuple[dict[str, Any], 
     return {name: keywords.pop(name) for name in ours}, keywords
 
 
-def _lacking(error: ValueError) -> str:
+def _missing_package_hint(error: ValueError) -> str:
     """Advice for ms-swift's base class where ms-swift is not installed."""
     cause = error.__cause__
     if not isinstance(cause, ModuleNotFoundError) or (cause.name or "").split(".")[0] != "swift":
@@ -105,7 +107,7 @@ def _lacking(error: ValueError) -> str:
     return "; install ms-swift here, or leave out its base class ORM: __call__ is all that is asked"
 
 
-def _denied(error: BaseException | None) -> str:
+def _denied_file(error: BaseException | None) -> str:
     """The file that a library could not open, if the system's error does not name it.
 
     OpenSSL's does not. The names that the calls have in hand are tried.
@@ -134,7 +136,7 @@ def _closed(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def imported() -> None:
+def warm_up() -> None:
     """Import, in the zygote, this module and its imports, which every worker then has."""
 
 
@@ -169,7 +171,7 @@ async def _awaited(value: Any) -> Any:
 
 
 class PluginReward:
-    """A user's function as a ``RewardFunction``, called in processes of its own.
+    """A user's function as a ``RewardFunction``, called in separate processes.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.
@@ -287,7 +289,7 @@ class PluginReward:
             else:
                 failed += [(index, answer[0]) for index in indices]
         if failed:
-            rewards.update(self._repeated(items, _in_turn_by_prompt(items, failed)))
+            rewards.update(self._repeated(items, _round_robin_by_prompt(items, failed)))
         return [rewards[index] for index in range(len(items))]
 
     def _repeated(
@@ -341,7 +343,7 @@ def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
     return list(groups.values())
 
 
-def _in_turn_by_prompt(
+def _round_robin_by_prompt(
     items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
 ) -> list[tuple[int, Reward]]:
     """The first of each prompt, then the second of each, as a bad row spoils all of its own."""

@@ -18,10 +18,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mmr1.lifetime import Deadline, Stopwatch, Watch, rule_deadline
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.processes import Processes, Worker, ZygoteGoneError
-from mmr1.rewards.sandbox.walls import Limits, Missing, shortcoming, warn_of, worker_environment
+from mmr1.rewards.sandbox.walls import (
+    Limits,
+    Missing,
+    missing_walls,
+    warn_of_missing_walls,
+    worker_environment,
+)
 from mmr1.rewards.sandbox.wire import (
     MAX_RESULT,
     REWARDS,
@@ -207,8 +213,8 @@ class Pool:
         self._start_zygote()
         for _ in range(self._size):
             self._state.workers.append(self._fork())
-        if line := shortcoming(self._state.missing):
-            warn_of(line)
+        if line := missing_walls(self._state.missing):
+            warn_of_missing_walls(line)
         while not all(worker.prepared for worker in self._state.workers):
             for worker in self._wait():
                 problem = self._finish_preparation(worker)
@@ -229,7 +235,7 @@ class Pool:
 
     def _replace(self, worker: Worker, reason: str) -> str | None:
         """Kill a worker and put a fresh one in its place, as :meth:`_renew` does."""
-        tell_fault(
+        report_fault(
             logger,
             "verifier/replaced",
             f"a verifier process was replaced: {reason}",
@@ -260,7 +266,7 @@ class Pool:
         if jobs:
             self.start()
         while waiting or any(worker.index is not None for worker in self._state.workers):
-            for lack in self._replace_the_dead(len(waiting)):
+            for lack in self._replace_dead(len(waiting)):
                 results[waiting.popleft()] = kind.failed(Status.KILLED, lack)
             self._hand_out(jobs, waiting, kind, watch)
             for worker in self._wait():
@@ -275,7 +281,7 @@ class Pool:
                     results[waiting.popleft()] = kind.failed(Status.KILLED, problem)
         return [results[index] for index in range(len(jobs))]
 
-    def _replace_the_dead(self, jobs: int) -> list[str]:
+    def _replace_dead(self, jobs: int) -> list[str]:
         """Replace idle workers that ended; each failure costs one of so many jobs."""
         reason = "it ended, or sent something, while nothing was asked of it"
         idle = [w for w in self._state.workers if w.number is None and w.disturbed][:jobs]

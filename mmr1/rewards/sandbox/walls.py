@@ -78,12 +78,12 @@ def refusal(missing: Mapping[str, str]) -> str | None:
 
 
 @cache
-def warn_of(line: str) -> None:
+def warn_of_missing_walls(line: str) -> None:
     """Warn once per process about missing walls."""
     logging.getLogger("mmr1.rewards").warning(line)
 
 
-def shortcoming(missing: Mapping[str, str]) -> str | None:
+def missing_walls(missing: Mapping[str, str]) -> str | None:
     """One line on every wall that is missing, required or not; None when all stand."""
     if not missing:
         return None

@@ -49,7 +49,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Customer:
+class _PoolConnection:
     """A pool, seen from the zygote: its line, and its workers."""
 
     line: socket.socket
@@ -80,7 +80,7 @@ def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None
         raise SystemExit(1) from error
     gc.freeze()  # its objects stay shared with the workers forked from it
     send_frame(door, json.dumps(None).encode())
-    customers: dict[int, _Customer] = {}
+    customers: dict[int, _PoolConnection] = {}
     poll = select.poll()  # select has room for 1024 descriptors
     poll.register(door_fd, select.POLLIN)
     while os.getppid() == owner:
@@ -90,24 +90,24 @@ def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None
                 poll.unregister(line)
                 _show_out(customers.pop(line))
         if door_fd in ready:
-            if (customer := _let_in(door)) is None:
+            if (customer := _accept_pool(door)) is None:
                 break
             customers[customer.line.fileno()] = customer
             poll.register(customer.line, select.POLLIN)
     # The workers' PDEATHSIG ends them with this process.
 
 
-def _let_in(door: socket.socket) -> _Customer | None:
+def _accept_pool(door: socket.socket) -> _PoolConnection | None:
     """Admit a new pool, whose settings are already on its line; None when the owner has hung up."""
     message, descriptors, _, _ = socket.recv_fds(door, 1, 1)
     if not message:
         return None
     line = socket.socket(fileno=descriptors[0])
     settings = json.loads(recv_frame(line))
-    return _Customer(line, Settings(**{**settings, "limits": Limits(**settings["limits"])}))
+    return _PoolConnection(line, Settings(**{**settings, "limits": Limits(**settings["limits"])}))
 
 
-def _serve(customer: _Customer, missing: Missing) -> bool:
+def _serve(customer: _PoolConnection, missing: Missing) -> bool:
     """Answer one request; False when the pool has hung up."""
     try:
         message, descriptors, _, _ = socket.recv_fds(customer.line, 1, 1)
@@ -128,7 +128,7 @@ def recv_number(line: socket.socket) -> int:
     return int(number)
 
 
-def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
+def _fork(channel_fd: int, customer: _PoolConnection, missing: Missing) -> int:
     """Fork a worker; returns its process id, or a negative system error."""
     zygote, settings = os.getpid(), customer.settings
     try:
@@ -155,14 +155,14 @@ def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
     return pid
 
 
-def _end(pid: int, customer: _Customer) -> int:
+def _end(pid: int, customer: _PoolConnection) -> int:
     """Kill and reap a worker; returns its exit code, negative for a signal."""
     customer.workers.remove(pid)
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _show_out(customer: _Customer) -> None:
+def _show_out(customer: _PoolConnection) -> None:
     customer.line.close()
     for pid in tuple(customer.workers):
         _end(pid, customer)

@@ -14,7 +14,7 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     """The algorithm of ``algorithm.advantage`` and ``algorithm.loss``.
 
     Raises:
-        ValueError: One of one's own cannot be loaded, or is something else.
+        ValueError: A custom one cannot be loaded, or is something else.
     """
     return Algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
 

@@ -27,7 +27,6 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.network import use_interface_of
@@ -43,7 +42,12 @@ from mmr1.trainer.models.loading import (
 )
 from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.scalar_model import ScalarModel
-from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
+from mmr1.vision.families.loading import (
+    architecture_of,
+    keep_names_in_files,
+    model_parts,
+    unwrapped,
+)
 
 
 def join(

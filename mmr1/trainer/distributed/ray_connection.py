@@ -57,9 +57,9 @@ def join_cluster(address: str) -> None:
         ray.init(address=address, **_OPTIONS)
     except (OSError, ray.exceptions.AuthenticationError) as error:
         raise ValueError(
-            f"resources.ray.address={address}: no Ray cluster lets us in ({error}). Start one with "
-            "scripts/launch/ray_cluster.sh. If it runs, it may ask for a token: set "
-            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            f"resources.ray.address={address}: cannot connect to a Ray cluster "
+            f"({error}). Start one with scripts/launch/ray_cluster.sh. If it runs, it may ask for "
+            "a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         logger.warning(

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from mmr1.config import SamplingConfig
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.rollout.engine import PreparedRequest, Probe, ReceivingEngine, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
@@ -231,7 +231,7 @@ class RayEngines:
             )
         self.restarted += 1
         counted = f"{self.restarted} of {self._restarts}"
-        tell_fault(logger, "engine/lost", f"{_lost(i, why)}; replaced, {counted} times")
+        report_fault(logger, "engine/lost", f"{_lost(i, why)}; replaced, {counted} times")
         self._engines[i] = self._replace(i, self._engines[i])
 
 

@@ -6,7 +6,7 @@ Each rank gets whole groups; the shares cost about the same, counted without wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -112,7 +112,7 @@ class RayCritic:
         return self._critic.in_order(groups, [result[:, None] for result in results])[:, 0]
 
     def update(self, experience: Experience) -> StepStats:
-        if not experience.completion_mask.any():  # nothing to learn; a new head is fitted later
+        if not experience.tokens.mask.any():  # nothing to learn; a new head is fitted later
             return {}
         is_new = self._critic.ask(LocalCritic.steps_taken) == 0
         line = first_fit(experience) if is_new else None
@@ -184,25 +184,20 @@ def parts_of_update(
     experience: Experience, prompt_cost: PromptCost, ranks: int
 ) -> list[Experience]:
     """Each rank's part of the experience of an update."""
-    shares = shares_of_update(experience, prompt_cost, ranks)
-    rows = rows_of_groups(experience)
-    return [
-        replace(select_groups(experience, share, rows), demonstrations=demonstrations)
-        for share, demonstrations in zip(
-            shares, _demonstrations(experience, prompt_cost, ranks), strict=True
-        )
-    ]
-
-
-def _demonstrations(
-    experience: Experience, prompt_cost: PromptCost, ranks: int
-) -> list[tuple[tuple[RolloutGroup, ...], ...]]:
-    """Each rank's demonstrations of each mini-batch."""
-    divided = []
-    for own in experience.demonstrations:
+    rows, of_demonstrations = rows_of_groups(experience), []
+    for mini_batch in experience.mini_batches:
+        own = mini_batch.demonstrations
         costs = [cost_of_group(prompt_cost, d.prompt, d.completions[:1]) for d in own]
-        divided.append([tuple(own[i] for i in share) for share in balanced(costs, ranks)])
-    return [tuple(of_mini_batch[rank] for of_mini_batch in divided) for rank in range(ranks)]
+        of_demonstrations.append(balanced(costs, ranks))
+    parts = []
+    for rank, share in enumerate(shares_of_update(experience, prompt_cost, ranks)):
+        part = select_groups(experience, share, rows)
+        mini_batches = tuple(
+            replace(own, demonstrations=tuple(own.demonstrations[i] for i in of_ranks[rank]))
+            for own, of_ranks in zip(part.mini_batches, of_demonstrations, strict=True)
+        )
+        parts.append(replace(part, mini_batches=mini_batches))
+    return parts
 
 
 def rows_of_groups(experience: Experience) -> list[range]:
@@ -221,18 +216,14 @@ def select_groups(
     """
     rows = rows_of_groups(experience) if rows is None else rows
     index = torch.tensor([row for g in groups for row in rows[g]], dtype=torch.int64)
-
-    def select(value: Any) -> Any:
-        if isinstance(value, CriticTargets):
-            return CriticTargets(value.values[index], value.returns[index])
-        return value[index] if isinstance(value, torch.Tensor) else value
-
-    tensors = {f.name: select(getattr(experience, f.name)) for f in fields(experience)}
-    by_group = {
-        "groups": tuple(experience.groups[g] for g in groups),
-        "mini_batch_of": tuple(experience.mini_batch_of[g] for g in groups),
-    }
-    return replace(experience, **{**tensors, **by_group})
+    critic = experience.critic
+    return replace(
+        experience,
+        groups=tuple(experience.groups[g] for g in groups),
+        tokens=experience.tokens.select(index),
+        mini_batches=tuple(replace(m, learning=m.learning[index]) for m in experience.mini_batches),
+        critic=critic and CriticTargets(critic.values[index], critic.returns[index]),
+    )
 
 
 def shares_of_update(
@@ -242,26 +233,15 @@ def shares_of_update(
 
     Groups that do not learn are left out.
     """
-    costs = _costs_of_learning(experience, prompt_cost)
     shares: list[list[int]] = [[] for _ in range(ranks)]
-    for index in range(experience.mini_batches):
-        of_mini_batch = enumerate(experience.mini_batch_of)
-        members = [group for group, mine in of_mini_batch if mine == index and costs[group]]
-        parts = balanced([costs[group] for group in members], ranks)
+    for mini_batch in experience.mini_batches:
+        costs: dict[int, float] = {}  # of each group that learns: its prompt and what learns of it
+        learns = iter(mini_batch.learning.tolist())
+        for index, group in enumerate(scored.group for scored in experience.groups):
+            if kept := [completion for completion in group.completions if next(learns)]:
+                costs[index] = cost_of_group(prompt_cost, group.prompt, kept)
+        members = list(costs)
+        parts = balanced(list(costs.values()), ranks)
         for share, part in zip(shares, parts, strict=True):
             share += [members[i] for i in part]
     return shares
-
-
-def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[float]:
-    """The cost of each group: its prompt and the completions that learn; 0 if none does."""
-    costs, start = [], 0
-    for group in (scored.group for scored in experience.groups):
-        rows = range(start, start := start + len(group.completions))
-        kept = [
-            completion
-            for row, completion in zip(rows, group.completions, strict=True)
-            if experience.learning[row]
-        ]
-        costs.append(cost_of_group(prompt_cost, group.prompt, kept) if kept else 0.0)
-    return costs

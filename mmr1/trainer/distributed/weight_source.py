@@ -58,7 +58,7 @@ class RankSource:
     def begin(self) -> None:
         """Begin a pass, whose weights iteration gives."""
         if torch.cuda.is_available():
-            # Senders pack on streams of their own, which do not wait for the optimizer's.
+            # Senders pack on separate streams, which do not wait for the optimizer's.
             torch.cuda.synchronize()
         weights = self._read()
         if not self._metadata:

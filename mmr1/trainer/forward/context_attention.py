@@ -2,7 +2,7 @@
 
 Queries stay where they are. A query's keys are those before it in its own piece, which are here,
 and others that lie anywhere: its prefix, and what was cut off before its piece. Those are gathered
-from all ranks in every layer while it attends to its own, attended to in calls of their own, and
+from all ranks in every layer while it attends to its own, attended to in separate calls, and
 the results merged by their log-sum-exp. The backward pass gathers them again: kept are a rank's own
 tokens only.
 """
@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from mmr1.attention.block import merge
-from mmr1.attention.varlen import Blocks, attend, attend_backward
-from mmr1.trainer.forward.attention import AttentionLayout
+from mmr1.attention import Blocks, attend, attend_backward, merge
 from mmr1.trainer.forward.context import Context
+from mmr1.trainer.forward.packing import AttentionLayout
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from zlib import crc32
 
 import torch
 
-from mmr1.trainer.forward.attention import AttentionLayout
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_attention import Cut, cut_layout
-from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.packing import AttentionLayout, Packed, pack
 from mmr1.trainer.forward.sequences import GroupInput, PaddedRows, Read
 from mmr1.vision.prepare import Medium
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -267,31 +267,11 @@ class SingleProcess:
         return dict(sums)
 
 
-Item = TypeVar("Item")
+def mini_batch_rows(groups: Sequence[ScoredGroup], size: int | None) -> list[torch.Tensor]:
+    """``[B]`` bool for each mini-batch of ``size`` groups, or for one of all: its sequences.
 
-
-def mini_batch_of(groups: int, size: int | None) -> tuple[int, ...]:
-    """The mini-batch of each group, from 0; ``size`` groups each, or all in one. The last may have
-    fewer.
-
-    >>> mini_batch_of(5, 2), mini_batch_of(3, None)
-    ((0, 0, 1, 1, 2), (0, 0, 0))
+    The last may have fewer groups.
     """
-    return tuple(group // (size or groups) for group in range(groups))
-
-
-def round_robin(items: Sequence[Item], mini_batches: int) -> tuple[tuple[Item, ...], ...]:
-    """Give items that belong to no mini-batch to the mini-batches, in turn.
-
-    >>> round_robin("abc", 2)
-    (('a', 'c'), ('b',))
-    """
-    return tuple(tuple(items[index::mini_batches]) for index in range(mini_batches))
-
-
-def rows_of(groups: Sequence[ScoredGroup], of_group: Sequence[int], index: int) -> torch.Tensor:
-    """``[B]`` bool: the sequences of mini-batch ``index``."""
-    return torch.tensor(
-        [mine == index for s, mine in zip(groups, of_group, strict=True) for _ in s.rewards],
-        dtype=torch.bool,
-    )
+    size = size or len(groups)
+    of_row = torch.tensor([n // size for n, scored in enumerate(groups) for _ in scored.rewards])
+    return [of_row == index for index in range(-(-len(groups) // size))]

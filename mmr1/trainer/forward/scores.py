@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.any_model.forward import shared_states, verdict_of
-from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
-from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.packing import NAME, Packed, pack
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
-from mmr1.vision.families.loading import architecture_of, model_parts, packed_architecture_of
+from mmr1.vision.families.loading import (
+    architecture_of,
+    model_parts,
+    packed_architecture_of,
+    unwrapped,
+)
 from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 

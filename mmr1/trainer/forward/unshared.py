@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
     GroupInput,
@@ -22,7 +21,7 @@ from mmr1.trainer.forward.sequences import (
     completion_batch,
     length_mask,
 )
-from mmr1.vision.families.loading import model_parts
+from mmr1.vision.families.loading import model_parts, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 
 

@@ -13,7 +13,7 @@ import torch
 
 from mmr1.config import Config, CriticConfig, ModelConfig
 from mmr1.trainer.algorithms.losses import value_loss
-from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_batch_of, rows_of
+from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_batch_rows
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
@@ -28,7 +28,7 @@ from mmr1.trainer.models.state import (
     save_tensors,
     sync_and_digest,
 )
-from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
+from mmr1.types import CriticTargets, Experience, MiniBatch, RolloutGroup, StepStats
 
 FOLDER = f"{TRAINING}/critic"
 
@@ -91,7 +91,7 @@ class LocalCritic:
         return rewards_of(replace(self._scalar_model, read="at"), groups)
 
     def update(self, experience: Experience) -> StepStats:
-        if not experience.completion_mask.any():  # nothing to learn; a new head is fitted later
+        if not experience.tokens.mask.any():  # nothing to learn; a new head is fitted later
             return {}
         line = first_fit(experience) if self.steps_taken() == 0 else None
         learnt = self.learn(of_critic(experience, self._mini_batch_size), line)
@@ -113,11 +113,9 @@ class LocalCritic:
             experience = self._fit_head(experience, *line)
         groups = [scored.group for scored in experience.groups]
         mini_batches = []
-        for index in range(experience.mini_batches):
-            members = rows_of(experience.groups, experience.mini_batch_of, index)
-            learning = members & experience.completion_mask.any(dim=1)
+        for learning in (mini_batch.learning for mini_batch in experience.mini_batches):
             batches = self._scalar_model.packed_model.batches(groups, learning)
-            mini_batches.append((experience.completion_mask & members[:, None], batches))
+            mini_batches.append((experience.tokens.mask & learning[:, None], batches))
         steps: list[StepStats] = []
         for _ in range(self._passes):
             for mask, batches in mini_batches:
@@ -130,7 +128,7 @@ class LocalCritic:
         """Scale and shift the head; the batch with its new values, around which the update is
         clipped.
         """
-        mask, head = experience.completion_mask, self._scalar_model.model.head
+        mask, head = experience.tokens.mask, self._scalar_model.model.head
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
         self.optimizer.parameters_changed()
@@ -235,14 +233,10 @@ def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
 
 
 def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:
-    """A batch in the critic's mini-batches; every group with a token learns."""
-    steps = mini_batch_of(len(experience.groups), mini_batch_size)
-    return replace(
-        experience,
-        mini_batches=max(steps) + 1,
-        mini_batch_of=steps,
-        learning=experience.completion_mask.any(dim=1),
-    )
+    """A batch in the critic's mini-batches, of which all groups learn that have a token."""
+    learning = experience.tokens.mask.any(dim=1)
+    rows = mini_batch_rows(experience.groups, mini_batch_size)
+    return replace(experience, mini_batches=tuple(MiniBatch(own & learning) for own in rows))
 
 
 def first_fit(experience: Experience) -> tuple[float, float]:
@@ -251,7 +245,7 @@ def first_fit(experience: Experience) -> tuple[float, float]:
     Else the whole network would learn their mean and scale first, by making its states alike: a
     head of zeros has neither, and a reward model's numbers are of a scale of their own.
     """
-    mask, targets = experience.completion_mask, _targets(experience)
+    mask, targets = experience.tokens.mask, _targets(experience)
     return fit_line(targets.values[mask], targets.returns[mask])
 
 
@@ -261,8 +255,8 @@ def _targets(experience: Experience) -> CriticTargets:
 
 
 def critic_stats(experience: Experience) -> StepStats:
-    """Metrics of the critic before the update, over the tokens that count."""
-    mask, targets = experience.completion_mask, _targets(experience)
+    """How good the critic was before the update, over the tokens that count."""
+    mask, targets = experience.tokens.mask, _targets(experience)
     if not mask.any():
         return {}
     values, returns = targets.values[mask], targets.returns[mask]

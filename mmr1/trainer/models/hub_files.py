@@ -18,12 +18,11 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-from mmr1.adapters import has_adapters, unwrapped
-from mmr1.trainer.models.lora import ADAPTER, ADAPTER_FOLDER, WEIGHTS
+from mmr1.trainer.models.lora import ADAPTER, ADAPTER_FOLDER, WEIGHTS, has_adapters
 from mmr1.trainer.models.quantization import saved_as_plain
 from mmr1.trainer.models.streaming import TensorFile
 from mmr1.trainer.models.weights import Sketch, sketches
-from mmr1.vision.families.loading import architecture_of
+from mmr1.vision.families.loading import architecture_of, unwrapped
 
 _FILE, _INDEX = "model{suffix}.safetensors", "model.safetensors.index.json"
 _LARGEST = "50GB"  # of a file, as transformers has it
@@ -49,8 +48,8 @@ def save_pretrained(
         known = sketches(weights)
         lay_out = _layout(base, known)
         groups = _groups(lay_out, {name: known[name].like for name in _untied(base, known)})
-        laid_out = (lay_out({name: weights[name] for name in group}) for group in groups)
-        made = ((name, tensor) for group in laid_out for name, tensor in group.items())
+        copy_recipe = (lay_out({name: weights[name] for name in group}) for group in groups)
+        made = ((name, tensor) for group in copy_recipe for name, tensor in group.items())
         of_adapters = iter(adapters.items())
         try:
             if writes:

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
@@ -24,7 +23,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
-from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
+from mmr1.vision.families.loading import architecture_of, find_architecture, load_family, unwrapped
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
 

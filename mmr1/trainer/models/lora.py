@@ -17,7 +17,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
-from mmr1.adapters import has_adapters
 from mmr1.config import LoraConfig, NewLoraConfig, StoredLoraConfig
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.quantization import (
@@ -115,6 +114,11 @@ def _frozen_layers(model: Any) -> list[str]:
     """Names of the linear layers of the vision tower and of its projector."""
     frozen = outside_language_model(model)
     return [n for n, m in model.named_modules() if _is_linear(m) and f"{n}.weight" in frozen]
+
+
+def has_adapters(model: Any) -> bool:
+    """True for a peft model."""
+    return hasattr(model, "get_base_model")
 
 
 def adapter_state(model: Any) -> dict[str, torch.Tensor]:

@@ -228,14 +228,17 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     >>> [schedule_factor(s, 6, config) for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    warmup = config.warmup_steps(steps)
+    schedule = config.scheduler
+    end = steps if schedule.type == "constant" else schedule.steps or steps
+    warmup = schedule.warmup_steps
+    if isinstance(warmup, float):
+        warmup = int(warmup * end)
     if step < warmup:
         return (step + 1) / warmup
-    if config.scheduler.type == "constant":
+    if schedule.type == "constant":
         return 1.0
-    end = config.scheduler.steps or steps
     progress = min(1.0, (step - warmup) / max(1, end - warmup))
-    is_cosine = config.scheduler.type == "cosine"
+    is_cosine = schedule.type == "cosine"
     left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
     lowest = config.min_lr / config.lr
     return lowest + (1 - lowest) * left

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.models.quantization import quantized_weights
-from mmr1.vision.families.loading import model_parts
+from mmr1.vision.families.loading import model_parts, unwrapped
 
 _PROJECTOR = re.compile(r"(^|\.)(merger|deepstack_merger_list|multi_modal_projector)\.")
 

@@ -14,7 +14,7 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.algorithms.kl import k3
 from mmr1.trainer.algorithms.losses import Correction
-from mmr1.trainer.forward.micro_batches import MicroBatch, rows_of
+from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
@@ -22,7 +22,7 @@ from mmr1.trainer.models.packed_model import PackedModel, read_sums
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
 from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weights
-from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, TokenBatch
 
 WIDEST_GAP = "rollout/logprob_gap_max"
 GAP_AFTER_PICTURE, TOKENS_AFTER_PICTURE = "rollout/logprob_gap_after_picture", "after_picture"
@@ -163,32 +163,23 @@ class LocalPolicy:
         model = self._packed_model
         model.model.train()
         groups = [scored.group for scored in experience.groups]
-        mini_batches = []
-        for index in range(experience.mini_batches):
-            members = rows_of(experience.groups, experience.mini_batch_of, index)
-            mini_batches.append(model.batches(groups, members & experience.learning))
-        rollout_logprobs = rollout_logprobs_of(experience)
+        mini_batches = experience.mini_batches
+        cut = [model.batches(groups, mini_batch.learning) for mini_batch in mini_batches]
         steps: list[StepStats] = []
         for _ in range(self._passes):
-            for index, batches in enumerate(mini_batches):
-                stats = self._accumulate(experience, rollout_logprobs, batches)
-                if experience.demonstrations:
-                    own = experience.demonstrations[index]
-                    stats["ptx_loss"] = self._add_ptx_gradient(own, experience.coefficients.ptx)
+            for mini_batch, batches in zip(mini_batches, cut, strict=True):
+                stats = self._accumulate(experience, batches)
+                if ptx := experience.coefficients.ptx:
+                    stats["ptx_loss"] = self._add_ptx_gradient(mini_batch.demonstrations, ptx)
                 with record_function("mmr1/optimizer"):
                     stats |= self.optimizer.step()
                 self.version += 1
                 steps.append(stats)
         return averaged(steps)
 
-    def _accumulate(
-        self,
-        experience: Experience,
-        rollout_logprobs: torch.Tensor,
-        batches: Sequence[MicroBatch],
-    ) -> StepStats:
-        """Add the gradient over micro-batches; returns token means of what is logged."""
-        model, numbers, tokens = self._packed_model, [], 0
+    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
+        """Sum up the gradient over micro-batches; token means of what is logged."""
+        model, tokens, numbers, counted = self._packed_model, experience.tokens, [], 0
         for batch in batches:
             reference = None
             if self._reference is not None:
@@ -199,14 +190,15 @@ class LocalPolicy:
             if not batch.groups:
                 model.backward(scores.logprobs.sum())
                 continue
-            inputs = _loss_inputs(experience, rollout_logprobs, batch.rows, scores)
+            width, device = scores.logprobs.shape[1], scores.logprobs.device
             # From the mask in main memory: the device would be waited for to know their number.
-            mask = experience.completion_mask[batch.rows, : scores.logprobs.shape[1]]
-            counting = mask.flatten().nonzero()[:, 0].to(scores.logprobs.device, non_blocking=True)
-            numbers.append(self._add_gradient(experience, batch, inputs, counting))
-            tokens += len(counting)
-        read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(tokens)}
-        if experience.after_picture is not None:
+            counting = tokens.mask[batch.rows, :width].flatten().nonzero()[:, 0]
+            counted += len(counting)
+            own = tokens.select(batch.rows, width, device)
+            counting = counting.to(device, non_blocking=True)
+            numbers.append(self._add_gradient(own, scores, experience.coefficients, counting))
+        read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(counted)}
+        if tokens.after_picture is not None:
             read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
         return self._means(model.process_group.total(read))
 
@@ -218,29 +210,47 @@ class LocalPolicy:
         return add_distillation_gradient(model, groups, self._reference, coefficient)
 
     def _add_gradient(
-        self, experience: Experience, batch: MicroBatch, x: LossInputs, counting: torch.Tensor
+        self,
+        tokens: TokenBatch,
+        scores: TokenScores,
+        coefficients: LossCoefficients,
+        counting: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
         """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
 
         Nothing is read from the device, so that it never waits.
 
         Args:
+            tokens: Those of the micro-batch.
             counting: ``[N]`` int64 indices into ``[b, R]``, flattened: the tokens that count.
         """
-        assert x.rollout_logprobs is not None
+        old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
+        x = LossInputs(
+            logprobs=scores.logprobs,
+            old_logprobs=scores.logprobs.detach() if old is None else old,
+            advantages=tokens.advantages,
+            entropy=scores.entropy,
+            mask=tokens.mask,
+            ref_logprobs=tokens.ref_logprobs,
+            kl_coef=coefficients.kl,
+            entropy_coef=coefficients.entropy,
+            full_kl=scores.kl,
+            chosen=tokens.chosen,
+            rollout_logprobs=rollout,
+            ppo_kl_coef=coefficients.ppo_kl,
+        )
         correction = torch.ones_like(x.old_logprobs)
         if self._correction is not None:
-            correction = self._correction(x.old_logprobs, x.rollout_logprobs, x.mask)
-        token_loss = self._algorithm.loss(x, correction)
-        loss = (_cut(experience.loss_weights, batch.rows, x.logprobs) * token_loss).sum()
+            correction = self._correction(x.old_logprobs, rollout, x.mask)
+        loss = (tokens.loss_weights * self._algorithm.loss(x, correction)).sum()
         self._packed_model.backward(loss)
-        gap = (x.old_logprobs - x.rollout_logprobs).abs()
+        gap = (x.old_logprobs - rollout).abs()
         ref = x.logprobs if x.ref_logprobs is None else x.ref_logprobs
         logged = {
             "entropy": x.entropy,
             "kl": k3(x.logprobs, ref) if x.full_kl is None else x.full_kl,
             "rollout/logprob_gap": gap,
-            "rollout/kl": k3(x.rollout_logprobs, x.old_logprobs),
+            "rollout/kl": k3(rollout, x.old_logprobs),
             **self._algorithm.metrics(x),
             "rollout/is_weight": correction,
         }
@@ -248,8 +258,8 @@ class LocalPolicy:
         sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
         if len(counting):
             sums[WIDEST_GAP] = counted["rollout/logprob_gap"].max()
-            if experience.after_picture is not None:
-                after = _cut(experience.after_picture, batch.rows, x.logprobs).flatten()[counting]
+            if tokens.after_picture is not None:
+                after = tokens.after_picture.flatten()[counting]
                 sums[GAP_AFTER_PICTURE] = (counted["rollout/logprob_gap"] * after).sum()
                 sums[TOKENS_AFTER_PICTURE] = after.sum()
         return sums
@@ -271,42 +281,3 @@ class LocalPolicy:
             whole[GAP_AFTER_PICTURE] = gap / after_picture
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
         return {**whole, **means}
-
-
-def rollout_logprobs_of(experience: Experience) -> torch.Tensor:
-    """``[B, R]`` float32: the engine's log-probs of the completions, followed by zeros."""
-    rows = torch.zeros(experience.completion_mask.shape)
-    completions = (c for scored in experience.groups for c in scored.group.completions)
-    for row, completion in zip(rows, completions, strict=True):
-        row[: len(completion.logprobs)] = torch.from_numpy(completion.logprobs)
-    return rows
-
-
-def _cut(values: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Rows of ``[B, R]``, as wide as ``like`` ``[b, R]`` and on its device."""
-    return values[rows][:, : like.shape[1]].to(like.device, non_blocking=True)
-
-
-def _loss_inputs(
-    experience: Experience, rollout_logprobs: torch.Tensor, rows: torch.Tensor, scores: TokenScores
-) -> LossInputs:
-    """The inputs of the loss for these sequences of the batch."""
-    tensors = {
-        "old_logprobs": experience.old_logprobs,
-        "advantages": experience.advantages,
-        "chosen": experience.chosen,
-        "rollout_logprobs": rollout_logprobs,
-        "mask": experience.completion_mask,
-        "ref_logprobs": experience.ref_logprobs,
-    }
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    cut: dict[str, Any] = {name: _cut(given[name], rows, scores.logprobs) for name in given}
-    return LossInputs(
-        logprobs=scores.logprobs,
-        entropy=scores.entropy,
-        full_kl=scores.kl,
-        kl_coef=experience.coefficients.kl,
-        ppo_kl_coef=experience.coefficients.ppo_kl,
-        entropy_coef=experience.coefficients.entropy,
-        **{"old_logprobs": scores.logprobs.detach(), **cut},
-    )

@@ -17,7 +17,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
@@ -27,7 +26,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import Digests, WriteCheckpoint, model_snapshot
 from mmr1.trainer.models.weights import whole
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.loading import model_parts
+from mmr1.vision.families.loading import model_parts, unwrapped
 from mmr1.vision.features import FeatureCache
 
 HEAD_FILE = "scalar_head.safetensors"

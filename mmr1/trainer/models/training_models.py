@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmr1.adapters import has_adapters
 from mmr1.config import (
     Config,
     DistillationAdvantage,
@@ -32,6 +31,7 @@ from mmr1.trainer.models.loading import (
     feature_cache,
     load_here,
 )
+from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy

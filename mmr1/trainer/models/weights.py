@@ -14,8 +14,8 @@ from weakref import ReferenceType, ref
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmr1.adapters import has_adapters, unwrapped
-from mmr1.trainer.models.lora import MergedWeights, adapter_state
+from mmr1.trainer.models.lora import MergedWeights, adapter_state, has_adapters
+from mmr1.vision.families.loading import unwrapped
 
 
 def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from mmr1.config import Config, CustomPreferenceLoss, DpoConfig, KtoLoss
 from mmr1.config.dpo import PreferenceLoss, PreferenceLossConfig
 from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.inputs import Inputs, check_records
@@ -127,7 +127,7 @@ def preference_step(config: PreferenceLoss) -> PreferenceStep:
     return partial(pair_step, loss_on_pairs=loss_on_pairs(config), nll_coef=config.nll_share)
 
 
-@doing("computing the log-probs of the reference")
+@report_activity("computing the log-probs of the reference")
 def _preferences(
     config: Config, records: Inputs, learner: Learner[Preference]
 ) -> dict[int, Preference]:

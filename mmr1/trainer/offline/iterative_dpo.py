@@ -113,7 +113,7 @@ def _train(
     done = 0
     if before:
         done = _restore(rounds, before)
-        run.display.say(f"continuing after step {done}")
+        run.display.continue_after(done)
     else:  # as after each round: so the check below is one of the transfer too
         engine.load_weights(learner.weights(), 0)
     sampling.make_ready(config, inputs, learner, timer)

@@ -16,10 +16,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config, ProcessConfig
-from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
+from mmr1.data.sampler import MediaCheck
 from mmr1.data.sources import load_held_out
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mmr1.config import Config, RoundsConfig
-from mmr1.data.loader import SampleLoader
+from mmr1.data.sampler import SampleLoader
 from mmr1.rewards.composite import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer.distributed.ray_policy import RayLearner

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mmr1.config import Config
-from mmr1.data.loader import SampleLoader
-from mmr1.progress import doing
+from mmr1.data.sampler import SampleLoader
+from mmr1.progress import report_activity
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
@@ -52,7 +52,7 @@ def run_offline(
         if checkpoint_before := run.directory.last_checkpoint(warn=run.display.say):
             learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
-            run.display.say(f"continuing after step {steps_done}")
+            run.display.continue_after(steps_done)
         run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:
@@ -141,7 +141,7 @@ def learning(
         group_of: The prompt and completions of an example.
     """
     if config.resources.ranks == 1:
-        with doing("loading the model"):
+        with report_activity("loading the model"):
             learner = build(config, family, media)
         yield learner
         return

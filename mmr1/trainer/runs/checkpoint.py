@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
 from mmr1.files import sha256_of
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.trainer.models.state import Digests, WriteCheckpoint, sync
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def latest_valid_checkpoint(
             continue
         for damaged, damage in damages.items():
             warn(f"warning: {damage}; going back to the checkpoint before it")
-            tell_fault(logger, "checkpoint/damaged", str(damage), level=logging.INFO)
+            report_fault(logger, "checkpoint/damaged", str(damage), level=logging.INFO)
             _set_aside(damaged)
         return checkpoint
     _refuse_only_damaged(folder, damages)
@@ -240,7 +240,7 @@ class Checkpoints:
         if step == self._told:
             return
         self._told = step
-        tell_fault(
+        report_fault(
             logger,
             "checkpoint/disk_full",
             f"step {step} could not be saved, because the disk is full ({reason}). "
@@ -388,21 +388,3 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append all of ``data`` or nothing; makes the folder.
-
-    Raises:
-        OSError: It cannot be written. The file is as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        end = file.seek(0, os.SEEK_END)
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except BaseException:
-            file.truncate(end)
-            raise

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from mmr1.config import TrainerConfig
+from mmr1.logs import printable
 from mmr1.progress import oldest_activity
-from mmr1.terminal import printable
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
 from mmr1.types import StepStats
@@ -83,6 +83,11 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
+    def continue_after(self, done: int) -> None:
+        """A run is resumed that had done so many steps."""
+        self._done = done
+        self.say(f"continuing after step {done}")
+
     def say(self, line: str) -> None:
         """One plain line as it is, also in the log."""
         logger.info("%s", line)
@@ -91,13 +96,16 @@ class Display:
     def show(self, step: Step) -> None:
         """Show a step that is done."""
         self._done, self._last = step.number, step.metrics
+        if step.number == 0:  # the time that validation takes before training is not a step's
+            self._ended.clear()
         self._ended.append(time.monotonic())
         parts = list(_parts(step.metrics, self._shown))
         waited = time.monotonic() - self._last_line >= LINE_S
         by_number = step.number % self._config.logging_steps == 0
         if by_number or waited or step.number in (1, self._config.max_steps):
             self._last_line = time.monotonic()
-            head = f"step {step.number:>5}/{self._config.max_steps}"
+            last = self._config.max_steps
+            head = f"step {step.number:>{len(str(last))}}/{last}"
             logger.info("%s", "  ".join((head, *parts)))
             if self._cell is None:
                 width = self._console.width if self._console.is_terminal else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.config.file import published, read_written
+from mmr1.config.file import read_written, redacted
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
 from mmr1.trainer.runs.named_files import FREE_SECTIONS, accept, changed_files
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _ANOTHER = "name another trainer.output_dir, or remove this one"
 
 
-def check_directory(config: Config, *, resume: bool) -> None:
+def check_output_dir(config: Config, *, resume: bool) -> None:
     """Check the output directory before anything is loaded.
 
     A run that failed before its first step leaves nothing to resume: its directory is free.
@@ -78,7 +78,7 @@ def changed_keys(before: Config, now: Config) -> list[str]:
 
     Credentials are not compared: what is written of a run does not hold them.
     """
-    old, new = published(before), published(now)
+    old, new = redacted(before), redacted(now)
     return [
         key
         for section in new

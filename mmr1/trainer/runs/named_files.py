@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.config.file import published
+from mmr1.config.file import redacted
 from mmr1.data.readers import files_of
 from mmr1.files import atomic, sha256_of
 
@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _named(config: Config) -> Iterator[tuple[str, Path]]:
     """Each file once, with its path as the configuration names it."""
-    tree = {key: v for key, v in published(config).items() if key not in FREE_SECTIONS}
+    tree = {key: v for key, v in redacted(config).items() if key not in FREE_SECTIONS}
     texts = [(section, text) for section, part in tree.items() for text in _texts(part)]
     texts += [("data", config.eval_records)] if config.eval_records else []
     files = (path for section, text in texts for path in _files(section, text))

@@ -29,13 +29,11 @@ from filelock import FileLock, Timeout
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
 from mmr1.data.quarantine import Quarantine
-from mmr1.files import atomic, atomic_binary
-from mmr1.logs import ROOT, FaultCounter, log_to_file, tell_fault
-from mmr1.terminal import failing_output_muted
+from mmr1.files import append, atomic, atomic_binary
+from mmr1.logs import ROOT, FaultCounter, failing_output_muted, log_to_file, report_fault
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
-    append,
     checkpoints,
     latest_valid_checkpoint,
     step_of,
@@ -210,48 +208,41 @@ class RunDirectory:
 
         ``mode`` is a validation's way of decoding; its completions go into ``validation/``.
         """
-        in_order = iter(advantages)
-        decoded = {} if mode is None else {"mode": mode}
-        rows = [
-            {
-                **self._rollout_row(step, group, in_order, media),
-                **decoded,
-                "media": [self._medium(m, media[m]) for m in group.group.prompt.media],
-            }
-            for group in scored
-        ]
-        folder = "rollouts" if mode is None else "validation"
-        file = self.path / folder / f"step_{step:06d}.jsonl"
-        self._append(file, rows)
-        return file
-
-    def _rollout_row(
-        self, step: int, scored: ScoredGroup, advantages: Iterator[float | None], media: MediaCache
-    ) -> dict[str, Any]:
-        sample = scored.group.prompt.sample
-        return {
-            "step": step,
-            "id": sample.id,
-            "prompt": scored.group.prompt.text,
-            "question": sample.question,
-            "answer": sample.answer,
-            "task": sample.task,
-            "completions": [
+        in_order, rows = iter(advantages), []
+        for group in scored:
+            prompt, sample = group.group.prompt, group.group.prompt.sample
+            completions = [
                 {
                     "text": completion.text,
                     "tokens": completion.sampled_tokens,
                     "truncated": completion.truncated,
                     "policy_version": completion.policy_version,
+                    **({"versions": completion.versions} if completion.versions else {}),
                     **(self._turns(completion, media) if completion.spans else {}),
                     "reward": reward.value,
                     "components": dict(reward.components),
                     "status": str(reward.status),
                     "error": reward.error,
-                    "advantage": next(advantages),
+                    "advantage": next(in_order),
                 }
-                for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
-            ],
-        }
+                for completion, reward in zip(group.group.completions, group.rewards, strict=True)
+            ]
+            row = {
+                "step": step,
+                "id": sample.id,
+                "prompt": prompt.text,
+                "question": sample.question,
+                "answer": sample.answer,
+                "task": sample.task,
+                "completions": completions,
+                **({} if mode is None else {"mode": mode}),
+                "media": [self._medium(m, media[m]) for m in prompt.media],
+            }
+            rows.append(row)
+        folder = "rollouts" if mode is None else "validation"
+        file = self.path / folder / f"step_{step:06d}.jsonl"
+        self._append(file, rows)
+        return file
 
     def _turns(self, completion: Completion, media: MediaCache) -> dict[str, Any]:
         """The spans of policy and environment in a conversation."""
@@ -432,7 +423,7 @@ def _tell_end(before: dict[str, Any]) -> None:
     kinds = {RUNNING: "killed", STOPPED: "stopped", FAILED: "failed"}
     if kind := kinds.get(before["state"]):
         message = f"the process before this one was at step {before['step']} when it {_ENDS[kind]}"
-        tell_fault(logger, f"run/{kind}", message, level=logging.INFO)
+        report_fault(logger, f"run/{kind}", message, level=logging.INFO)
 
 
 _ENDS = {"killed": "was killed", "stopped": "was stopped", "failed": "failed"}

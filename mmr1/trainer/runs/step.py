@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmr1.config import TrainerConfig
-from mmr1.progress import LONG_S, doing
+from mmr1.progress import LONG_S, report_activity
 from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.types import Completion, ScoredGroup, StepStats
@@ -108,21 +108,24 @@ class PhaseTimer:
 
     Args:
         label: What the log says the phases belong to, such as ``step 3``.
-        told_after_s: A phase that takes longer is told; see :func:`mmr1.progress.doing`.
+        report_after_s: A longer phase is reported; see :func:`mmr1.progress.report_activity`.
 
     Attributes:
         phases: Seconds of each phase; a phase that runs twice is added up.
     """
 
-    def __init__(self, label: str, told_after_s: float = LONG_S) -> None:
+    def __init__(self, label: str, report_after_s: float = LONG_S) -> None:
         self.phases: dict[str, float] = {}
-        self._label, self._told_after_s = label, told_after_s
+        self._label, self._report_after_s = label, report_after_s
         self._start = time.perf_counter()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
-        with record_function(f"mmr1/{phase}"), doing(phase, self._label, self._told_after_s):
+        with (
+            record_function(f"mmr1/{phase}"),
+            report_activity(phase, self._label, self._report_after_s),
+        ):
             yield
         seconds = time.perf_counter() - start
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds

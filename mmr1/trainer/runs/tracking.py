@@ -1,6 +1,6 @@
 """Experiment trackers beside ``metrics.jsonl``. A tracker that hangs or fails does not stop a run.
 
-Every tracker has a thread of its own. One that waits for a server does not delay the next step. One
+Every tracker has a separate thread. One that waits for a server does not delay the next step. One
 that raises is dropped for the rest of the run, with a warning. ``metrics.jsonl`` and ``rollouts/``
 always hold everything.
 """
@@ -21,8 +21,8 @@ from typing import Any, Protocol, Self
 from PIL import Image
 
 from mmr1.config import Config
-from mmr1.config.file import published
-from mmr1.logs import tell_fault
+from mmr1.config.file import redacted
+from mmr1.logs import report_fault
 from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 from mmr1.vision.images import load_image
@@ -141,7 +141,7 @@ class Trackers:
         if tracking is None:
             return self
         name = tracking.run_name or folder.resolve().name
-        shown = published(self._config)
+        shown = redacted(self._config)
         start = Start(folder, tracking.project_name, name, tracking.tags, shown)
         self._threads = [
             _Thread(name.rpartition("/")[2], partial(_start, name, start))
@@ -203,7 +203,7 @@ class _Thread:
         with self._dropping:
             if self._dropped.is_set():
                 return
-            tell_fault(
+            report_fault(
                 logger,
                 f"tracker/{self._name}",
                 f"the tracker '{self._name}' is left out from here on: {reason:.300} "

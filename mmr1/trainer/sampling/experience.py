@@ -14,16 +14,18 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
 from mmr1.trainer.algorithms.kl import ESTIMATORS, Coefficients
 from mmr1.trainer.algorithms.losses import high_entropy, token_weights
-from mmr1.trainer.forward.micro_batches import mini_batch_of, rows_of
+from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
 from mmr1.types import (
     Completion,
     CriticTargets,
     Experience,
     LossCoefficients,
+    MiniBatch,
     Reward,
     RolloutGroup,
     ScoredGroup,
+    TokenBatch,
 )
 
 
@@ -122,28 +124,30 @@ def build_experience(
         returns = without_gaps(advantage.returns, inputs, sampled)
         critic = CriticTargets(inputs.values, returns)
 
-    mini_batch = mini_batch_of(len(scored), config.ppo_mini_batch_size)
-    parts = [rows_of(scored, mini_batch, part)[:, None] for part in range(max(mini_batch) + 1)]
+    parts = mini_batch_rows(scored, config.ppo_mini_batch_size)
     chosen = None
     if old_entropy is not None or algorithm.policy_loss.choose is not None:
         advantages, chosen = _chosen(advantages, mask, parts, algorithm, old_logprobs, old_entropy)
 
     ptx = 0.0 if config.ptx is None else config.ptx.coef
     weighed = (coefficients.kl, coefficients.ppo_kl, coefficients.entropy, ptx)
-    return Experience(
-        groups=tuple(scored),
-        completion_mask=mask,
+    learning = _learning(advantages, chosen, parts, len(scored[0].rewards), algorithm)
+    tokens = TokenBatch(
+        mask=mask,
         advantages=advantages,
         loss_weights=_loss_weights(mask, parts, algorithm, max_tokens),
-        learning=_learning(advantages, chosen, parts, len(scored[0].rewards), algorithm),
-        mini_batches=len(parts),
-        mini_batch_of=mini_batch,
-        coefficients=LossCoefficients(*weighed),
+        rollout_logprobs=_rollout_logprobs(groups, mask.shape),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
-        critic=critic,
         chosen=chosen,
         after_picture=after_picture(groups),
+    )
+    return Experience(
+        groups=tuple(scored),
+        tokens=tokens,
+        mini_batches=tuple(MiniBatch(part & learning) for part in parts),
+        coefficients=LossCoefficients(*weighed),
+        critic=critic,
     )
 
 
@@ -175,12 +179,22 @@ def _chosen(
     chosen = None
     if (choose := algorithm.policy_loss.choose) is not None:
         assert logprobs is not None, "it needs those before the update"
-        of_parts = [UpdateTokens(logprobs, advantages, mask & part) for part in parts]
+        of_parts = [UpdateTokens(logprobs, advantages, mask & part[:, None]) for part in parts]
         chosen = torch.stack([choose(tokens) for tokens in of_parts]).any(0)
     if entropy is not None:
-        kept = [high_entropy(entropy, mask & part, algorithm.token_share) for part in parts]
+        share = algorithm.token_share
+        kept = [high_entropy(entropy, mask & part[:, None], share) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
     return advantages, chosen
+
+
+def _rollout_logprobs(groups: Sequence[RolloutGroup], shape: torch.Size) -> torch.Tensor:
+    """``[B, R]`` float32: the engine's log-probs of the completions, followed by zeros."""
+    rows = torch.zeros(shape)
+    completions = (c for group in groups for c in group.completions)
+    for row, completion in zip(rows, completions, strict=True):
+        row[: len(completion.logprobs)] = torch.from_numpy(completion.logprobs)
+    return rows
 
 
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -200,8 +214,7 @@ def _loss_weights(
     if len(parts) == 1:
         return token_weights(mask, algorithm.loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
-    for part in parts:
-        rows = part[:, 0]
+    for rows in parts:
         weights[rows] = token_weights(mask[rows], algorithm.loss_agg_mode, max_tokens)
     return weights
 
@@ -224,7 +237,7 @@ def _learning(
     if chosen is not None:
         has_signal |= chosen.any(dim=1)
     for part in parts:
-        rows = part[:, 0].nonzero()[:, 0]
+        rows = part.nonzero()[:, 0]
         if not has_signal[rows].any():
             has_signal[rows[:group_size]] = True
     return has_signal

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.responses import assistant_text, demonstration
-from mmr1.data.sampler import Sampler
+from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.data.sources import load_samples
 from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.family import ModelFamily

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
-from mmr1.data.loader import MediaCheck
+from mmr1.data.sampler import MediaCheck
 from mmr1.progress import LONG_S, WAIT_S
 from mmr1.rewards.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for

@@ -8,7 +8,6 @@ from typing import Any, cast
 from transformers import AutoConfig, PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-from mmr1.adapters import unwrapped
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.families.family import (
     Architecture,
@@ -71,6 +70,11 @@ def architecture_named(name: str) -> Architecture:
     """
     architecture: Architecture = FAMILIES.load(name)
     return architecture
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside a peft model; its adapters stay in place."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def architecture_of(model: Any) -> Architecture:

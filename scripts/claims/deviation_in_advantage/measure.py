@@ -157,7 +157,7 @@ def weighed(
     questions = []
     for rate, group in zip(rates, groups, strict=True):
         experience = build_experience([group], algorithm, Models(policy))
-        weight = float(experience.advantages[:, 0].abs().sum())  # equal over a completion
+        weight = float(experience.tokens.advantages[:, 0].abs().sum())  # equal over a completion
         questions.append(Question(rate, weight, policy.update(experience)["grad_norm"]))
     return questions
 

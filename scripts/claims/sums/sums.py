@@ -15,7 +15,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Sample
 from scripts.claims.start.start import DIGITS
-from scripts.claims.tasks import WORDS, Scan, Splits, made, question, scans
+from scripts.claims.tasks import WORDS, Scan, Splits, build_once, question, scans
 from scripts.claims.training import newest, taught
 
 SFT = Path(__file__).with_name("sft.yaml")
@@ -30,7 +30,7 @@ TEXTS_SHOWN = 10
 def prepared(start: Path, seed: int) -> tuple[Path, Path]:
     """Data and the cold start of a seed, shared by the claims about sums."""
     folder = start.parent / "sums"
-    data = made(folder / "data", partial(build, start, seed))
+    data = build_once(folder / "data", partial(build, start, seed))
     return data, taught(SFT, folder / "sft", newest(start / "sft"), data, seed)
 
 

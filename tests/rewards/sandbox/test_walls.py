@@ -250,7 +250,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         assert first in boot._BOOT
         monkeypatch.setattr(boot, "_BOOT", boot._BOOT.replace(first, first + "import breaking; "))
         monkeypatch.syspath_prepend(tmp_path)
-        walls.warn_of.cache_clear()
+        walls.warn_of_missing_walls.cache_clear()
 
     return break_wall
 

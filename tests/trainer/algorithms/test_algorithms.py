@@ -19,7 +19,7 @@ from mmr1.config.file import load_config
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs, completion_means
+from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     Selection,
@@ -88,17 +88,17 @@ def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = Non
 
 
 def inputs_of(batch, logprobs: torch.Tensor) -> LossInputs:
-    old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    old = logprobs.detach() if batch.tokens.old_logprobs is None else batch.tokens.old_logprobs
     return LossInputs(
         logprobs,
         old,
-        batch.advantages,
+        batch.tokens.advantages,
         torch.zeros_like(logprobs),
-        batch.completion_mask,
-        batch.ref_logprobs,
+        batch.tokens.mask,
+        batch.tokens.ref_logprobs,
         batch.coefficients.kl,
         batch.coefficients.entropy,
-        chosen=batch.chosen,
+        chosen=batch.tokens.chosen,
     )
 
 
@@ -108,12 +108,12 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     algorithm = build_algorithm(config)
     groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2, 2][:2], [0.0, None])]
     batch = experience_of(groups, config)
-    assert batch.advantages.shape == (4, 3)
-    assert (batch.advantages[~batch.completion_mask] == 0).all()
+    assert batch.tokens.advantages.shape == (4, 3)
+    assert (batch.tokens.advantages[~batch.tokens.mask] == 0).all()
     # No valid reward; step rewards count all the same.
-    assert batch.completion_mask[3].any() == algorithm.advantage.step_supervision
+    assert batch.tokens.mask[3].any() == algorithm.advantage.step_supervision
     logprobs = torch.full((4, 3), -1.0, requires_grad=True)
-    algorithm.token_loss(inputs_of(batch, logprobs))[batch.completion_mask].sum().backward()
+    algorithm.loss(inputs_of(batch, logprobs))[batch.tokens.mask].sum().backward()
     assert (logprobs.grad[0, :2] < 0).all()
     assert (logprobs.grad[1, :1] > 0).all()
     assert algorithm.needs_signal
@@ -130,9 +130,9 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
     logprobs = torch.full((2, 2), -1.0, requires_grad=True)
     algorithm.loss(inputs_of(batch, logprobs)).sum().backward()
     actual = logprobs.grad.clone()
-    expected = -plain.advantages + 0.5 * (-1.0 - -2.0)
+    expected = -plain.tokens.advantages + 0.5 * (-1.0 - -2.0)
     if name in ("reinforce", "process_grpo", "reinforce_pp", "remax"):
-        expected = -batch.advantages + 0.5  # equal rewards need not have advantage 0 here
+        expected = -batch.tokens.advantages + 0.5  # equal rewards need not have advantage 0 here
     torch.testing.assert_close(actual, expected)
 
 
@@ -144,11 +144,11 @@ def test_kl_in_the_reward_is_taken_off_once():
         build_algorithm(config),
         Models(Fixed(-1.0), Fixed(-1.5)),
     )
-    assert batch.advantages[0, 0].item() == pytest.approx(1.1)
-    assert batch.advantages[1].tolist() == pytest.approx([-1.1] * 3)
+    assert batch.tokens.advantages[0, 0].item() == pytest.approx(1.1)
+    assert batch.tokens.advantages[1].tolist() == pytest.approx([-1.1] * 3)
     logprobs = torch.full((2, 3), -1.0, requires_grad=True)
     loss = build_algorithm(config).loss(inputs_of(batch, logprobs))
-    torch.testing.assert_close(loss, -batch.advantages)  # at ratio 1, no KL term beside it
+    torch.testing.assert_close(loss, -batch.tokens.advantages)  # at ratio 1, no KL term beside it
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_pp_baseline"])
@@ -166,7 +166,7 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
         batch = build_experience(
             [of], build_algorithm(config), Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
         )
-        advantages.append(batch.advantages)
+        advantages.append(batch.tokens.advantages)
     assert advantages[0][0, 0] == advantages[1][0, 0] != 0
     assert advantages[0][1, 0] != 0
     assert not advantages[1][1].any()
@@ -176,16 +176,16 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
 def test_another_advantage_of_the_group_under_the_same_loss(name):
     groups = [scored([2, 3], [1.0, 0.0])]
     rloo = experience_of(groups, AlgorithmConfig(name=name, advantage={"type": "rloo"}))
-    assert rloo.advantages[:, 0].tolist() == [1.0, -1.0]
+    assert rloo.tokens.advantages[:, 0].tolist() == [1.0, -1.0]
     # b = (2 * 1 + 3 * 0) / 5
     opo = experience_of(groups, AlgorithmConfig(name=name, advantage={"type": "optimal_baseline"}))
-    assert opo.advantages[:, 0].tolist() == pytest.approx([0.6, -0.4])
+    assert opo.tokens.advantages[:, 0].tolist() == pytest.approx([0.6, -0.4])
     own = AlgorithmConfig(name=name)
     logprobs = torch.full((2, 3), -1.0)
     theirs = build_algorithm(AlgorithmConfig(name=name, advantage={"type": "rloo"}))
     torch.testing.assert_close(
-        theirs.token_loss(inputs_of(rloo, logprobs)),
-        build_algorithm(own).token_loss(inputs_of(rloo, logprobs)),
+        theirs.loss(inputs_of(rloo, logprobs)),
+        build_algorithm(own).loss(inputs_of(rloo, logprobs)),
     )
 
 
@@ -207,8 +207,8 @@ def test_process_supervision_compares_all_steps(left_out):
     config = config_of("process_grpo", mask_truncated_completions=True)
     batch = experience_of([steps_of(0.0, 1.0, 5.0, **{left_out: 2})], config)
     expected = [-2 / 7**0.5, -1 / 7**0.5, 0.0 if left_out == "truncated" else 3 / 7**0.5]
-    assert batch.advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
-    assert batch.completion_mask[:, 0].tolist() == [True, True, left_out != "truncated"]
+    assert batch.tokens.advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert batch.tokens.mask[:, 0].tolist() == [True, True, left_out != "truncated"]
 
 
 def sample_groups(
@@ -285,7 +285,9 @@ def test_each_reward_function_can_be_normalised_by_itself():
     )
     # In the group +-0.5 / sqrt(0.5); the batch is +-a, 0, 0 of deviation a sqrt(2 / 3).
     expected = (3 / 2) ** 0.5
-    assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected, 0, 0], abs=1e-4)
+    assert batch.tokens.advantages[:, 0].tolist() == pytest.approx(
+        [expected, -expected, 0, 0], abs=1e-4
+    )
 
     def kept(functions: list[str]) -> list[int]:
         sampled, _ = sample_groups(lambda count, batch: groups, 2, config, functions=functions)
@@ -299,10 +301,10 @@ def test_each_reward_function_can_be_normalised_by_itself():
 def test_rewards_are_clipped_before_the_advantages():
     config = AlgorithmConfig(name="dr_grpo", advantage={"reward_clip_range": (0.0, 1.0)})
     batch = experience_of([scored([1, 1], [5.0, -3.0]), scored([1, 1], [2.0, 7.0])], config)
-    assert batch.advantages.flatten().tolist() == [0.5, -0.5, 0.0, 0.0]
+    assert batch.tokens.advantages.flatten().tolist() == [0.5, -0.5, 0.0, 0.0]
     remax = AlgorithmConfig(name="remax", advantage={"reward_clip_range": (0.0, 0.25)})
     clipped = experience_of([scored([1, 1], [5.0, 0.0])], remax)  # the greedy one has 0.5
-    assert clipped.advantages.flatten().tolist() == [0.0, -0.25]
+    assert clipped.tokens.advantages.flatten().tolist() == [0.0, -0.25]
     with pytest.raises(ValueError, match="the first must be below the second"):
         AlgorithmConfig(advantage={"reward_clip_range": (1.0, 0.0)})
 
@@ -329,7 +331,9 @@ def test_rewards_are_normalised_by_all_so_far():
         scaled = [min(max((r - mean) / deviation, -1), 1.5) for r in valid]
         own = statistics.fmean(scaled)
         expected = [r - (own if before is None else before) for r in scaled]
-        assert batch.advantages[batch.completion_mask].tolist() == pytest.approx(expected, abs=1e-4)
+        assert batch.tokens.advantages[batch.tokens.mask].tolist() == pytest.approx(
+            expected, abs=1e-4
+        )
         before = own if before is None else 0.9 * before + 0.1 * own
         assert batch.groups[0].rewards[0].value == step[0][0]
 
@@ -338,7 +342,7 @@ def test_the_greedy_reward_is_normalised_with_the_others():
     config = AlgorithmConfig(name="remax", advantage={"normalize_rewards": True})
     batch = experience_of([scored([1, 1], [2.0, 0.0])], config)  # the greedy one has 0.5
     deviation = statistics.stdev([2.0, 0.0])
-    assert batch.advantages.flatten().tolist() == pytest.approx(
+    assert batch.tokens.advantages.flatten().tolist() == pytest.approx(
         [1.5 / deviation, -0.5 / deviation], abs=1e-5
     )
 
@@ -349,7 +353,7 @@ def test_reinforce_discounts_by_the_tokens_to_come():
     batch = build_experience(
         [scored([3, 1], [1.0, 0.0])], build_algorithm(config), Models(Fixed(0))
     )
-    assert batch.advantages.tolist() == [[0.125, 0.25, 0.5], [-0.5, 0.0, 0.0]]
+    assert batch.tokens.advantages.tolist() == [[0.125, 0.25, 0.5], [-0.5, 0.0, 0.0]]
 
 
 def test_groups_of_different_sizes_are_named():
@@ -370,7 +374,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
         algorithm = build_algorithm(config)
         for group, row in zip(batches, advantages, strict=True):
             batch = build_experience([group], algorithm, Models(Fixed(0)))
-            assert batch.advantages.flatten().tolist() == row
+            assert batch.tokens.advantages.flatten().tolist() == row
     assert algorithm.advantage.state == {}  # the batch's own mean needs none
 
 
@@ -378,9 +382,9 @@ def test_reinforce_remembers_its_baseline():
     config = AlgorithmConfig(name="reinforce")
     algorithm = build_algorithm(config)
     first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, Models(Fixed(0)))
-    assert first.advantages.flatten().tolist() == [0.5, -0.5]
+    assert first.tokens.advantages.flatten().tolist() == [0.5, -0.5]
     second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, Models(Fixed(0)))
-    assert second.advantages.flatten().tolist() == [1.5, -0.5]
+    assert second.tokens.advantages.flatten().tolist() == [1.5, -0.5]
     assert algorithm.advantage.state == {"baseline": pytest.approx(0.55), "rewards": 4}
 
 
@@ -561,11 +565,11 @@ def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     config = Config(model={"path": "a"}, algorithm=keys).algorithm
     algorithm = build_algorithm(config)
     batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, Models(Fixed(-1.0)))
-    assert batch.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
-    loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
-    torch.testing.assert_close(loss, batch.advantages)
+    assert batch.tokens.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
+    loss = algorithm.loss(inputs_of(batch, torch.full((3, 2), -1.0)))
+    torch.testing.assert_close(loss, batch.tokens.advantages)
     of_preset = AlgorithmConfig(name="gspo", advantage=keys["advantage"])
-    assert build_algorithm(of_preset).policy_loss.ratio is completion_means
+    assert build_algorithm(of_preset).policy_loss.ratio == "completion_mean"
 
 
 def test_the_documented_step_rewards_run():

@@ -184,36 +184,36 @@ def test_each_pair_has_a_loss_whose_gradient_is_that_of_the_advantage(
     config = pair(advantage, loss, str(own_file))
     algorithm = build_algorithm(config)
     batch = experience_of(parts[3], config, Given(-6.5))
-    logprobs = torch.full(batch.advantages.shape, -6.5, requires_grad=True)
+    logprobs = torch.full(batch.tokens.advantages.shape, -6.5, requires_grad=True)
     inputs = loss_inputs(batch, logprobs)
-    total = (batch.loss_weights * algorithm.loss(inputs)).sum()
+    total = (batch.tokens.loss_weights * algorithm.loss(inputs)).sum()
     (gradient,) = torch.autograd.grad(total, logprobs)
     assert torch.isfinite(gradient).all()
-    assert not gradient[~batch.completion_mask].any()
+    assert not gradient[~batch.tokens.mask].any()
     metrics = algorithm.metrics(inputs)
     assert all(values.shape == logprobs.shape for values in metrics.values())
-    learned = batch.completion_mask & (batch.advantages != 0)
-    if batch.chosen is not None:  # clip_cov leaves them out
-        learned &= ~batch.chosen
+    learned = batch.tokens.mask & (batch.tokens.advantages != 0)
+    if batch.tokens.chosen is not None:  # clip_cov leaves them out
+        learned &= ~batch.tokens.chosen
     assert learned.any()
     if config.loss.of_completions:  # a token has the gradient of its completion
-        wanted = batch.advantages.sum(1).sign()
+        wanted = batch.tokens.advantages.sum(1).sign()
         assert torch.equal(gradient.sum(1).sign(), -wanted)
     elif (advantage, config.loss.type) != ("process", "reinforce"):
-        assert torch.equal(gradient[learned].sign(), -batch.advantages[learned].sign())
+        assert torch.equal(gradient[learned].sign(), -batch.tokens.advantages[learned].sign())
 
 
 def loss_inputs(batch: Experience, logprobs: torch.Tensor) -> LossInputs:
     return LossInputs(
         logprobs,
         logprobs.detach(),
-        batch.advantages,
+        batch.tokens.advantages,
         torch.zeros_like(logprobs),
-        batch.completion_mask,
-        batch.ref_logprobs,
+        batch.tokens.mask,
+        batch.tokens.ref_logprobs,
         batch.coefficients.kl,
         batch.coefficients.entropy,
-        chosen=batch.chosen,
+        chosen=batch.tokens.chosen,
         ppo_kl_coef=batch.coefficients.ppo_kl,
     )
 
@@ -237,7 +237,7 @@ def test_an_update_of_a_model_with_it(advantage, loss, parts, policy_of, own_fil
     assert stats["grad_norm"] > 0
     after = policy.logprobs([s.group for s in parts[3]])
     assert torch.isfinite(after).all()
-    weighted = batch.advantages * batch.completion_mask
+    weighted = batch.tokens.advantages * batch.tokens.mask
     assert (weighted * (after - before)).sum() > 0  # what was better is likelier now
 
 
@@ -254,7 +254,7 @@ def test_the_state_of_both_is_kept(parts):
     resumed = build_algorithm(config)
     resumed.load_state_dict(state)
     once, again = (
-        build_experience(parts[3], each, Models(Given(-6.5))).advantages
+        build_experience(parts[3], each, Models(Given(-6.5))).tokens.advantages
         for each in (algorithm, resumed)
     )
     assert torch.equal(once, again)
@@ -455,14 +455,14 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
             max_tokens=12,
             reward_weights={"right": 1.0},
         )
-        noise = torch.randn(experience.advantages.shape, generator=generator)
+        noise = torch.randn(experience.tokens.advantages.shape, generator=generator)
         logprobs = (3 * noise - 6.5).requires_grad_()
         inputs = replace(
             loss_inputs(experience, logprobs), old_logprobs=torch.full(noise.shape, -6.5)
         )
         losses = built.loss(inputs)
-        (gradient,) = torch.autograd.grad((experience.loss_weights * losses).sum(), logprobs)
-        numbers += [experience.advantages, losses.detach(), gradient]
+        (gradient,) = torch.autograd.grad((experience.tokens.loss_weights * losses).sum(), logprobs)
+        numbers += [experience.tokens.advantages, losses.detach(), gradient]
     return numbers
 
 

@@ -13,7 +13,7 @@ from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm, losses
 from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
 from mmr1.trainer.distributed.ray_policy import select_groups
-from mmr1.trainer.forward.micro_batches import rows_of
+from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.sampling.experience import first_advantages
@@ -147,8 +147,8 @@ def test_the_policy_loss_learns_from_the_tokens_of_high_entropy(parts, size, bud
     plain = build_advantages(parts)
     naive = naive_scores(parts, model)
     for step, gradient in enumerate(gradients):
-        rows = rows_of(batch.groups, batch.mini_batch_of, step)
-        mask = batch.completion_mask & rows[:, None]
+        rows = mini_batch_rows(batch.groups, config.ppo_mini_batch_size)[step]
+        mask = batch.tokens.mask & rows[:, None]
         threshold = torch.quantile(naive.entropy.detach()[mask], 0.8)
         loss, learnt = torch.zeros(()), 0
         for i, t in mask.nonzero().tolist():
@@ -174,19 +174,20 @@ def test_tokens_are_compared_over_all_ranks(parts):
     )
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
-    assert batch.chosen is not None
+    assert batch.tokens.chosen is not None
     for step in range(2):
-        rows = rows_of(batch.groups, batch.mini_batch_of, step)
+        rows = mini_batch_rows(batch.groups, config.ppo_mini_batch_size)[step]
         x = UpdateTokens(
-            batch.old_logprobs, batch.advantages, batch.completion_mask & rows[:, None]
+            batch.tokens.old_logprobs, batch.tokens.advantages, batch.tokens.mask & rows[:, None]
         )
         plain = plain_covariances(x)
         count = max(1, int(0.1 * len(plain)))
         expected = sorted(plain, key=plain.__getitem__, reverse=True)[:count]
-        assert places(batch.chosen & rows[:, None]) == set(expected)
+        assert places(batch.tokens.chosen & rows[:, None]) == set(expected)
     shares = [select_groups(batch, share) for share in ([0, 2], [1])]
-    assert sum(int(share.chosen.sum()) for share in shares) == int(batch.chosen.sum())
-    assert (batch.learning | ~batch.chosen.any(1)).all()  # they learn without an advantage too
+    assert sum(int(share.tokens.chosen.sum()) for share in shares) == int(batch.tokens.chosen.sum())
+    learning = sum(mini_batch.learning for mini_batch in batch.mini_batches).bool()
+    assert (learning | ~batch.tokens.chosen.any(1)).all()  # they learn without an advantage too
 
 
 def test_a_completions_logged_advantage_is_one_that_it_learns_from(parts):
@@ -194,7 +195,7 @@ def test_a_completions_logged_advantage_is_one_that_it_learns_from(parts):
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
     plain = build_advantages(parts)
-    logged = first_advantages(batch.advantages).tolist()
-    assert any(row[0] == 0 and row.any() for row in batch.advantages)
-    for row, value, expected in zip(batch.advantages, logged, plain, strict=True):
+    logged = first_advantages(batch.tokens.advantages).tolist()
+    assert any(row[0] == 0 and row.any() for row in batch.tokens.advantages)
+    for row, value, expected in zip(batch.tokens.advantages, logged, plain, strict=True):
         assert value == pytest.approx(expected if row.any() else 0.0, abs=1e-6)

@@ -124,8 +124,9 @@ def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> 
     # One for the first mini-batch, so that a rank has none, and two for the second.
     told = [replace(g, completions=g.completions[:1]) for g in groups[:3]]
     coefficients = replace(batch.coefficients, ptx=0.5)
-    demonstrations = ((told[0],), tuple(told[1:]))
-    return replace(batch, demonstrations=demonstrations, coefficients=coefficients)
+    own = zip(batch.mini_batches, ((told[0],), tuple(told[1:])), strict=True)
+    mini_batches = tuple(replace(m, demonstrations=d) for m, d in own)
+    return replace(batch, mini_batches=mini_batches, coefficients=coefficients)
 
 
 def cost(prompt: Prompt) -> float:

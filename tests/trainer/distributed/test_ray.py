@@ -457,10 +457,10 @@ def test_selected_groups_of_an_experience_keep_their_rows():
     selected = select_groups(batch, [2, 0])
     assert selected.groups == (groups[2], groups[0])
     rows = [4, 5, 0, 1]
-    assert torch.equal(selected.advantages, batch.advantages[rows])
-    assert torch.equal(selected.loss_weights, batch.loss_weights[rows])
-    assert selected.old_logprobs is None
-    assert np.isclose(float(batch.loss_weights.sum()), 1.0)
+    assert torch.equal(selected.tokens.advantages, batch.tokens.advantages[rows])
+    assert torch.equal(selected.tokens.loss_weights, batch.tokens.loss_weights[rows])
+    assert selected.tokens.old_logprobs is None
+    assert np.isclose(float(batch.tokens.loss_weights.sum()), 1.0)
 
 
 def test_the_ranks_have_about_the_same_work_left_when_groups_without_signal_are_dropped():
@@ -471,7 +471,7 @@ def test_the_ranks_have_about_the_same_work_left_when_groups_without_signal_are_
         for i in range(128)
     ]
     batch = experience_of(groups, AlgorithmConfig())
-    tokens = batch.completion_mask.sum(1) * batch.learning
+    tokens = batch.tokens.mask.sum(1) * batch.mini_batches[0].learning
     shares = shares_of_update(batch, lambda prompt: 500.0, 8)
     work = [sum(500 + int(tokens[8 * g : 8 * g + 8].sum()) for g in share) for share in shares]
     assert max(work) / np.mean(work) < 1.05
@@ -664,12 +664,12 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
             return cluster.policy._policy.gather(LocalPolicy.weights)
 
         before = {name: w.clone() for name, w in on_ranks().items()}
-        batch.advantages[0, 0] = float("nan")  # of one group, so of one rank
+        batch.tokens.advantages[0, 0] = float("nan")  # of one group, so of one rank
         with pytest.raises(NonFiniteError, match="the loss is nan; the weights were not changed"):
             cluster.policy.update(batch)
         after = on_ranks()
         assert all(torch.equal(before[name], after[name]) for name in before)
-        batch.advantages[0, 0] = 0.5
+        batch.tokens.advantages[0, 0] = 0.5
         cluster.policy.update(batch)  # the ranks are still in step
         assert cluster.policy.version == 1
 

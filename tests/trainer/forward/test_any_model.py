@@ -30,9 +30,8 @@ from mmr1.trainer.forward.any_model.forward import (
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.probe import probe
 from mmr1.trainer.forward.any_model.twin import twins
-from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.packing import pack
+from mmr1.trainer.forward.packing import NAME, pack
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
 from mmr1.trainer.forward.unshared import unshared_states

@@ -77,8 +77,8 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     actual = caught_gradient(own, optimizer)
     policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     batch = build_experience(scored, algorithm, Models(policy, reference))
-    assert batch.ref_logprobs is None
-    batch.advantages.zero_()  # leaves the KL alone
+    assert batch.tokens.ref_logprobs is None
+    batch.tokens.advantages.zero_()  # leaves the KL alone
     stats = policy.update(batch)
 
     plain = copy.deepcopy(model)

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import completion_batch, length_mask, to_rows
+from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.features import FeatureCache, encode_media
 from tests.trainer.tiny_groups import family, group, image, new_model, video
 

@@ -159,8 +159,8 @@ def test_ppos_advantages_by_hand():
     assert batch.critic.values.tolist() == [[0.5, 0.5], [0.25, 0.0]]
     mean = 0.5 / 3
     deviation = math.sqrt(sum((a - mean) ** 2 for a in (0.25, 0.5, -0.25)) / 3)
-    expected = (raw - mean) / deviation * batch.completion_mask
-    torch.testing.assert_close(batch.advantages, expected, atol=1e-4, rtol=0)
+    expected = (raw - mean) / deviation * batch.tokens.mask
+    torch.testing.assert_close(batch.tokens.advantages, expected, atol=1e-4, rtol=0)
 
 
 def test_the_kl_penalty_is_a_reward_of_its_token():
@@ -200,7 +200,7 @@ def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
         batch = build_experience(groups, algorithm, Models(Fixed(-6.0), critic=own))
         history.append(own.update(batch))
     first, last = history[0], history[-1]
-    returns = batch.critic.returns[batch.completion_mask]
+    returns = batch.critic.returns[batch.tokens.mask]
     unexplained = len(rewards) * torch.tensor(rewards).var(correction=0) / len(returns)
     best = float(1 - unexplained / returns.var(correction=0))
     assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-3)
@@ -213,7 +213,7 @@ def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
     own = critic(parts, lr=1e-12, clip=None, std=std)
     groups = [s.group for s in parts[3]]
     batch = experience(parts, own)
-    mask = batch.completion_mask
+    mask = batch.tokens.mask
     own.update(batch)
     values, returns = own.values(groups)[mask], batch.critic.returns[mask]
     assert float(values.mean()) == pytest.approx(float(returns.mean()), abs=1e-4)
@@ -233,7 +233,8 @@ def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
 def test_a_new_head_waits_for_a_batch_that_has_a_token(parts):
     own = critic(parts)
     batch = experience(parts, own)
-    assert own.update(replace(batch, completion_mask=batch.completion_mask & False)) == {}
+    empty = replace(batch.tokens, mask=batch.tokens.mask & False)
+    assert own.update(replace(batch, tokens=empty)) == {}
     assert own.steps_taken() == 0
     assert fit_line(torch.zeros(0), torch.zeros(0)) == (1.0, 0.0)
     assert math.isfinite(own.update(batch)["critic/loss"])

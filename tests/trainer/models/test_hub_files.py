@@ -102,7 +102,7 @@ PEAK = """
 import sys, torch
 from pathlib import Path
 from transformers import AutoModelForCausalLM, Qwen2Config
-from mmr1.adapters import unwrapped
+from mmr1.vision.families.loading import unwrapped
 from mmr1.config import NewLoraConfig
 from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.lora import add_adapters

@@ -14,8 +14,10 @@ from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
+from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
+from mmr1.types import MiniBatch
 from tests.trainer.conftest import REWARDS
 from tests.trainer.models import test_critic
 from tests.trainer.models.test_policy import assert_close, experience, naive_gradient, policy
@@ -97,9 +99,9 @@ def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     loss, clipped, tokens = torch.zeros(()), 0, 0
     for row in range(4):
         length = len(scored[2].group.completions[row].token_ids)
-        a = batch.advantages[8 + row, 0]
+        a = batch.tokens.advantages[8 + row, 0]
         for t in range(length):
-            rho = (new[row, t] - batch.old_logprobs[8 + row, t]).exp()
+            rho = (new[row, t] - batch.tokens.old_logprobs[8 + row, t]).exp()
             loss = loss - torch.min(rho * a, rho.clamp(0.999, 1.001) * a) / length / 4
             tokens += bool(a != 0)  # the others are left out of the step
             clipped += bool((a > 0 and rho > 1.001) or (a < 0 and rho < 0.999))
@@ -157,14 +159,17 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
     config = AlgorithmConfig(**TWO_AND_ONE)
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
-    batch = replace(batch, learning=torch.ones(len(batch.advantages), dtype=torch.bool))
+    members = mini_batch_rows(batch.groups, config.ppo_mini_batch_size)
+    batch = replace(batch, mini_batches=tuple(map(MiniBatch, members)))  # all learn
     shares = shares_of_update(batch, lambda prompt: 1.0, ranks)
     assert sorted(g for share in shares for g in share) == [0, 1, 2]
     assert sum(bool({0, 1} & set(share)) for share in shares) == 2
     for share in shares:
         selected = select_groups(batch, share)
-        assert selected.mini_batch_of == tuple(batch.mini_batch_of[g] for g in share)
-        assert selected.mini_batches == 2
+        of_selected = [[g in (0, 1) for g in share], [g == 2 for g in share]]
+        for mini_batch, members in zip(selected.mini_batches, of_selected, strict=True):
+            rows = [m for m, g in zip(members, share, strict=True) for _ in batch.groups[g].rewards]
+            assert mini_batch.learning.tolist() == rows
 
 
 @pytest.mark.parametrize(
@@ -191,5 +196,5 @@ def test_the_preset_of_a_policy_gradient_is_clipped_where_the_plain_loss_is_not(
     for keys, expected in (({"loss": "reinforce"}, -1.0), ({}, 0.0)):
         new = torch.full((1, 1), math.log(2), requires_grad=True)
         inputs = LossInputs(new, old, one, one, one.bool())
-        build_algorithm(AlgorithmConfig(name="rloo", **keys)).token_loss(inputs).sum().backward()
+        build_algorithm(AlgorithmConfig(name="rloo", **keys)).loss(inputs).sum().backward()
         assert new.grad.item() == expected

@@ -11,13 +11,14 @@ import torch
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients
-from mmr1.trainer.forward.micro_batches import rows_of
+from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
+from mmr1.types import MiniBatch
 from tests.trainer.conftest import REWARDS
 
 
@@ -134,13 +135,15 @@ def test_a_mini_batch_that_is_wholly_masked_measures_nothing(parts):
         """Also the entropy of the tokens that count, before the update."""
         own, _ = policy(parts, config)
         batch = experience(parts, config, own)
-        of_group = (0,) * (len(parts[3]) - 1) + (1,)
-        masks = [rows_of(batch.groups, of_group, index)[:, None] for index in masked]
-        mask = batch.completion_mask & ~sum(masks).bool()
-        weights = batch.loss_weights * mask
+        members = mini_batch_rows(batch.groups, len(parts[3]) - 1)
+        masks = [members[index][:, None] for index in masked]
+        mask = batch.tokens.mask & ~sum(masks).bool()
+        weights = batch.tokens.loss_weights * mask
         entropy = own.scores([s.group for s in parts[3]]).entropy[mask].mean().item()
-        batch = replace(batch, completion_mask=mask, loss_weights=weights)
-        stats = own.update(replace(batch, mini_batches=2, mini_batch_of=of_group))
+        tokens = replace(batch.tokens, mask=mask, loss_weights=weights)
+        (learning,) = (mini_batch.learning for mini_batch in batch.mini_batches)
+        mini_batches = tuple(MiniBatch(rows & learning) for rows in members)
+        stats = own.update(replace(batch, tokens=tokens, mini_batches=mini_batches))
         coefficients = Coefficients(config)
         coefficients.adapt(dict(stats))
         return stats, entropy, coefficients
@@ -158,8 +161,8 @@ def test_several_updates_keep_the_log_probs_they_started_from(parts):
     config = AlgorithmConfig(ppo_epochs=3)
     own, _ = policy(parts, config, lr=1e-2)
     batch = experience(parts, config, own)
-    assert batch.old_logprobs is not None
-    torch.testing.assert_close(batch.old_logprobs, own.logprobs([s.group for s in parts[3]]))
+    assert batch.tokens.old_logprobs is not None
+    torch.testing.assert_close(batch.tokens.old_logprobs, own.logprobs([s.group for s in parts[3]]))
     stats = own.update(batch)
     assert own.version == 3
     assert stats["clip_fraction"] > 0  # the policy has moved away from them
@@ -170,7 +173,7 @@ def test_a_number_that_is_not_finite_stops_before_the_step(parts, broken):
     config = AlgorithmConfig()
     own, model = policy(parts, config)
     batch = experience(parts, config, own)
-    batch.advantages[0, 0] = broken
+    batch.tokens.advantages[0, 0] = broken
     before = {n: p.clone() for n, p in model.named_parameters()}
     with pytest.raises(NonFiniteError, match="weights were not changed"):
         own.update(batch)

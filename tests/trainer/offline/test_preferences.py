@@ -22,11 +22,11 @@ from mmr1.config import (
     RoundsConfig,
 )
 from mmr1.config.file import load_config
-from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
+from mmr1.data.sampler import MediaCheck
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.reward_ranks import reward_model_values

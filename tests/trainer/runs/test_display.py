@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
-from mmr1.progress import doing
+from mmr1.progress import report_activity
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
@@ -22,8 +22,8 @@ def test_completions_without_a_valid_reward_are_shown_once_there_are_some(
         Display(config.trainer, directory, ["math"]) as shown,
     ):
         shown.show(Step(int(stats["step"]), stats))
-    line = "step     1/1  reward 0.500  math 0.250"
-    expected = "step     1/1  reward 0.500  invalid 3  math 0.250" if invalid else line
+    line = "step 1/1  reward 0.500  math 0.250"
+    expected = "step 1/1  reward 0.500  invalid 3  math 0.250" if invalid else line
     assert capsys.readouterr().out.splitlines()[-1] == expected
 
 
@@ -46,13 +46,13 @@ def test_a_line_of_metrics_fits_the_terminal_and_is_whole_in_the_log(
             shown.show(Step(number, {"step": number, **METRICS}))
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  truncated")[0] for line in lines] == [
-        "step     1/30  reward 0.500",
-        "step    10/30  reward 0.500",
+        "step  1/30  reward 0.500",
+        "step 10/30  reward 0.500",
     ]
     assert all(60 < len(line) <= 80 for line in lines)
     logged = (tmp_path / "train.log").read_text().splitlines()
     assert [line.partition(": ")[2] for line in logged] == [
-        f"step {number:>5}/30  reward 0.500  truncated 12%  math 0.250  format 0.750  no signal 50%"
+        f"step {number:>2}/30  reward 0.500  truncated 12%  math 0.250  format 0.750  no signal 50%"
         "  loss 0.010  entropy 1.500  length 120.0  gap 1.0e-06  grad 0.200  s/step 4.250"
         for number in (1, 10)
     ]
@@ -85,10 +85,28 @@ def test_the_live_line_fits_and_names_the_phase(
         shown = Display(config.trainer, directory)
         for number, now in ((1, 4.0), (2, 8.0), (3, 12.0)):  # noqa: B007
             shown.show(Step(number, {"step": number, **METRICS}))
-        with doing("rollout", "step 4"):
+        with report_activity("rollout", "step 4"):
             now = 47.0
             line = str(shown._live_line())
     assert len(line) <= width
     whole = "3/300 " + "─" * 20 + "  rollout 35 s  0:19:48 left  4.000 s/step  reward 0.500"
     assert whole.startswith(line[:80])
     assert line.startswith("3/300 " + "─" * 20 + "  rollout 35 s")
+
+
+def test_the_time_left_is_that_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of the validation before the first one; a resumed run begins where it was."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path), "max_steps": 10})
+    with RunDirectory(config) as directory:
+        shown = Display(config.trainer, directory)
+        for number, now in ((0, 100.0), (1, 102.0)):  # noqa: B007
+            shown.show(Step(number, {"step": number, **METRICS}))
+        assert "0:00:18 left  2.000 s/step" in str(shown._live_line())
+        resumed = Display(config.trainer, directory)
+        resumed.continue_after(5)
+        assert str(resumed._live_line()) == "5/10 " + "━" * 10 + "─" * 10
+    assert capsys.readouterr().out.endswith("continuing after step 5\n")

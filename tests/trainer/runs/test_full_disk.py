@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from mmr1.config import Config
+from mmr1.files import append
 from mmr1.trainer.models.state import Digests
 from mmr1.trainer.run import Run, to_the_end
-from mmr1.trainer.runs.checkpoint import Checkpoints, DiskFullError, append, verify_checkpoint
+from mmr1.trainer.runs.checkpoint import Checkpoints, DiskFullError, verify_checkpoint
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.tracking import Trackers
 from mmr1.types import StepStats

@@ -10,7 +10,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, write_yaml
-from mmr1.trainer.runs.existing import accept_changes, check_directory
+from mmr1.trainer.runs.existing import accept_changes, check_output_dir
 from mmr1.trainer.runs.named_files import changed_files, write_digests
 from tests.jsonl import read_jsonl
 
@@ -69,7 +69,7 @@ def test_nothing_has_changed(config, tmp_path):
     for name in CHANGED:  # copied to another machine
         os.utime(tmp_path / name, (1, 1))
     (tmp_path / "unrelated.py").write_text("x = 2\n")
-    check_directory(config, resume=True)
+    check_output_dir(config, resume=True)
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -81,9 +81,9 @@ def test_what_has_changed_is_named_and_refused(how, name, config, tmp_path):
         text = (tmp_path / name).read_text()
         (tmp_path / name).write_text(text.replace("1", "9") + "\n")
     with pytest.raises(ValueError, match=f"{tmp_path / name}.* changed.*--accept-changes"):
-        check_directory(config, resume=True)
+        check_output_dir(config, resume=True)
     accept_changes(config)
-    check_directory(config, resume=True)
+    check_output_dir(config, resume=True)
     log = (tmp_path / "run/train.log").read_text()
     assert str(tmp_path / name) in log.partition("although")[2]
 
@@ -98,7 +98,7 @@ def test_a_file_that_keeps_its_size_and_its_time_has_changed_too(config, tmp_pat
 
 def test_a_run_of_an_earlier_version_goes_on_and_says_so(config, tmp_path, caplog):
     (tmp_path / "run/inputs.json").unlink()
-    check_directory(config, resume=True)
+    check_output_dir(config, resume=True)
     assert "it is not known whether data and plugins are those" in caplog.text
 
 
@@ -106,7 +106,7 @@ def test_a_run_of_an_earlier_version_goes_on_and_says_so(config, tmp_path, caplo
 def test_digests_that_cannot_be_read_are_one_line(content, config, tmp_path):
     (tmp_path / "run/inputs.json").write_text(content)
     with pytest.raises(ValueError, match=r"inputs.json is damaged"):
-        check_directory(config, resume=True)
+        check_output_dir(config, resume=True)
 
 
 def test_a_real_run_is_refused_and_goes_on_with_accept_changes(tiny_model, digits, tmp_path, mmr1):

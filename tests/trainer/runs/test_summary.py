@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmr1.config import Config
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import StoppedError
 
@@ -34,13 +34,13 @@ KILLED = """
 import logging, os, signal, sys
 from pathlib import Path
 from tests.trainer.runs.test_summary import directory_in
-from mmr1.logs import tell_fault
+from mmr1.logs import report_fault
 
 with directory_in(Path(sys.argv[1])) as directory:
     directory.begin()
     directory.log({"step": 1})
     directory.log({"step": 2})
-    tell_fault(logging.getLogger("mmr1.x"), "engine/died", "no one knows why", level=logging.INFO)
+    report_fault(logging.getLogger("mmr1.x"), "engine/died", "no one knows why", level=logging.INFO)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -51,7 +51,7 @@ def test_counts_outlive_a_process_that_is_killed(tmp_path):
     assert summary(tmp_path) == {"state": "running", "step": 2, "faults": {"engine/died": 1}}
     with directory_in(tmp_path) as directory:
         directory.begin()
-        tell_fault(logger, "engine/died", "again")
+        report_fault(logger, "engine/died", "again")
         counts = {"engine/died": 2, "run/killed": 1}
         assert summary(tmp_path) == {"state": "running", "step": 0, "faults": counts}
     assert summary(tmp_path) == {"state": "finished", "step": 0, "faults": counts}
@@ -84,8 +84,8 @@ def test_a_refused_run_leaves_no_summary_and_one_without_a_step_no_counts(tmp_pa
 
 def test_what_is_counted_stands_in_the_log_and_counts_from_before_the_first_step(tmp_path):
     with directory_in(tmp_path) as directory:
-        tell_fault(logger, "engine/hung", "the engine does not answer", 2)
+        report_fault(logger, "engine/hung", "the engine does not answer", 2)
         directory.begin()
-    tell_fault(logger, "engine/hung", "of no run")
+    report_fault(logger, "engine/hung", "of no run")
     assert summary(tmp_path)["faults"] == {"engine/hung": 2}
     assert "the engine does not answer" in (tmp_path / "train.log").read_text()

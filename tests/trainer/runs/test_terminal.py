@@ -14,8 +14,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
-from mmr1.logs import log_to_file
-from mmr1.terminal import failing_output_muted
+from mmr1.logs import failing_output_muted, log_to_file
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from tests.jsonl import read_jsonl
@@ -109,7 +108,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(config, tmp_path):
     log = tmp_path / "nohup.out"
     with log.open("w") as output:
         run = subprocess.Popen(["nohup", *command], stdout=output, stderr=output)
-    while "step     1/" not in log.read_text():
+    while "step 1/" not in log.read_text():
         assert run.poll() is None
     run.send_signal(signal.SIGHUP)
     assert run.wait() == 0

@@ -10,11 +10,10 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
-from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
-from mmr1.data.sampler import Sampler
+from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -45,7 +44,7 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     own, model = policy(parts, config, budget)
     batch = experience(parts, config, own)
     coefficients = replace(batch.coefficients, ptx=0.5)
-    batch = replace(batch, demonstrations=(demonstrations,), coefficients=coefficients)
+    batch = replace(batch.with_demonstrations(demonstrations), coefficients=coefficients)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> dict[str, float]:

@@ -17,7 +17,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.scalar_model import at_the_end
 from mmr1.trainer.sampling.experience import Models, build_experience, without_gaps
-from mmr1.types import Reward, ScoredGroup
+from mmr1.types import MiniBatch, Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
 from tests.trainer.forward.test_conversations import plain_logprobs
@@ -102,7 +102,8 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     config = AlgorithmConfig(name="rloo")
     policy = policy_of(own, media, config)
     batch = build_experience(scored, build_algorithm(config), Models(policy))
-    batch = replace(batch, learning=torch.ones(len(batch.advantages), dtype=torch.bool))
+    every = MiniBatch(torch.ones(len(batch.tokens.advantages), dtype=torch.bool))
+    batch = replace(batch, mini_batches=(every,))
     stats = policy.update(batch)
     gaps, after = [], []
     for s in scored:
@@ -118,9 +119,10 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     name = "rollout/logprob_gap_after_picture"
     assert stats[name] == pytest.approx(torch.cat(after).mean().item(), rel=1e-4)
     assert 0 < len(torch.cat(after)) < len(torch.cat(gaps))
-    cut = torch.zeros_like(batch.completion_mask)
-    cut[:, :3] = batch.completion_mask[:, :3]  # before the first picture of a tool
-    assert name not in policy.update(replace(batch, completion_mask=cut))
+    cut = torch.zeros_like(batch.tokens.mask)
+    cut[:, :3] = batch.tokens.mask[:, :3]  # before the first picture of a tool
+    batch = replace(batch, tokens=replace(batch.tokens, mask=cut))
+    assert name not in policy.update(batch)
 
 
 @pytest.mark.parametrize(

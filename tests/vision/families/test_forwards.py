@@ -9,10 +9,9 @@ import peft
 import pytest
 import torch
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.loading import architecture_of, model_parts, unwrapped
 from mmr1.vision.features import FeatureCache
 from tests.vision.families.tiny_family import FAMILIES, VISION, TinyFamily, plain_scores
 

@@ -13,7 +13,6 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, SmolVLMVideoProcessor
 from transformers.models.smolvlm import processing_smolvlm
 
-from mmr1.adapters import unwrapped
 from mmr1.config import Config
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, estimate
@@ -29,6 +28,7 @@ from mmr1.vision.families.loading import (
     load_family,
     model_parts,
     names_in_files,
+    unwrapped,
 )
 from tests.estimate.test_memory import kept_bytes
 from tests.vision.families.general_family import (

@@ -14,7 +14,7 @@ from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.rehearsal import Rehearsal
+from mmr1.rollout.two_turns import TwoTurns
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.types import Completion, Message, RolloutGroup, Sample, Span, TextPart
@@ -105,7 +105,7 @@ def test_what_is_sampled_after_a_picture_is_what_the_trainer_scores(name):
     family, model = general.family, general.model()
     media = MediaCache(family.prepare_media)
     engine = HfEngine(model, family, media)
-    shown = Rehearsal(Message("tool", (TextPart("Look again."), SQUARE)))
+    shown = TwoTurns(Message("tool", (TextPart("Look again."), SQUARE)))
     config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=5)
     conversing = ConversationEngine(
         engine, BatchedTurns(engine, family), shown, config, family, media, at_once=True,

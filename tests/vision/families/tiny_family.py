@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.logprob_head import FORBIDDEN
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
 from mmr1.types import MediaRef
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import architecture_named, load_family
+from mmr1.vision.families.loading import architecture_named, load_family, unwrapped
 from mmr1.vision.prepare import PreparedMedia
 from tests.vision.media import encoded, noise, write_video
 

@@ -92,7 +92,7 @@ def build_advantage(section: AdvantageConfig) -> Advantage:
     """The advantage of ``algorithm.advantage``.
 
     Raises:
-        ValueError: One of one's own cannot be loaded, or is something else.
+        ValueError: A custom one cannot be loaded, or is something else.
     """
     return ADVANTAGES[type(section)](section)
 
@@ -101,6 +101,6 @@ def build_loss(section: LossConfig) -> Loss:
     """The loss of ``algorithm.loss``.
 
     Raises:
-        ValueError: One of one's own cannot be loaded, or is something else.
+        ValueError: A custom one cannot be loaded, or is something else.
     """
     return LOSSES[type(section)](section)

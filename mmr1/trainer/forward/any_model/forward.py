@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 
-from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
@@ -29,6 +28,7 @@ from mmr1.trainer.forward.sequences import (
     completion_batch,
 )
 from mmr1.trainer.forward.unshared import vision_in_graph
+from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mmr1.trainer.forward.attention import AttentionLayout
-from mmr1.trainer.forward.packing import Packed
+from mmr1.trainer.forward.packing import AttentionLayout, Packed
 
 
 class NotSharedError(ValueError):

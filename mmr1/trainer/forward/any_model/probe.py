@@ -44,7 +44,7 @@ def probe(model_class: Any, config: Any, groups: Sequence[GroupInput] = ()) -> V
             text of any tokens.
     """
     why = "no small model of its class can be built and run"
-    for twin in twins(model_class, config, sees=bool(groups)):
+    for twin in twins(model_class, config, bool(groups), narrow_tower=not groups):
         try:
             given = list(groups) or _any_text()
             alone = _Scores.of(twin, [_alone(twin, group) for group in given])

@@ -102,7 +102,6 @@ def _file(model_class: Any, config: Any) -> Path:
 
 @cache
 def _code() -> str:
-    """A digest of the code that a verdict depends on."""
-    folders = Path(__file__).parent, Path(mmr1.attention.__file__).parent
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    """A digest of the code that a verdict is about."""
+    files = (*sorted(Path(__file__).parent.glob("*.py")), Path(mmr1.attention.__file__))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -81,23 +81,26 @@ _SIZES = (_Size("all"), _Size("all", None), _Size("language"), _Size("language",
           _Size("none", None))  # fmt: skip
 
 
-def twins(model_class: Any, config: Any, sees: bool) -> Iterator[Any]:
+def twins(
+    model_class: Any, config: Any, reads: bool, *, narrow_tower: bool = True
+) -> Iterator[Any]:
     """Float32 models of a class, on the CPU, each larger than the one before.
 
     Some configurations cannot be made smaller everywhere: then the next one is built.
 
     Args:
         config: Of the model; it is not changed.
-        sees: They will be given the tokens and the pictures of the model's own processor.
+        reads: They will be given the tokens and the pictures of the model's own processor.
+        narrow_tower: The tower of vision may be narrow too.
     """
     for size in _SIZES:
-        if sees and size.parts == "all":
+        if size.parts == "all" and not narrow_tower:
             continue
         small = copy.deepcopy(config)
         language = small.get_text_config()
         before = _head_width(language)
         stream = 64 if size.head or not before or _value(language, "head_dim") else 4 * before
-        _shrink(small, language, size, stream, keeps_tokens=sees)
+        _shrink(small, language, size, stream, keeps_tokens=reads)
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(0)
             try:

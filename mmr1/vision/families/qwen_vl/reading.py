@@ -66,7 +66,7 @@ class WholeVideos:
 
 @dataclass(frozen=True, slots=True)
 class FramesWithTimes:
-    """Each temporal patch is a picture of its own after its time: ``<1.5 seconds>`` (Qwen3-VL).
+    """Each temporal patch is a separate picture after its time: ``<1.5 seconds>`` (Qwen3-VL).
 
     Attributes:
         tokenizer: For the times.

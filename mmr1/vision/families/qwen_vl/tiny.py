@@ -63,10 +63,10 @@ def new_model(
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     own, in_files = model.state_dict(), architecture_of(model).in_files
-    laid_out = {name: in_files(name, weight) for name, weight in own.items()}
+    copy_recipe = {name: in_files(name, weight) for name, weight in own.items()}
     # transformers would turn them back.
-    as_it_is = all(laid_out[name] is own[name] for name in own)
-    model.save_pretrained(output, state_dict=laid_out, save_original_format=as_it_is)
+    as_it_is = all(copy_recipe[name] is own[name] for name in own)
+    model.save_pretrained(output, state_dict=copy_recipe, save_original_format=as_it_is)
     generation.processor(
         image_processor=generation.image_processor(),
         tokenizer=tokenizer,

@@ -22,7 +22,7 @@ from mmr1.vision.families.family import is_packed
 _SIDE = 84  # pixels
 
 
-class RehearsalEngine:
+class TwoTurnEngine:
     """An engine for the parity check that holds conversations of two turns.
 
     Args:
@@ -40,13 +40,13 @@ class RehearsalEngine:
         shows = not is_packed(family) or "image" in family.placeholder_kinds.values()
         parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
         conversing = self._engine.with_environment(
-            Rehearsal(Message("tool", parts)), sampling.max_tokens
+            TwoTurns(Message("tool", parts)), sampling.max_tokens
         )
         total = sampling.changed(max_tokens=self._max_tokens)
         return conversing.generate(requests, total)
 
 
-class Rehearsal:
+class TwoTurns:
     """An ``Environment`` that answers every first turn alike."""
 
     tools: Sequence[str] = ()

@@ -1,1 +1,0 @@
-"""Attention over blocks of unequal length that also tells its log-sum-exp."""

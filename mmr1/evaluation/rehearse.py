@@ -1,0 +1,274 @@
+"""``mmr1 rehearse``: the first steps of a run on the CPU, with a tiny model in place of its own.
+
+Everything but the model is the run's: its records and their media, its tokenizer, processor and
+templates, its reward functions and tools, its algorithm.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoConfig
+
+from mmr1.config import Config, NearModelReference, TeacherModel
+from mmr1.estimate.command import time_table
+from mmr1.estimate.load import Load
+from mmr1.progress import report_activity
+from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
+from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.trainer.forward.any_model.twin import twins
+from mmr1.trainer.inputs import Inputs, check_inputs
+from mmr1.trainer.run import to_the_end
+from mmr1.trainer.train import training_steps
+from mmr1.types import Sample
+from mmr1.vision.families.loading import find_architecture
+from mmr1.vision.families.model_path import from_pretrained
+
+SAMPLES = 16
+"""Records whose gold answers are scored and whose media are timed."""
+
+PROMPT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.py"]
+
+GOLD_FORMS = (
+    "<think>\nBy the question.\n</think>\n<answer>{}</answer>",
+    "<think>\nBy the question.\n</think>\nThe answer is \\boxed{{{}}}.",
+    "<think>\nBy the question.\n</think>\n<answer>\\boxed{{{}}}</answer>",
+    '<think>\nBy the question.\n</think>\n<answer>[{{"bbox_2d": {}}}]</answer>',
+    "{}",
+)
+"""How a completion may give its answer."""
+
+NOISE = "The of and 7 to in is"
+"""What a model that knows nothing may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a rehearsal found.
+
+    Attributes:
+        facts: ``(what, what was found)``.
+        findings: What to mend before the run, a sentence each.
+        load: The tokens of the prompts.
+    """
+
+    facts: Sequence[tuple[str, str]]
+    findings: Sequence[str]
+    load: Load
+
+
+def rehearse(config: Config, folder: Path, steps: int) -> Rehearsal:
+    """Rehearse a run of ``mmr1 train``.
+
+    Args:
+        folder: Where the tiny model and the small run are written; new or empty.
+
+    Raises:
+        ValueError: The run would be refused.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; name another --output")
+    with report_activity("making a tiny model of the same class"):
+        parameters = write_tiny(config, folder / "model")
+    small = rehearsed(config, folder, steps)
+    facts = [("model", f"{config.model.path} with {parameters:,} parameters")]
+    findings: list[str] = []
+    with build_composite_reward(small.rewards) as rewards:
+        inputs = check_inputs(small, rewards, train=True)
+        drawn = inputs.loader(config.seed).next(SAMPLES)  # leaves out broken media
+        samples = list({sample.id: sample for sample in drawn}.values())
+        load = _load(config, inputs, samples)
+        for found, problems in (_rows(config, inputs), _rewards(rewards, samples)):
+            facts += found
+            findings += problems
+        facts += [*_lengths(config, load), *_media(inputs, samples)]
+    if left_out := config.rewards.functions.keys() - small.rewards.functions.keys():
+        facts.append(("not rehearsed", f"reward models: {', '.join(sorted(left_out))}"))
+    before = time.perf_counter()
+    to_the_end(training_steps(small))
+    facts.append((f"{steps} small steps", f"done in {time.perf_counter() - before:.0f} s"))
+    return Rehearsal(facts, findings, load)
+
+
+def write_tiny(config: Config, folder: Path) -> int:
+    """Write a tiny model of the class and configuration of ``model.path``, with random weights, and
+    the original's tokenizer, processor and template; returns the number of its parameters.
+
+    Raises:
+        ValueError: There is no model at ``model.path``, or no small one of its class can be built.
+    """
+    path, trusts = config.model.path, config.model.trust_remote_code
+    auto_class = find_architecture(path).auto_class
+    whole = from_pretrained(AutoConfig, path, trusts)
+    source = path if Path(path).is_dir() else snapshot_download(path, allow_patterns=PROMPT_FILES)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (file for pattern in PROMPT_FILES for file in Path(source).glob(pattern)):
+        if not file.name.endswith(".index.json"):
+            shutil.copy(file, folder / file.name)
+    for tiny in twins(auto_class._model_mapping[type(whole)], whole, reads=True):
+        tiny.save_pretrained(folder)
+        return sum(parameter.numel() for parameter in tiny.parameters())
+    raise ValueError(f"model.path '{path}': no small {whole.model_type} model can be built")
+
+
+def rehearsed(config: Config, folder: Path, steps: int) -> Config:
+    """The configuration of the small run."""
+    model, rollout = str(folder / "model"), config.rollout
+    functions = {
+        name: function
+        for name, function in config.rewards.functions.items()
+        if (function.use or name) != REWARD_MODEL
+    }
+    if not functions:
+        raise ValueError("rewards.functions has reward models only, which are not rehearsed")
+    values: dict[str, Any] = {
+        "model.path": model,
+        "model.dtype": "float32",
+        "model.gradient_checkpointing": False,
+        "data.train_batch_size": min(2, config.data.train_batch_size),
+        "data.max_bad_fraction": 1.0,
+        "rollout.engine": "hf",
+        "rollout.n": min(4, rollout.n),
+        "rollout.max_response_length": min(32, rollout.max_response_length),
+        "rollout.max_off_policy_steps": 0,
+        "rewards.functions": functions,
+        "algorithm.filter_groups": None,
+        "algorithm.ppo_mini_batch_size": None,
+        "resources": {},
+        "trainer.max_steps": steps,
+        "trainer.total_epochs": None,
+        "trainer.output_dir": str(folder / "run"),
+        "trainer.validation": None,
+        "trainer.tracking": None,
+        "trainer.logging_steps": 1,
+    }
+    algorithm = config.algorithm
+    if isinstance(algorithm.reference, TeacherModel | NearModelReference):
+        values[f"{algorithm.reference_key}.path"] = model
+    if algorithm.critic is not None and algorithm.critic.path is not None:
+        values["algorithm.advantage.critic.path"] = None
+    return config.changed(values)
+
+
+Found = tuple[list[tuple[str, str]], list[str]]
+"""Facts, and findings."""
+
+
+def _rows(config: Config, inputs: Inputs) -> Found:
+    kept, dropped = inputs.count, inputs.dropped
+    facts = [("records", f"{kept:,} are trained on, {len(dropped):,} are left out")]
+    reasons = Counter(entry["reason"] for entry in dropped)
+    facts += [("", f"{count:,}: {reason}") for reason, count in reasons.most_common(3)]
+    share = len(dropped) / max(1, kept + len(dropped))
+    allowed = config.data.max_bad_fraction
+    if share <= allowed:
+        return facts, []
+    first = dropped[0]
+    return facts, [
+        f"{share:.1%} of the records cannot be used, and data.max_bad_fraction is {allowed:g}; "
+        f"the first is {first.get('place', first['row'])}: {first['reason']}"
+    ]
+
+
+def _lengths(config: Config, load: Load) -> list[tuple[str, str]]:
+    limit = f"rollout.max_prompt_length={config.rollout.max_prompt_length}"
+    return [
+        ("prompts", f"up to {load.prompt:,} tokens, {load.vision:,} of them vision; {limit}"),
+    ]
+
+
+def _load(config: Config, inputs: Inputs, samples: Sequence[Sample]) -> Load:
+    prompts = [inputs.render(sample) for sample in samples]
+    family = inputs.family
+    vision = [sum(map(family.media_tokens, prompt.media)) for prompt in prompts]
+    lengths = [family.prompt_length(prompt) for prompt in prompts]
+    return Load(max(lengths), max(vision), config.rollout.max_response_length)
+
+
+def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
+    """What the reward functions pay for gold answers, and for noise."""
+    known = [sample for sample in samples if sample.answer is not None]
+    items = [
+        RewardItem(text, sample, group=group)
+        for group, sample in enumerate(known)
+        for text in (*(form.format(sample.answer) for form in GOLD_FORMS), *_demonstration(sample))
+    ]
+    noise = [RewardItem(NOISE, sample, group=group) for group, sample in enumerate(known)]
+    before = time.perf_counter()
+    verdicts = reward.score([*items, *noise])
+    seconds = (time.perf_counter() - before) / max(1, len(verdicts))
+    facts, findings = [], []
+    for name in reward.config.functions:
+        values = [verdict.components.get(name) for verdict in verdicts]
+        golds, others = values[: len(items)], values[len(items) :]
+        paid = {item.group for item, value in zip(items, golds, strict=True) if value}
+        paid_noise = sum(bool(value) for value in others)
+        facts.append(
+            (
+                f"reward {name}",
+                f"pays {len(paid)} of {len(known)} gold answers, {paid_noise} of {len(known)} "
+                "answers without sense",
+            )
+        )
+        if known and not paid:
+            findings.append(
+                f"rewards.functions.{name} pays none of {len(known)} gold answers in any of "
+                f"{len(GOLD_FORMS)} forms (<answer>, \\boxed, a box, alone): see what it says with "
+                "`mmr1 reward score`"
+            )
+        elif len(set(values)) == 1 and values[0] is not None:
+            findings.append(
+                f"rewards.functions.{name} gives {values[0]:g} to everything, and a group without "
+                "differences teaches nothing"
+            )
+    if invalid := [verdict for verdict in verdicts if not verdict.valid]:
+        findings.append(
+            f"{len(invalid)} of {len(verdicts)} completions have no valid reward: "
+            f"{invalid[0].error}"
+        )
+    facts.append(("time of rewards", f"{seconds * 1000:.1f} ms a completion"))
+    return facts, findings
+
+
+def _demonstration(sample: Sample) -> Iterator[str]:
+    if sample.demonstrated_from < len(sample.messages):
+        yield sample.messages[-1].text
+
+
+def _media(inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
+    """How long media take: each is decoded and prepared once."""
+    facts = []
+    for kind in ("image", "video"):
+        shown = [medium for s in samples for medium in s.shown if medium.kind == kind]
+        if not shown:
+            continue
+        before = time.process_time()
+        for medium in shown:
+            inputs.family.prepare_media(medium)
+        seconds = (time.process_time() - before) / len(shown)
+        facts.append((f"time of {kind}s", f"{seconds * 1000:.1f} ms each, {len(shown)} prepared"))
+    return facts
+
+
+def print_rehearsal(config: Config, rehearsal: Rehearsal) -> None:
+    """Print the facts, what a step of the run should take, and the findings."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for fact in rehearsal.facts:
+        table.add_row(*fact)
+    console.print(table)
+    console.print(time_table(config, rehearsal.load))
+    console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
+    for finding in rehearsal.findings:
+        console.print(f"problem: {finding}", soft_wrap=True)
+    if not rehearsal.findings:
+        console.print("nothing found that the run would meet")

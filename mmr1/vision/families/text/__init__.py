@@ -1,1 +1,0 @@
-"""Text-only decoders whose layers are those of Llama: Qwen2.5, Qwen3, Llama."""
