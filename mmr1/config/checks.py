@@ -19,6 +19,7 @@ from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
+from mmr1.config.rewards import PluginConfig
 from mmr1.config.rollout import HfConfig
 from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
 from mmr1.config.tree import Config
@@ -144,6 +145,22 @@ def _no_surplus(c: Config) -> bool:
 def _ahead_of_itself(c: Config) -> bool:
     is_hf = isinstance(c.rollout.engine, HfConfig)
     return is_hf and c.rollout.max_off_policy_steps > 0 and not c.distributed
+
+
+def _window_beyond_groups(c: Config) -> bool:
+    streaming, size = c.rollout.streaming, c.data.train_batch_size
+    return streaming is not None and streaming.window > (c.rollout.max_off_policy_steps + 1) * size
+
+
+def _draws_or_keeps(c: Config) -> bool:
+    resamples = c.algorithm.resamples
+    in_draws = resamples is not None and resamples.gen_batch_size is not None
+    return c.algorithm.learns_from_earlier or in_draws
+
+
+def _scores_batches(c: Config) -> bool:
+    functions = c.rewards.functions.values()
+    return any(isinstance(f, PluginConfig) and f.call == "batch" for f in functions)
 
 
 def _averaged_adapters(c: Config) -> bool:
@@ -314,6 +331,56 @@ REFUSED: tuple[Row, ...] = (
         lambda c: c.rollout.colocated and c.rollout.max_off_policy_steps > 0,
         "engines sleep while the ranks learn, and sample nothing ahead; set "
         "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
+    ),
+    Row(
+        ("rollout.streaming", "rollout.max_off_policy_steps"),
+        lambda c: c.rollout.streaming is not None and c.rollout.max_off_policy_steps == 0,
+        "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
+    ),
+    Row(
+        ("rollout.streaming.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
+        _window_beyond_groups,
+        "no more groups are under way than (max_off_policy_steps + 1) * train_batch_size; lower "
+        "the window",
+    ),
+    Row(
+        ("rollout.streaming", "full_determinism"),
+        lambda c: c.rollout.streaming is not None and c.full_determinism,
+        "which weights sample a token depends on timing; leave one of them out",
+    ),
+    Row(
+        ("rollout.streaming", "environment"),
+        lambda c: c.rollout.streaming is not None and c.environment is not None,
+        "turns of conversations and agent programs are not streamed; leave rollout.streaming out: "
+        "max_off_policy_steps alone samples them ahead",
+    ),
+    Row(
+        ("rollout.streaming", "resources.engines", "resources.ranks"),
+        lambda c: c.rollout.streaming is not None and c.distributed,
+        "engines on Ray do not take new weights while they sample; leave rollout.streaming out, or "
+        "run in one process",
+    ),
+    Row(
+        ("rollout.streaming", "model.lora.merge"),
+        lambda c: c.rollout.streaming is not None and c.model.sync_adapters_only,
+        "vLLM cannot exchange the adapters of unfinished completions; leave one of them out",
+    ),
+    Row(
+        ("rollout.streaming", "algorithm.filter_groups.type"),
+        lambda c: c.rollout.streaming is not None and _draws_or_keeps(c),
+        "streaming draws a prompt for each group that is dropped, and no token may be older than "
+        "its bound; leave gen_batch_size, keep_surplus and replay out",
+    ),
+    Row(
+        ("rollout.streaming", "rewards.functions.temporal_contrast"),
+        lambda c: c.rollout.streaming is not None and c.rewards.uses("temporal_contrast"),
+        "it needs completions for shuffled frames beside each group; leave one of them out",
+    ),
+    Row(
+        ("rollout.streaming", "rewards.functions"),
+        lambda c: c.rollout.streaming is not None and _scores_batches(c),
+        "groups are scored as they end, and no function with call=batch sees all of a step; set "
+        "call=group, or leave rollout.streaming out",
     ),
     Row(
         ("model.lora", "algorithm.kl.reference.mixup_alpha"),

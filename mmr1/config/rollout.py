@@ -129,6 +129,22 @@ Engine = Annotated[
 ]
 
 
+class StreamingConfig(Section):
+    """Groups are learned from as they end, and new weights reach an engine that samples on."""
+
+    partial_rollout: bool = Field(
+        True,
+        description="New weights continue unfinished completions, with keys and values computed "
+        "anew; false: such completions begin again (verl, slime)",
+    )
+    window: Count = Field(
+        0,
+        description="Groups, from the oldest on, among which those that have ended pass those that "
+        "have not (torchtitan); 0: none does. A token is then up to max_off_policy_steps + "
+        "ceil((window - 1) / data.train_batch_size) steps old",
+    )
+
+
 class RolloutConfig(Section):
     """Sampling of completions."""
 
@@ -157,6 +173,11 @@ class RolloutConfig(Section):
         0,
         description="0: synchronous rollouts. k: asynchronous rollouts, sampled with weights that "
         "are at most k updates old",
+    )
+    streaming: StreamingConfig | None = Field(
+        None,
+        description="The engine samples the groups of the next max_off_policy_steps steps "
+        "together, and an update waits for its own only; null: it samples step after step",
     )
     engine: Engine = Field(
         default_factory=VllmConfig,

@@ -172,6 +172,14 @@ class Config(Section):
         return "none" if samples_itself and not is_earlier else "token"
 
     @property
+    def max_staleness(self) -> int:
+        """The most steps by which the weights that sampled a token are older than the policy."""
+        rollout, window = self.rollout, 1
+        if rollout.streaming is not None:
+            window = max(1, rollout.streaming.window)
+        return rollout.max_off_policy_steps + -(-(window - 1) // self.data.train_batch_size)
+
+    @property
     def mini_batches(self) -> int:
         """Optimizer steps of the policy per pass over a rollout."""
         batch_size = self.data.train_batch_size

@@ -180,7 +180,7 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
 
 
 def report_invalid(
-    rewards: Sequence[Reward], items: Sequence[RewardItem], max_fraction: float
+    rewards: Sequence[Reward], samples: Sequence[Sample], max_fraction: float
 ) -> None:
     """Report the rewards that are not valid, by their first function without one and by status.
 
@@ -200,12 +200,12 @@ def report_invalid(
     for kind, count in counts.items():
         message = f"{count} of {len(rewards)} completions have no valid reward: {first[kind].error}"
         report_fault(logger, kind, message, count, level=logging.INFO)
-    invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
+    invalid = [(r, s) for r, s in zip(rewards, samples, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):
         return
-    reward, item = invalid[0]
+    reward, sample = invalid[0]
     raise TooManyInvalidRewardsError(
         f"{len(invalid)} of {len(rewards)} completions have no valid reward, more than "
         f"rewards.max_invalid_fraction={max_fraction:g} allows; the first is sample "
-        f"'{item.sample.id}': {reward.error}"
+        f"'{sample.id}': {reward.error}"
     )

@@ -110,6 +110,8 @@ def with_conversations(
     Args:
         turns: The engine as it samples turns.
     """
+    if config.rollout.streaming is not None:
+        return ContinuousEngine(engine, turns)
     if config.environment is None:
         return engine
     try:
@@ -205,6 +207,21 @@ def streaming_order(prompts: Sequence[Prompt], ready: Sequence[bool]) -> list[in
     keys = [tuple(m.digest() for m in prompt.media) for prompt in prompts]
     first = {key: place for place, key in reversed(list(enumerate(keys)))}
     return sorted(range(len(prompts)), key=lambda i: (not ready[i], first[keys[i]], i))
+
+
+class ContinuousEngine:
+    """A ``RolloutEngine`` that is a ``TurnEngine`` as well: for a run that streams.
+
+    It samples batches only while nothing is under way.
+    """
+
+    def __init__(self, engine: RolloutEngine, turns: TurnEngine) -> None:
+        self.generate, self.probe, self.close = engine.generate, engine.probe, engine.close
+        self.load_weights, self.advance, self.abandon = (
+            engine.load_weights,
+            turns.advance,
+            turns.abandon,
+        )
 
 
 class BatchedTurns:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -62,7 +63,8 @@ class Decoder:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each row's newest token, ``[B]``; returns the logits ``[B, V]`` of the next."""
         if self._length == self._completions[0][0].shape[2]:
-            self._completions = [(_with_room(k), _with_room(v)) for k, v in self._completions]
+            room = (0, 0, 0, GROWTH)
+            self._completions = [(pad(k, room), pad(v, room)) for k, v in self._completions]
         parts, rows = self._parts, self._architecture.position_rows
         rope = self._next_position[None, None].expand(rows, -1, -1)
         parts.language_model.config._attn_implementation = NAME
@@ -179,11 +181,6 @@ def transposed_weights(model: Any) -> Iterator[None]:
     finally:
         for weight in weights:
             weight.data = weight.data.contiguous()
-
-
-def _with_room(kept: torch.Tensor) -> torch.Tensor:
-    """``[..., T, D]`` keys or values, padded with room for ``GROWTH`` more tokens."""
-    return torch.nn.functional.pad(kept, (0, 0, 0, GROWTH))
 
 
 AttentionInterface.register(NAME, decoding_attention)

@@ -151,6 +151,17 @@ def check_capabilities(config: Config) -> None:
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
+    streaming = rollout.streaming
+    if streaming and not kind.holds_conversations:
+        raise ValueError(
+            f"rollout.streaming and {name}, which samples a batch to its end; set "
+            "rollout.engine=vllm or rollout.streaming=null"
+        )
+    if streaming and streaming.partial_rollout and not kind.updates_in_flight:
+        raise ValueError(
+            f"rollout.streaming.partial_rollout=true and {name}, which takes no new weights while "
+            "it samples; set it to false, or rollout.engine=vllm"
+        )
     if rollout.colocated and not kind.sleeps:
         raise ValueError(
             f"rollout.engine.colocate=true and {name}, which cannot leave a GPU to a rank; give it "

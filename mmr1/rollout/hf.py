@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, GenerationConfig
 
 from mmr1.config import SamplingConfig
@@ -68,10 +70,18 @@ class HfEngine:
             sampled = self._sampler.sample(requests, sampling)
         finally:
             self._model.train(training)
-        completions = iter([self._completion(row, sampling.stop) for row in sampled])
-        return [
-            RolloutGroup(r.prompt, tuple(next(completions) for _ in range(r.n))) for r in requests
+        completions = [
+            Completion(
+                token_ids=np.array(row.tokens, dtype=np.int64),
+                logprobs=np.array(row.logprobs, dtype=np.float32),
+                text=self._family.tokenizer.decode(row.tokens, skip_special_tokens=True),
+                truncated=not row.ended,
+                policy_version=self._version,
+            )
+            for row in sampled
         ]
+        in_order = iter(completions)
+        return [RolloutGroup(r.prompt, tuple(islice(in_order, r.n))) for r in requests]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
@@ -110,17 +120,6 @@ class HfEngine:
 
     def close(self) -> None:
         """Do nothing: the model belongs to the caller."""
-
-    def _completion(self, sampled: Sampled, stop: Sequence[str]) -> Completion:
-        tokens, tokenizer = sampled.tokens, self._family.tokenizer
-        ended = tokens[-1] in self._family.stop_ids or has_stop_text(tokenizer, tokens, stop)
-        return Completion(
-            token_ids=np.array(tokens, dtype=np.int64),
-            logprobs=np.array(sampled.logprobs, dtype=np.float32),
-            text=tokenizer.decode(tokens, skip_special_tokens=True),
-            truncated=not ended,
-            policy_version=self._version,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +187,18 @@ class _Draw:
         logits = scores.float()
         logits[:, list(self.family.forbidden_ids)] = -torch.inf
         drawn, logprobs = next_tokens(logits, self.uniforms[:, self._step], self.sampling)
-        ended = [self._ended(row.tokens) for row in self.sampled]
-        for row, has_ended, token, logprob in zip(
-            self.sampled, ended, drawn.tolist(), logprobs.tolist(), strict=True
+        over = torch.tensor([row.ended for row in self.sampled], device=drawn.device)
+        for row, token, logprob in zip(
+            self.sampled, drawn.tolist(), logprobs.tolist(), strict=True
         ):
-            if not has_ended:
+            if not row.ended:
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
-        # Of an ended row nothing is read.
-        over = torch.tensor(ended, device=drawn.device)
+                row.ended = has_ended(row.tokens, self.family, self.sampling.stop)
+        # Of a row that had ended nothing is read.
         drawn = drawn.masked_fill(over, self.family.stop_ids[0])
         self._step += 1
         return torch.full_like(logits, -torch.inf).scatter(-1, drawn[:, None], 0.0)
-
-    def _ended(self, tokens: list[int]) -> bool:
-        if not tokens:
-            return False
-        stops = tokens[-1] in self.family.stop_ids
-        return stops or has_stop_text(self.family.tokenizer, tokens, self.sampling.stop)
 
 
 @contextmanager
@@ -250,39 +243,27 @@ class SharedPromptSampler:
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
         logits, decoder = self._prefill(requests)
-        with transposed_weights(unwrapped(self.model)):
-            return self._decode(requests, sampling, logits, decoder)
-
-    def _decode(
-        self,
-        requests: Sequence[Request],
-        sampling: SamplingConfig,
-        logits: torch.Tensor,
-        decoder: Decoder,
-    ) -> list[Sampled]:
         uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
-        rows = torch.arange(len(uniforms), device=logits.device)  # the unfinished completions
-        stop_ids = torch.tensor(self.family.stop_ids, device=logits.device)
-        sampled = [Sampled() for _ in rows]
-        for step in range(sampling.max_tokens):
-            logits[:, list(self.family.forbidden_ids)] = -torch.inf
-            drawn, logprobs = next_tokens(logits, uniforms[:, step], sampling)
-            for row, token, logprob in zip(
-                rows.tolist(), drawn.tolist(), logprobs.tolist(), strict=True
-            ):
-                sampled[row].tokens.append(token)
-                sampled[row].logprobs.append(logprob)
-            alive = ~torch.isin(drawn, stop_ids)
-            if sampling.stop:
-                tokenizer = self.family.tokenizer
-                stopped = [has_stop_text(tokenizer, sampled[i].tokens, sampling.stop) for i in rows]
-                alive &= ~torch.tensor(stopped, device=alive.device)
-            if step + 1 == sampling.max_tokens or not alive.any():
-                break
-            if not alive.all():
-                rows, drawn, uniforms = rows[alive], drawn[alive], uniforms[alive]
-                decoder.keep(alive)
-            logits = decoder.step(drawn).float()
+        sampled = [Sampled() for _ in uniforms]
+        rows = sampled  # the unfinished ones
+        with transposed_weights(unwrapped(self.model)):
+            for step in range(sampling.max_tokens):
+                logits[:, list(self.family.forbidden_ids)] = -torch.inf
+                drawn, logprobs = next_tokens(logits, uniforms[:, step], sampling)
+                for row, token, logprob in zip(
+                    rows, drawn.tolist(), logprobs.tolist(), strict=True
+                ):
+                    row.tokens.append(token)
+                    row.logprobs.append(logprob)
+                    row.ended = has_ended(row.tokens, self.family, sampling.stop)
+                alive = torch.tensor([not row.ended for row in rows], device=drawn.device)
+                rows = [row for row in rows if not row.ended]
+                if step + 1 == sampling.max_tokens or not rows:
+                    break
+                if len(rows) < len(alive):
+                    drawn, uniforms = drawn[alive], uniforms[alive]
+                    decoder.keep(alive)
+                logits = decoder.step(drawn).float()
         return sampled
 
     def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
@@ -314,35 +295,31 @@ class SharedPromptSampler:
             prepared = [self.media[m] for m in prompt.media]
             read.append(self.family.read_prompt(prompt, prepared))
             media.extend(prepared)
-        longest = max(len(prompt.ids) for prompt in read)
-
-        def stacked(rows: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
-            padded = [torch.nn.functional.pad(r, (longest - r.shape[-1], 0)) for r in rows]
-            return torch.stack(padded, dim).to(self.model.device)
-
-        tokens = stacked([prompt.ids for prompt in read])
-        real = stacked([torch.ones_like(prompt.ids) for prompt in read])
-        slots = torch.zeros(0, dtype=torch.int64, device=tokens.device)
+        left: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
+        device = self.model.device
+        tokens = pad_sequence([p.ids for p in read], **left).to(device)
+        real = pad_sequence([torch.ones_like(p.ids) for p in read], **left).to(device)
+        # [G, P, rows]: a batch is padded along its first dimension
+        positions = pad_sequence([p.positions.T for p in read], **left).to(device)
+        slots = torch.zeros(0, dtype=torch.int64, device=device)
         if media:
-            of_media = torch.tensor(list(self.family.placeholder_kinds), device=tokens.device)
+            of_media = torch.tensor(list(self.family.placeholder_kinds), device=device)
             slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
-        starts = [prompt.completion_start for prompt in read]
-        return _Padded(
-            tokens,
-            real,
-            stacked([prompt.positions for prompt in read], 1),
-            torch.tensor(starts, device=tokens.device),
-            slots,
-            media,
-        )
+        starts = torch.tensor([p.completion_start for p in read], device=device)
+        return _Padded(tokens, real, positions.permute(2, 0, 1), starts, slots, media)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
-    """The tokens of one completion so far, and their log-probs under the sampling distribution."""
+    """The tokens of one completion so far, and their log-probs under the sampling distribution.
+
+    Attributes:
+        ended: Its last token ended it.
+    """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    ended: bool = False
 
 
 class Sampler(Protocol):
@@ -360,12 +337,14 @@ def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -
     return torch.stack(numbers).to(device)
 
 
-def has_stop_text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
-    """True if the last token completed one of the texts. A token is at least a byte of it."""
+def has_ended(tokens: Sequence[int], family: ModelFamily, stop: Sequence[str]) -> bool:
+    """True if the last token is a stop token, or completed one of the texts."""
+    if tokens[-1] in family.stop_ids:
+        return True
     if not stop:
         return False
-    longest = max(len(text.encode()) for text in stop)
-    tail = tokenizer.decode(tokens[-longest:])
+    longest = max(len(text.encode()) for text in stop)  # a token is at least a byte of it
+    tail = family.tokenizer.decode(tokens[-longest:])
     return any(text in tail for text in stop)
 
 

@@ -13,6 +13,7 @@ from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.runs.step import Traceable
+from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -29,6 +30,7 @@ class TrainerComponents:
     Attributes:
         kept: Groups that later steps learn from: those of ``replay``, or what dynamic sampling had
             beyond a step's groups.
+        open_groups: With ``rollout.streaming``.
         ranks: Where other processes than this one learn.
     """
 
@@ -46,5 +48,6 @@ class TrainerComponents:
     demonstrations: Demonstrations | None = None
     kept: KeptGroups | None = None
     replay: Replay | None = None
+    open_groups: OpenGroups | None = None
     validation: Validation | None = None
     ranks: Traceable | None = None

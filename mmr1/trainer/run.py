@@ -365,4 +365,6 @@ def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
     carried: dict[str, HasState] = {"sampler": components.loader}
     if components.kept:
         carried["kept"] = components.kept
+    if components.open_groups is not None:  # it may be empty
+        carried["open_groups"] = components.open_groups
     return carried

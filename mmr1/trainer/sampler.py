@@ -1,4 +1,4 @@
-"""The sampler: draws prompts, generates, scores, filters and replays; what each step learns from.
+"""The samplers: they draw prompts, generate, score and filter; what each step learns from.
 
 With ``rollout.max_off_policy_steps`` steps are sampled ahead, by one thread that works through one
 queue of steps and weight updates, while the trainer learns. So the weights that sample a step do
@@ -17,13 +17,16 @@ from typing import Any, Self
 
 from mmr1.config import Config, ResampleConfig, SamplingConfig
 from mmr1.data.rows import kinds_of
+from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import Request, RolloutEngine, requests_for
+from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
 from mmr1.trainer.sampling.views import shuffled
+from mmr1.trainer.stream import Stream
 from mmr1.types import Sample, ScoredGroup, StepStats
 
 
@@ -130,7 +133,7 @@ class Sampler:
         greedy_groups = []
         shuffled: dict[int, tuple[str, ...]] = {}
         with timer("rollout"):
-            prompts = [components.render(sample) for sample in components.loader.next(count)]
+            prompts = list(map(components.render, components.loader.next(count)))
             requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
             # The next step's media are prepared while this one samples and learns.
             components.loader.prefetch(config.data.train_batch_size)
@@ -210,9 +213,55 @@ class SamplerAhead:
         return self._sampler.sample(number)
 
 
+class SamplerStreaming:
+    """Hands over the groups of a :class:`Stream` that have been scored, a step's at a time.
+
+    A context, as :class:`SamplerAhead` is.
+    """
+
+    def __init__(self, config: Config, components: TrainerComponents) -> None:
+        assert isinstance(components.rollout, ContinuousEngine)
+        self._stream = Stream(config, components, components.rollout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            self._stream.close()
+
+    def sample(self, number: int) -> Batch:
+        """As :meth:`Sampler.sample`; its ``rollout`` seconds are those that the trainer waits."""
+        timer = PhaseTimer(f"step {number}")
+        with timer("rollout"):
+            taken = self._stream.take(number)
+        groups, everything = taken.groups, [*taken.groups, *taken.dropped]
+        oldest = min(c.policy_version for s in groups for c in s.group.completions)
+        return Batch(groups, everything, taken.stats, timer.phases, oldest, self._stream.state)
+
+    def sync(self, policy: Policy) -> None:
+        """Give the engine the policy's weights, with which it samples on; does not wait for it."""
+        self._stream.load(policy.weights(copy=True), policy.version)
+
+    def finish(self) -> None:
+        """Wait until the engine has the last weights and nothing to sample."""
+        self._stream.drain()
+
+
 @contextmanager
-def open_sampler(config: Config, components: TrainerComponents) -> Iterator[Sampler | SamplerAhead]:
+def open_sampler(
+    config: Config, components: TrainerComponents
+) -> Iterator[Sampler | SamplerAhead | SamplerStreaming]:
     """The sampler of a run; ahead of the update with ``rollout.max_off_policy_steps``."""
+    if config.rollout.streaming is not None:
+        with SamplerStreaming(config, components) as streaming:
+            yield streaming
+        return
     sampler = Sampler(config, components)
     if config.rollout.max_off_policy_steps == 0:
         yield sampler
@@ -241,6 +290,15 @@ def sample_shuffled(
         index: tuple(completion.text for completion in group.completions)
         for index, group in zip(shuffled_requests, groups, strict=True)
     }
+
+
+def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
+    """Raises ValueError where an advantage needs what a stream of groups does not sample."""
+    if config.rollout.streaming is not None and algorithm.advantage.greedy_baseline:
+        raise ValueError(
+            f"rollout.streaming and algorithm.advantage.type={config.algorithm.advantage.type}, "
+            "whose baseline is a greedy completion beside each group; set rollout.streaming=null"
+        )
 
 
 def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:

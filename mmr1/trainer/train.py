@@ -40,9 +40,10 @@ from mmr1.trainer.run import (
     with_epochs,
 )
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
-from mmr1.trainer.sampler import refuse_without_media
+from mmr1.trainer.sampler import refuse_greedy_baseline, refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
+from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
@@ -89,7 +90,8 @@ def training_steps(
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         config = with_epochs(config, inputs.count, config.data.train_batch_size)
-        build_algorithm(config.algorithm)  # one's own may be wrong
+        algorithm = build_algorithm(config.algorithm)  # one's own may be wrong
+        refuse_greedy_baseline(config, algorithm)
         refuse_without_media(config, inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
         with timer("loading the model"):
@@ -98,6 +100,8 @@ def training_steps(
         sampling = stack.enter_context(start)
         run, components = sampling.run, _components(config, inputs, steps, workers, sampling)
         done = _weights_and_state(components, run)
+        if config.rollout.streaming:
+            run.display.say(f"streaming: no token is older than {config.max_staleness} steps")
         sampling.make_ready(config, inputs, workers.policy, timer)
         with run.display, heap_frozen():
             validation = components.validation
@@ -226,6 +230,7 @@ def _components(
         validation=_validation(config, inputs, sampling),
         kept=kept,
         replay=_replay(config, algorithm, kept),
+        open_groups=_open_groups(config, inputs),
         ranks=workers.ranks,
     )
 
@@ -239,6 +244,8 @@ def _weights_and_state(components: TrainerComponents, run: Run) -> int:
     if before := run.directory.last_checkpoint(warn=run.display.say):
         done = restore(before, components)
         run.display.continue_after(done)
+        if components.open_groups is not None:
+            run.display.say(components.open_groups.resumed())
         return done
     policy = components.policy
     components.rollout.load_weights(policy.weights(copy=True), policy.version)
@@ -252,6 +259,13 @@ def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
     key = "type=replay" if config.algorithm.replay else "keep_surplus"
     find = prompt_finder(inputs.sources, inputs.render)
     return KeptGroups(f"algorithm.filter_groups.{key}", find)
+
+
+def _open_groups(config: Config, inputs: Inputs) -> OpenGroups | None:
+    """The groups on their way to the trainer; None without ``rollout.streaming``."""
+    if config.rollout.streaming is None:
+        return None
+    return OpenGroups(prompt_finder(inputs.sources, inputs.render))
 
 
 def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Replay | None:

@@ -9,8 +9,10 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,11 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
-from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices
+from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices, shown_frames
 from mmr1.vision.build import family_of
 from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
 from mmr1.vision.families.tiny import new_model
-from mmr1_migrate.originals.projects import Batch, Original, VideoR1, original
+from mmr1_migrate.originals.projects import Batch, Fork, Original, VideoR1
 from mmr1_migrate.originals.projects import original as project_of
 from mmr1_migrate.originals.rows import Row, completions, write
 
@@ -98,13 +100,15 @@ def certify(
         ValueError: It is not a checkout of the original, is at another commit, or a part of it
             cannot be run here.
     """
-    theirs, at = original(recipe, root), _commit(root, commit)
-    with tempfile.TemporaryDirectory() as name:
+    theirs, at = project_of(recipe, root), _commit(root, commit)
+    with tempfile.TemporaryDirectory() as name, redirect_stdout(StringIO()):  # its functions print
         folder = Path(name)
         made = write(folder, theirs.row, rows)
         checks = [*_of_rows(theirs, config, folder, made), _loss(theirs, config)]
-    if isinstance(theirs, VideoR1):
-        checks += [_frames(theirs, config), _bonuses(theirs, config)]
+        if isinstance(theirs, Fork) and theirs.video is not None:
+            checks.append(_frames(theirs, config))
+        if isinstance(theirs, VideoR1):
+            checks.append(_bonuses(theirs, config))
     _write(output, recipe, config, root, at, theirs, checks)
     return checks
 
@@ -136,31 +140,30 @@ def _of_rows(
         text = processor.apply_chat_template(
             asked.messages, tokenize=False, add_generation_prompt=True
         )
-        pixels = limits if asked.pixels is None else asked.pixels
-        size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
-        made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
-        frames, height, width = map(int, made["image_grid_thw"][0].tolist())
-        grid = frames, height, width
-        prompt = render(sample)
-        media = [family.prepare_media(medium) for medium in prompt.media]
-        what = f"row {number}"
+        prompt, what = render(sample), f"row {number}"
         texts.add(text, prompt.text, what)
-        ids.add(
-            made["input_ids"][0].tolist(),
-            list(family.expand_placeholders(prompt.token_ids, media)),
-            what,
-        )
-        sizes.add(grid, tuple(media[0].grid), f"{what}, {asked.image.size}")
+        grids: tuple[tuple[int, int, int], ...] = ()
+        seen: tuple[tuple[int, int], ...] = ()
+        if asked.image is not None:
+            pixels = limits if asked.pixels is None else asked.pixels
+            size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
+            made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
+            frames, height, width = map(int, made["image_grid_thw"][0].tolist())
+            media = [family.prepare_media(medium) for medium in prompt.media]
+            own = list(family.expand_placeholders(prompt.token_ids, media))
+            ids.add(made["input_ids"][0].tolist(), own, what)
+            grids, seen = ((frames, height, width),), (media[0].pixels,)
+            sizes.add(grids[0], tuple(media[0].grid), f"{what}, {asked.image.size}")
         replies = completions(theirs.answer(row), draw, REPLIES)
         if number < 400 // REPLIES:
-            score = theirs.rewards(row, folder, replies, grid)
+            score = theirs.rewards(row, folder, replies, grids)
             expected += [
                 {name: values[at] for name, values in score.items()} for at in range(REPLIES)
             ]
             items += [
                 RewardItem(
-                    reply, sample, prompt.text, group=number, grid_thw=(grid,),
-                    media_sizes=(media[0].pixels,), token_ids=range(len(reply)),
+                    reply, sample, prompt.text, group=number, grid_thw=grids,
+                    media_sizes=seen, token_ids=range(len(reply)),
                 )
                 for reply in replies
             ]  # fmt: skip
@@ -170,7 +173,7 @@ def _of_rows(
             found = got.components.get(name) if got.valid else got.error
             near = isinstance(found, float) and abs(found - value) < 1e-9
             rewards.add(value, value if near else found, f"{name} of {item.completion!r}")
-    yield from (texts, ids, sizes, rewards)
+    yield from (check for check in (texts, ids, sizes, rewards) if check.compared)
 
 
 def _scored(
@@ -195,7 +198,7 @@ def _scored(
 # --- Videos, bonuses and the loss -----------------------------------------------------------------
 
 
-def _frames(theirs: VideoR1, config: Config) -> Check:
+def _frames(theirs: Fork, config: Config) -> Check:
     check = Check("videos", "indices of frames, and their height and width, by its fetch_video")
     draw, video = random.Random(2), config.data.video
     budget = VideoBudget().of({k: v for k, v in video.model_dump().items() if v is not None})
@@ -203,8 +206,9 @@ def _frames(theirs: VideoR1, config: Config) -> Check:
         frames, fps = draw.randint(8, 3000), draw.choice((5.0, 23.976, 25.0, 30.0, 60.0))
         width, height = draw.randint(56, 640), draw.randint(56, 640)
         taken, size = theirs.frames(frames, fps, width, height)
-        ours = frame_indices(frames, fps, budget, {})
-        fitted = fit_frame(width, height, len(ours), budget)
+        sampled = frame_indices(frames, fps, budget, {})
+        ours = shown_frames(sampled, budget)
+        fitted = fit_frame(width, height, len(sampled), budget)
         what = f"{frames} frames at {fps}/s of {width} x {height}"
         check.add((taken, size), (ours, (fitted[1], fitted[0])), what)
     return check

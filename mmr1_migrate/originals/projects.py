@@ -44,13 +44,18 @@ class Asked:
     """A row as the original asks it: the turns, and the picture as its processor gets it.
 
     Attributes:
+        image: None of a video, whose frames are compared apart.
         pixels: The limits that it gives the processor: None for those of its script, which are the
             configuration's; empty for the processor's own.
     """
 
     messages: list[dict[str, Any]]
-    image: Image.Image
+    image: Image.Image | None
     pixels: Mapping[str, int] | None = None
+
+
+Grids = Sequence[tuple[int, int, int]]
+"""Of each picture, in patches; none of a video."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,16 @@ class Fork:
         package: Of its program, below ``root``.
         trainer: The file of its trainer, below the package.
         program: The file of its program.
+        video: Its copy of qwen-vl-utils, below ``root``, if it reads videos.
+        rewarded: Its script's reward functions.
     """
 
     root: Path
     package: str
     trainer: str = "trainer/grpo_trainer.py"
     program: str = "grpo.py"
+    video: str | None = None
+    rewarded: Sequence[str] = ("accuracy", "format")
     bugs: Sequence[Bug] = ()
     row: Callable[[Path, int, random.Random], Row] = rows.r1_v
     texts: Sequence[tuple[str, str]] = field(default_factory=list)
@@ -93,30 +102,50 @@ class Fork:
         return str(row["solution"]).replace("<answer>", "").replace("</answer>", "").strip()
 
     def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
-        make = function(self.file, "main.make_conversation_image")
+        of_video = "video" in made[0]
+        make = function(self.file, f"main.make_conversation_{'video' if of_video else 'image'}")
         return [
-            Asked(make(row)["prompt"], Image.open(folder / row["image"]).convert("RGB"))
+            Asked(make(row)["prompt"], None if of_video else _picture(folder / row["image"]))
             for row in made
         ]
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., list[float]]]:
-        names = ("accuracy", "format")
-        return {name: function(self.file, f"{name}_reward") for name in names}
+        return {name: function(self.file, f"{name}_reward") for name in self.rewarded}
 
-    def columns(self, row: Row, folder: Path, grid: tuple[int, int, int]) -> dict[str, Any]:
+    def columns(self, row: Row, folder: Path, grids: Grids) -> dict[str, Any]:
         """The arguments of the functions besides prompts and completions."""
         return {"problem": row["problem"], "solution": row["solution"]}
 
     def rewards(
-        self, row: Row, folder: Path, replies: Sequence[str], grid: tuple[int, int, int]
+        self, row: Row, folder: Path, replies: Sequence[str], grids: Grids
     ) -> dict[str, list[float]]:
         turns = [[{"role": "assistant", "content": reply}] for reply in replies]
-        own = {k: [v] * len(replies) for k, v in self.columns(row, folder, grid).items()}
+        own = {k: [v] * len(replies) for k, v in self.columns(row, folder, grids).items()}
         return {
             name: list(map(float, score(prompts=None, completions=turns, **own)))
             for name, score in self.functions.items()
         }
+
+    def frames(self, frames: int, fps: float, width: int, height: int) -> tuple[list[int], Any]:
+        """The indices, height and width that its ``fetch_video`` takes of a video."""
+        assert self.video is not None
+        vision = self.root / self.video
+        count = function(vision, "smart_nframes")
+
+        def read(ele: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
+            number = count(ele, total_frames=frames, video_fps=fps)
+            taken = torch.linspace(0, frames - 1, number).round().long()
+            shown = torch.stack([taken // 256, taken % 256, taken * 0], dim=1).to(torch.uint8)
+            return shown[:, :, None, None].expand(-1, -1, height, width), fps
+
+        given = {
+            "VIDEO_READER_BACKENDS": {"given": read},
+            "get_video_reader_backend": lambda: "given",
+        }
+        video = function(vision, "fetch_video", given)({"video": "given"})
+        first, second = video[:, :2, 0, 0].T  # each frame shows its own index
+        return (first * 256 + second).int().tolist(), tuple(video.shape[2:])
 
     def loss(self, batch: Batch, settings: Mapping[str, Any]) -> torch.Tensor:
         """Compute the loss by the trainer's own lines, from the rewards on."""
@@ -159,6 +188,22 @@ def _is_of_loss(node: ast.stmt) -> bool:
         "prompt_length",
     )
     return node.targets[0].id in _LOSS and not any(other in text for other in others)
+
+
+def _picture(path: Path) -> Image.Image:
+    return Image.open(path).convert("RGB")
+
+
+class R1Onevision(Fork):
+    """R1-Onevision's RL, on R1-V's rows."""
+
+    def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
+        make = function(self.file, "main.make_conversation_from_jsonl")
+        given = {"image_path": None, "accu_reward_method": "default"}
+        return [Asked(make(row | given)["prompt"], _picture(folder / row["image"])) for row in made]
+
+    def columns(self, row: Row, folder: Path, grids: Grids) -> dict[str, Any]:
+        return {"solution": row["solution"], "accu_reward_method": "default"}
 
 
 class VlmR1(Fork):
@@ -205,51 +250,32 @@ class VlmR1(Fork):
         names = {"accuracy": "iou_reward", "format": "format_reward_rec"}
         return {k: function(self.module, f"Qwen2VLModule.{name}") for k, name in names.items()}
 
-    def columns(self, row: Row, folder: Path, grid: tuple[int, int, int]) -> dict[str, Any]:
+    def columns(self, row: Row, folder: Path, grids: Grids) -> dict[str, Any]:
         return {
             "problem": row["conversations"][0]["value"].replace("<image>", ""),
             "solution": f"<answer> {self.answer(row)} </answer>",
             "image_path": [str(folder / row["image"])],
-            "image_grid_thw": torch.tensor(grid),
+            "image_grid_thw": torch.tensor(grids[0]),
         }
 
 
 class VideoR1(Fork):
     """Video-R1's RL."""
 
-    @property
-    def vision(self) -> Path:
-        return self.root / "src/qwen-vl-utils/src/qwen_vl_utils/vision_process.py"
-
     def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
+        assert self.video is not None
         make = function(self.file, "main.make_conversation_image_and_video")
-        fetch = function(self.vision, "fetch_image")
+        fetch = function(self.root / self.video, "fetch_image")
         asked = []
         for row in made:
-            turns = make(row)["prompt"]
-            image = fetch({"image": str(folder / row["path"])})
-            asked.append(Asked(turns, image, {"min_pixels": 3136, "max_pixels": 401408}))
+            shown = row["data_type"] == "image"
+            image = fetch({"image": str(folder / row["path"])}) if shown else None
+            limits = {"min_pixels": 3136, "max_pixels": 401408}
+            asked.append(Asked(make(row)["prompt"], image, limits))
         return asked
 
-    def columns(self, row: Row, folder: Path, grid: tuple[int, int, int]) -> dict[str, Any]:
+    def columns(self, row: Row, folder: Path, grids: Grids) -> dict[str, Any]:
         return {k: v for k, v in row.items() if k != "options"}
-
-    def frames(self, frames: int, fps: float, width: int, height: int) -> tuple[list[int], Any]:
-        """The indices, height and width that its ``fetch_video`` takes of a video."""
-        count = function(self.vision, "smart_nframes")
-        taken: list[int] = []
-
-        def read(ele: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
-            number = count(ele, total_frames=frames, video_fps=fps)
-            taken.extend(torch.linspace(0, frames - 1, number).round().long().tolist())
-            return torch.zeros(number, 3, height, width, dtype=torch.uint8), fps
-
-        given = {
-            "VIDEO_READER_BACKENDS": {"given": read},
-            "get_video_reader_backend": lambda: "given",
-        }
-        video = function(self.vision, "fetch_video", given)({"video": "given"})
-        return taken, tuple(video.shape[2:])
 
     def bonuses(
         self, rewards: torch.Tensor, shuffled: torch.Tensor | None, lengths: Sequence[int]
@@ -312,7 +338,7 @@ class EasyR1:
         ]
 
     def rewards(
-        self, row: Row, folder: Path, replies: Sequence[str], grid: tuple[int, int, int]
+        self, row: Row, folder: Path, replies: Sequence[str], grids: Grids
     ) -> dict[str, list[float]]:
         score = function(self.root / "examples/reward_function/math.py", "compute_score")
         given = [
@@ -351,6 +377,13 @@ _POSITIONS = Bug(
 )
 
 
+def _repeated(where: str) -> Bug:
+    return Bug(
+        "with more than one prompt per device the pixels are repeated in the wrong order (R1-V's "
+        "issues 4, 54)", where, "absent: any data.train_batch_size",
+    )  # fmt: skip
+
+
 def original(recipe: str, root: Path) -> Original:
     """The original of a recipe.
 
@@ -362,11 +395,7 @@ def original(recipe: str, root: Path) -> Original:
         "r1_v_clevr": lambda: Fork(
             root, "src/r1-v/src/open_r1", texts=[("grpo.py", name) for name in r1_v],
             bugs=[
-                Bug(
-                    "with more than one prompt per device the pixels are repeated in the wrong "
-                    "order (issues 4, 54)", "trainer/grpo_trainer.py:392",
-                    "absent: any data.train_batch_size",
-                ),
+                _repeated("trainer/grpo_trainer.py:392"),
                 Bug(
                     "of a prompt over max_prompt_length only the ids are cut, so its last tokens "
                     "count as completion", "trainer/grpo_trainer.py:377",
@@ -391,6 +420,7 @@ def original(recipe: str, root: Path) -> Original:
         ),
         "video_r1": lambda: VideoR1(
             root, "src/r1-v/src/open_r1", row=rows.video_r1,
+            video="src/qwen-vl-utils/src/qwen_vl_utils/vision_process.py",
             texts=[("grpo.py", "main.QUESTION_TEMPLATE"), ("grpo.py", "main.TYPE_TEMPLATE")],
             bugs=[
                 _POSITIONS,
@@ -411,6 +441,15 @@ def original(recipe: str, root: Path) -> Original:
                     "absent: rewards.functions.temporal_contrast samples shuffled frames itself",
                 ),
             ],
+        ),
+        "open_r1_video": lambda: Fork(
+            root, "src/open_r1_video", row=rows.open_r1_video,
+            video="qwen-vl-utils/src/qwen_vl_utils/vision_process.py",
+            rewarded=("accuracy",), texts=[("grpo.py", name) for name in r1_v],
+        ),
+        "r1_onevision": lambda: R1Onevision(
+            root, "VLM-R1/src/open-r1-multimodal/src/open_r1", program="grpo_jsonl.py",
+            bugs=[_repeated("trainer/grpo_trainer.py:426")],
         ),
         "easyr1_geometry3k": lambda: EasyR1(
             root, texts=[("", "examples/format_prompt/math.jinja")]

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 from PIL import Image
 
 Row = dict[str, Any]
 _NOUNS = ("cubes", "red lamps", "birds", "letters (a, b)", "angles of {x}", "chairs & tables")
 _TAILS = ("", "?", " Answer shortly.", "\nLook closely!", "  Why? ", " 多少个？")
-_WAYS = ("left", "right", "up", "down")
+_OPTIONS = ["A. left", "B. right", "C. up", "D. down"]
 KINDS = ("multiple choice", "numerical", "OCR", "free-form", "regression")
 
 
@@ -25,6 +27,20 @@ def picture(folder: Path, number: int, draw: random.Random) -> tuple[str, tuple[
     colour = (draw.randrange(256), draw.randrange(256), draw.randrange(256))
     Image.new("RGB", size, colour).save(folder / f"{number}.png")
     return f"{number}.png", size
+
+
+def clip(folder: Path) -> str:
+    """A file with a video of 20 frames; the same one each time."""
+    path = folder / "clip.mp4"
+    if not path.exists():
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("libx264", rate=10)
+            stream.width = stream.height = 64
+            for shade in range(20):
+                picture = np.full((64, 64, 3), 12 * shade, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+    return path.name
 
 
 def question(number: int, draw: random.Random) -> str:
@@ -41,6 +57,14 @@ def r1_v(folder: Path, number: int, draw: random.Random) -> Row:
     }
 
 
+def open_r1_video(folder: Path, number: int, draw: random.Random) -> Row:
+    return {
+        "video": clip(folder),
+        "problem": "\n".join([question(number, draw), *_OPTIONS]),
+        "solution": f"<answer> {draw.choice('ABCD')} </answer>",
+    }
+
+
 def vlm_r1(folder: Path, number: int, draw: random.Random) -> Row:
     name, (width, height) = picture(folder, number, draw)
     left, top = draw.randint(0, width // 2), draw.randint(0, height // 2)
@@ -54,20 +78,19 @@ def vlm_r1(folder: Path, number: int, draw: random.Random) -> Row:
 
 
 def video_r1(folder: Path, number: int, draw: random.Random) -> Row:
-    kind = KINDS[number % len(KINDS)]
+    kind, shown = KINDS[number % len(KINDS)], number % 3 > 0
     answers = {
         "multiple choice": draw.choice("ABCD"), "numerical": str(draw.choice((3, 4.25, -7))),
         "OCR": "stop here", "free-form": "a cat runs home",
         "regression": str(round(draw.uniform(1, 9), 2)),
     }  # fmt: skip
-    options = [f"{letter}. {word}" for letter, word in zip("ABCD", _WAYS, strict=True)]
     return {
         "problem": question(number, draw),
-        "data_type": "image",
+        "data_type": "image" if shown else "video",
         "problem_type": kind,
-        "options": options if kind == "multiple choice" else [],
+        "options": _OPTIONS if kind == "multiple choice" else [],
         "solution": f"<answer>{answers[kind]}</answer>",
-        "path": f"./{picture(folder, number, draw)[0]}",
+        "path": f"./{picture(folder, number, draw)[0] if shown else clip(folder)}",
     }
 
 

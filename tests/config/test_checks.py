@@ -8,6 +8,7 @@ from mmr1.config.checks import REFUSED, WARNED
 from mmr1.config.file import config_from, load
 
 PROCESS = ["algorithm=process_grpo", "algorithm.advantage.step_rewards=a.py:f"]
+STREAMING = ["rollout.max_off_policy_steps=1", "rollout.streaming={}"]
 TOOLS = "environment.tools=[zoom]"
 REPLAY = "algorithm.filter_groups=replay"
 BEST = "trainer.checkpoints.metric_for_best_model=eval"
@@ -81,6 +82,21 @@ FIRES = [
     (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "train"),
     (["rollout.engine=hf", "rollout.max_off_policy_steps=1"], "train"),
     (["rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"], "train"),
+    (["rollout.streaming={}"], "train"),
+    (
+        ["rollout.max_off_policy_steps=1", "rollout.streaming.window=3", "data.train_batch_size=1"],
+        "train",
+    ),
+    ([*STREAMING, "full_determinism=true"], "train"),
+    ([*STREAMING, TOOLS], "train"),
+    ([*STREAMING, "resources.engines=2"], "train"),
+    ([*STREAMING, "model.lora.rank=4", "model.lora.merge=false"], "train"),
+    ([*STREAMING, "algorithm=dapo", "algorithm.filter_groups.gen_batch_size=8"], "train"),
+    (
+        [*STREAMING, "rewards.functions={math: 1, temporal_contrast: {options: {of: math}}}"],
+        "train",
+    ),
+    ([*STREAMING, "rewards.functions={own: {use: 'f.py:g', call: batch}}"], "train"),
     (
         [
             "model.lora.rank=4",

@@ -30,6 +30,30 @@ def main(script_args, training_args, model_args):
         text = QUESTION_TEMPLATE.format(Question=example["problem"])
         content = [{"type": "image"}, {"type": "text", "text": text}]
         return {"prompt": [{"role": "user", "content": content}]}
+
+    def make_conversation_video(example):
+        text = QUESTION_TEMPLATE.format(Question=example["problem"])
+        content = [{"type": "video"}, {"type": "text", "text": text}]
+        return {"prompt": [{"role": "user", "content": content}]}
+"""
+VISION = """
+import torch
+from qwen_vl_utils import vision_process
+
+VIDEO_READER_BACKENDS = {}
+
+def get_video_reader_backend():
+    return "decord"
+
+def smart_nframes(ele, total_frames, video_fps):
+    return vision_process.smart_nframes(ele, total_frames, video_fps)
+
+def fetch_video(ele):
+    video, fps = VIDEO_READER_BACKENDS[get_video_reader_backend()](ele)
+    count, _, height, width = video.shape
+    video = video[torch.linspace(0, count - 1, 16).long()]
+    rows, columns = vision_process.smart_resize(height, width, 28, 100352, 153664)
+    return video[:, :, :1, :1].expand(-1, -1, rows, columns).float()
 """
 TRAINER = """
 import torch
@@ -100,6 +124,29 @@ def test_all_is_equal_and_written(checkout, tiny_model, tmp_path):
     (text,) = facts["texts"].values()
     assert text["characters"] == len("{Question} Think in <think> tags.")
     assert "| loss |" in (tmp_path / "out/certificate.md").read_text()
+
+
+def test_videos_are_compared_by_their_frames(checkout, tiny_model, tmp_path):
+    root, vision = tmp_path / "Open", "qwen-vl-utils/src/qwen_vl_utils/vision_process.py"
+    (root / "src").mkdir(parents=True)
+    (checkout / "src/r1-v/src/open_r1").rename(root / "src/open_r1_video")
+    (root / vision).parent.mkdir(parents=True)
+    (root / vision).write_text(VISION)
+    program = root / "src/open_r1_video/grpo.py"
+    video = {"min_pixels": 100352, "max_pixels": 153664}
+    accuracy = {"functions": {"accuracy": {"use": f"{program}:accuracy_reward"}}}
+    for count, equal in ((16, True), (None, False)):
+        config = exact(
+            checkout, tiny_model, rewards=accuracy,
+            data={
+                "prompt_template": f"{program}:QUESTION_TEMPLATE",
+                "video": {**video, "num_frames": count},
+            },
+        )  # fmt: skip
+        found = counts(certify("open_r1_video", config, root, tmp_path / "out", rows=6))
+        taken = found.pop("videos")
+        assert (taken == (300, 300)) is equal
+        assert found == {"prompts": (6, 6), "rewards": (24, 24), "loss": (20, 20)}
 
 
 def test_what_differs_is_shown(checkout, tiny_model, tmp_path):

@@ -272,9 +272,8 @@ def test_what_the_scripts_set():
     lora = config_of(*SCRIPTS["qwen3_4b_math_grpo_lora"]).model
     assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 64, True)
     assert config_of("trainer.max_steps=60").trainer.max_steps == 60
-    assert (
-        config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.scheduler.warmup_steps == 0.1
-    )
+    warmed = config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.scheduler
+    assert warmed.warmup_steps == 0.1
     learned = ("algorithm.adv_estimator=gae", "trainer.critic_warmup=3", "algorithm.lam=0.9")
     algorithm = config_of(*learned).algorithm
     critic = algorithm.critic

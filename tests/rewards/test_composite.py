@@ -128,9 +128,9 @@ def test_accounting(composite_reward: CompositeReward) -> None:
     assert stats["reward/invalid/bad_gold"] == 1
     assert stats["reward/no_answer"] == 1
     with faults_told() as told:
-        report_invalid(rewards, items, 0.34)
+        report_invalid(rewards, [i.sample for i in items], 0.34)
     ((kind, count, message),) = told.faults
     assert (kind, count) == ("reward/math/bad_gold", 1)
     assert message.startswith("1 of 3 completions have no valid reward: math: ")
     with pytest.raises(TooManyInvalidRewardsError, match=r"1 of 3 .* sample 's1': math: the gold"):
-        report_invalid(rewards, items, 0.3)
+        report_invalid(rewards, [i.sample for i in items], 0.3)

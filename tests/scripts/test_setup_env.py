@@ -83,6 +83,20 @@ def test_index_unreachable(run):
     assert "package index cannot be reached" in message.splitlines()[-1]
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_pytorch_is_asked_where_the_index_has_no_cpu_build(run, found):
+    df = "printf 'h\\nfs 1 1 99999999 1%% /\\n'"
+    unresolved = '*"pip install"*) echo "ERROR: ResolutionImpossible"; exit 1;; "")'
+    own = "--torch-backend cpu"
+    uv = f'case "$*" in *"{own}"*"torch==2.13.0"*) exit {int(not found)};; esac; exit 1'
+    code, out, message = run(python3=OFFLINE.replace('*"pip install"*)', unresolved), df=df, uv=uv)
+    assert code == 1  # these find nothing but torch
+    assert "setup: installing it from PyTorch's own index\n" in out
+    assert ("setup: installing mmr1 with vLLM for the CPU\n" in out) == found
+    told = "pip could not install mmr1" if found else "Set PIP_EXTRA_INDEX_URL to PyTorch"
+    assert told in message.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("environment", "told"), [({}, ""), ({"PYTHONDONTWRITEBYTECODE": "1"}, "1")]
 )

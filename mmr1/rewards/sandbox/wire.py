@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import secrets
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -71,18 +69,6 @@ class FrameBuffer:
         if len(self._data) > LENGTH.size + length:
             raise ValueError("more than one answer")
         return bytes(self._data[LENGTH.size :])
-
-
-def pack_job(kind: str, target: str, args: tuple[Any, ...]) -> tuple[int, bytes]:
-    """A job, and the number that its answer must repeat.
-
-    The number is random, so that no job can answer ahead for the next one.
-
-    Args:
-        kind: ``REWARDS``, or ``VALUE`` for any JSON value.
-    """
-    number = secrets.randbits(48)
-    return number, pickle.dumps((number, kind, target, args), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def pack_answer(number: int, answer: Any) -> bytes:

@@ -11,7 +11,7 @@ import torch
 from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlLoss, KlReward
 from mmr1.trainer.algorithms import losses
 from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
-from mmr1.trainer.algorithms.losses import LossAggMode
+from mmr1.trainer.algorithms.losses import Level, LossAggMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +103,6 @@ class UpdateTokens:
 
 
 OfTokens = Callable[[LossInputs], torch.Tensor]
-LogprobPair = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
-]
-"""``(logprobs, other logprobs, mask) -> two of them to compare``, all ``[B, R]``."""
-
-
-def of_each_token(
-    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probs as they are: ratios of single tokens."""
-    return logprobs, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +137,8 @@ class Loss:
         penalty: ``LossInputs -> [B, R]``, added to it. It is of the policy as it is, so the
             correction for the engine's probabilities does not weigh it.
         metrics: Tensors ``[B, R]`` to log as token means, by name.
-        ratio: What the ratio to the policy before the rollout's first update is of.
+        ratio: What the ratio to the policy before the rollout's first update is of; see
+            ``losses.compared``.
         kl: What the KL term of ``algorithm.kl.type: loss`` is of.
         needs_signal: A token of advantage 0 has no gradient, so that the update can skip it.
         choose: ``UpdateTokens -> [B, R]`` bool, tokens that it treats in another way
@@ -161,8 +151,8 @@ class Loss:
     of_steps: OfTokens | None = None
     penalty: OfTokens | None = None
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
-    ratio: LogprobPair = of_each_token
-    kl: LogprobPair = of_each_token
+    ratio: Level = "token"
+    kl: Level = "token"
     needs_signal: bool = True
     choose: Callable[[UpdateTokens], torch.Tensor] | None = None
     state: dict[str, float] = field(default_factory=dict)
@@ -182,43 +172,38 @@ class Algorithm:
     reward_state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
-        """``correction * token_loss + penalties``, ``[B, R]``.
+        """The policy term, plus the KL term, less the entropy bonus, plus the loss's own penalty.
+
+        ``[B, R]``, to be minimised. The policy term is 0 where it is masked as off-policy.
 
         Args:
-            correction: From ``losses.rollout_importance_weights``.
+            correction: From ``losses.rollout_importance_weights``. It weighs the policy term; the
+                other terms are of the policy as it is.
         """
-        return correction * self.token_loss(x) + self.penalties(x)
+        loss, kl, of_tokens = self.policy_loss, self.config.kl, self.policy_loss.of_tokens
+        if self.advantage.step_supervision and loss.of_steps is not None:
+            of_tokens = loss.of_steps
+        policy = of_tokens(x)
+        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
+            policy = policy.masked_fill(_off_policy(x, threshold), 0.0)
 
-    def token_loss(self, x: LossInputs) -> torch.Tensor:
-        """The policy term ``[B, R]``, to be minimised; 0 where it is masked as off-policy."""
-        of_tokens = self.policy_loss.of_tokens
-        if self.advantage.step_supervision and self.policy_loss.of_steps is not None:
-            of_tokens = self.policy_loss.of_steps
-        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is None:
-            return of_tokens(x)
-        return of_tokens(x).masked_fill(_off_policy(x, threshold), 0.0)
-
-    def penalties(self, x: LossInputs) -> torch.Tensor:
-        """The KL term, less the entropy bonus, and the loss's own penalty: ``[B, R]``.
-
-        They are of the policy as it is, so the correction for the engine's probabilities does not
-        weigh them.
-        """
-        loss, kl = self.policy_loss, self.config.kl
-        total = torch.zeros_like(x.logprobs)
+        others = torch.zeros_like(x.logprobs)
         if isinstance(kl, KlFull):
             assert x.full_kl is not None, "the update measures it"
-            total = total + x.kl_coef * x.full_kl
+            others = others + x.kl_coef * x.full_kl
         elif isinstance(kl, KlLoss):
             assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-            estimate = ESTIMATORS[kl.estimator](*loss.kl(x.logprobs, x.ref_logprobs, x.mask))
+            pair = losses.compared(x.logprobs, x.ref_logprobs, x.mask, loss.kl)
+            estimate = ESTIMATORS[kl.estimator](*pair)
             if kl.use_bias_correction_kl:
-                ratio = losses.ratio(*loss.ratio(x.logprobs, x.old_logprobs, x.mask))
-                estimate = estimate * ratio
-            total = total + x.kl_coef * estimate
+                pair = losses.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
+                estimate = estimate * losses.ratio(*pair)
+            others = others + x.kl_coef * estimate
         if self.config.entropy is not None:
-            total = total - x.entropy_coef * x.entropy
-        return total if loss.penalty is None else total + loss.penalty(x)
+            others = others - x.entropy_coef * x.entropy
+        if loss.penalty is not None:
+            others = others + loss.penalty(x)
+        return correction * policy + others
 
     def metrics(self, x: LossInputs) -> dict[str, torch.Tensor]:
         """Tensors ``[B, R]`` to log as token means, beside entropy and KL.
@@ -228,14 +213,14 @@ class Algorithm:
         ``kl_bounded``, where the KL estimate reached its own; and ``off_policy_masked``.
         """
         loss = self.policy_loss
-        new, old = loss.ratio(x.logprobs, x.old_logprobs, x.mask)
+        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
         logged = {
             "ppo_kl": x.old_logprobs - x.logprobs,
             "ratio_bounded": ((new - old).abs() > losses.LOG_RATIO_BOUND).float(),
         }
         if x.ref_logprobs is not None:
-            of_kl = loss.kl if isinstance(self.config.kl, KlLoss) else of_each_token
-            pair = of_kl(x.logprobs, x.ref_logprobs, x.mask)
+            level = loss.kl if isinstance(self.config.kl, KlLoss) else "token"
+            pair = losses.compared(x.logprobs, x.ref_logprobs, x.mask, level)
             logged["kl_bounded"] = bounded(*pair, self.kl_estimator).float()
         if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
             logged["off_policy_masked"] = _off_policy(x, threshold).float()
@@ -338,8 +323,8 @@ def clipped_loss(
     low: float,
     high: float,
     dual: float | None = None,
-    ratio: LogprobPair = of_each_token,
-    kl: LogprobPair = of_each_token,
+    ratio: Level = "token",
+    kl: Level = "token",
 ) -> Loss:
     """PPO's clipped loss.
 
@@ -347,28 +332,13 @@ def clipped_loss(
     """
 
     def of_tokens(x: LossInputs) -> torch.Tensor:
-        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
         loss = losses.ppo_clip(new, old, x.advantages, low, high)
         return loss if dual is None else losses.dual_clip(loss, x.advantages, dual)
 
     def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
-        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
         clipped = losses.clip_fraction_mask(new, old, x.advantages, low, high)
         return {"clip_fraction": clipped.float()}
 
     return Loss(of_tokens, metrics=metrics, ratio=ratio, kl=kl)
-
-
-def completion_sums(
-    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of whole completions: their ratio is the product of the tokens' ratios."""
-    return losses.response_logprobs(logprobs, mask), losses.response_logprobs(others, mask)
-
-
-def completion_means(
-    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean log-probs per token: the ratio is the geometric mean of the tokens' ratios."""
-    new = losses.response_logprobs(logprobs, mask, True)
-    return new, losses.response_logprobs(others, mask, True)

@@ -72,6 +72,23 @@ def response_logprobs(
     return total.expand(logprobs.shape)
 
 
+Level = Literal["token", "completion", "completion_mean"]
+
+
+def compared(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor, level: Level
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probs that a ratio, or a KL, compares at each token: ``[B, R]`` twice.
+
+    Those of the token; of the whole completion, whose ratio is the product of its tokens'; or the
+    mean of the completion, whose ratio is the geometric mean of its tokens'.
+    """
+    if level == "token":
+        return logprobs, others
+    mean = level == "completion_mean"
+    return response_logprobs(logprobs, mask, mean), response_logprobs(others, mask, mean)
+
+
 def policy_gradient(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     """REINFORCE (Williams 1992): ``-A log p``, ``[B, R]``; on-policy."""
     return -advantages * logprobs

@@ -217,6 +217,7 @@ class RunDirectory:
                     "tokens": completion.sampled_tokens,
                     "truncated": completion.truncated,
                     "policy_version": completion.policy_version,
+                    **({"versions": completion.versions} if completion.versions else {}),
                     **(self._turns(completion, media) if completion.spans else {}),
                     "reward": reward.value,
                     "components": dict(reward.components),

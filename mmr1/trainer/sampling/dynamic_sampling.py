@@ -63,7 +63,7 @@ class Selection:
             NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
         """
         if not self.groups:
-            raise NoSignalError(_no_signal(self.all_groups, self.batches, self.resamples.range))
+            raise NoSignalError(no_signal(self.all_groups, self.batches, self.resamples.range))
         groups = self.groups[: self.count]
         kept = self.surplus if self.resamples.keep_surplus else []
         drawn, earlier, learned, later = (
@@ -121,7 +121,7 @@ def steps_differ(scored: ScoredGroup) -> bool:
     return len({reward for steps in scored.steps for _, reward in steps}) > 1
 
 
-def _no_signal(groups: list[ScoredGroup], batches: int, within: RangeConfig | None) -> str:
+def no_signal(groups: list[ScoredGroup], batches: int, within: RangeConfig | None) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
     value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     found = "gave no group whose rewards differ"

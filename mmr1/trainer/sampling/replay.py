@@ -68,11 +68,11 @@ class KeptGroups:
     def state_now(self) -> Callable[[], dict[str, Any]]:
         """A function that gives the present state; encoding it takes a while."""
         groups = self._groups  # the list is replaced, never changed
-        return lambda: {"groups": [_as_json(group) for group in groups]}
+        return lambda: {"groups": [as_json(group) for group in groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the groups. Raises ValueError if the data no longer have one of their samples."""
-        self._groups = [_from_json(entry, self._find) for entry in state["groups"]]
+        self._groups = [from_json(entry, self._find) for entry in state["groups"]]
 
 
 class Replay:
@@ -146,52 +146,65 @@ def prompt_finder(
             if name in names and (sample := samples[names.index(name)]).source == source:
                 return render(sample)
         raise ValueError(
-            f"the checkpoint replays sample '{name}' of {source}, which the data do not have; "
-            "resume with the original data, or start a new run"
+            f"the checkpoint has a group of sample '{name}' of {source}, which the data do not "
+            "have; resume with the original data, or start a new run"
         )
 
     return find
 
 
-def _as_json(scored: ScoredGroup) -> dict[str, Any]:
+def as_json(scored: ScoredGroup) -> dict[str, Any]:
     sample = scored.group.prompt.sample
     return {
         "source": sample.source,
         "id": sample.id,
-        "completions": [
-            {
-                "token_ids": _encode(c.token_ids, "<i4"),
-                "logprobs": _encode(c.logprobs, "<f4"),
-                "text": c.text,
-                "truncated": c.truncated,
-                "policy_version": c.policy_version,
-            }
-            for c in scored.group.completions
-        ],
+        "completions": [completion_as_json(c) for c in scored.group.completions],
+        **rewards_as_json(scored),
+    }
+
+
+def rewards_as_json(scored: ScoredGroup) -> dict[str, Any]:
+    return {
         "rewards": [asdict(reward) for reward in scored.rewards],
         "greedy": None if scored.greedy is None else asdict(scored.greedy),
         "steps": scored.steps,
     }
 
 
-def _from_json(entry: Mapping[str, Any], find: Callable[[str | None, str], Prompt]) -> ScoredGroup:
-    completions = tuple(
-        Completion(
-            **{
-                **completion,
-                "token_ids": _decode(completion["token_ids"], "<i4").astype(np.int64),
-                "logprobs": _decode(completion["logprobs"], "<f4"),
-            }
-        )
-        for completion in entry["completions"]
-    )
+def completion_as_json(completion: Completion) -> dict[str, Any]:
+    return {
+        "token_ids": _encode(completion.token_ids, "<i4"),
+        "logprobs": _encode(completion.logprobs, "<f4"),
+        "text": completion.text,
+        "truncated": completion.truncated,
+        "policy_version": completion.policy_version,
+        "versions": completion.versions,
+    }
+
+
+def from_json(entry: Mapping[str, Any], find: Callable[[str | None, str], Prompt]) -> ScoredGroup:
+    completions = tuple(map(completion_from_json, entry["completions"]))
+    return scored_from_json(entry, RolloutGroup(find(entry["source"], entry["id"]), completions))
+
+
+def scored_from_json(entry: Mapping[str, Any], group: RolloutGroup) -> ScoredGroup:
+    """The group with the rewards that :func:`rewards_as_json` wrote."""
     steps = entry["steps"]
     return ScoredGroup(
-        RolloutGroup(find(entry["source"], entry["id"]), completions),
+        group,
         tuple(map(_reward, entry["rewards"])),
         None if entry["greedy"] is None else _reward(entry["greedy"]),
         None if steps is None else tuple(tuple((t, r) for t, r in row) for row in steps),
     )
+
+
+def completion_from_json(entry: Mapping[str, Any]) -> Completion:
+    read = {
+        "token_ids": _decode(entry["token_ids"], "<i4").astype(np.int64),
+        "logprobs": _decode(entry["logprobs"], "<f4"),
+        "versions": tuple((version, tokens) for version, tokens in entry["versions"]),
+    }
+    return Completion(**{**entry, **read})
 
 
 def _reward(entry: Mapping[str, Any]) -> Reward:
@@ -203,4 +216,4 @@ def _encode(values: np.ndarray, kind: str) -> str:
 
 
 def _decode(text: str, kind: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text), kind)
+    return np.frombuffer(bytearray(base64.b64decode(text)), kind)  # one that can be written

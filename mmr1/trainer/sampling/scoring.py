@@ -83,6 +83,26 @@ class RewardManager:
         Raises:
             TooManyInvalidRewardsError: The share without a valid reward is above the limit.
         """
+        scored = self.ask(groups, shuffled)
+        self.check(scored)
+        return scored
+
+    def check(self, scored: Sequence[ScoredGroup]) -> None:
+        """Report the rewards that are not valid.
+
+        Raises:
+            TooManyInvalidRewardsError: Their share is above the limit.
+        """
+        rewards = [reward for s in scored for reward in s.rewards]
+        samples = [s.group.prompt.sample for s in scored for _ in s.rewards]
+        report_invalid(rewards, samples, self._max_invalid_fraction)
+
+    def ask(
+        self,
+        groups: Sequence[RolloutGroup],
+        shuffled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    ) -> list[ScoredGroup]:
+        """As :meth:`score`, without the check."""
         items = [
             item
             for number, group in enumerate(groups)
@@ -96,7 +116,6 @@ class RewardManager:
             next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
             for failure in failures
         ]
-        report_invalid(rewards, items, self._max_invalid_fraction)
         in_order = iter(rewards)
         return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
 

@@ -19,7 +19,7 @@ from mmr1.config.file import load_config
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs, completion_means
+from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     Selection,
@@ -113,7 +113,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     # No valid reward; step rewards count all the same.
     assert batch.tokens.mask[3].any() == algorithm.advantage.step_supervision
     logprobs = torch.full((4, 3), -1.0, requires_grad=True)
-    algorithm.token_loss(inputs_of(batch, logprobs))[batch.tokens.mask].sum().backward()
+    algorithm.loss(inputs_of(batch, logprobs))[batch.tokens.mask].sum().backward()
     assert (logprobs.grad[0, :2] < 0).all()
     assert (logprobs.grad[1, :1] > 0).all()
     assert algorithm.needs_signal
@@ -184,8 +184,8 @@ def test_another_advantage_of_the_group_under_the_same_loss(name):
     logprobs = torch.full((2, 3), -1.0)
     theirs = build_algorithm(AlgorithmConfig(name=name, advantage={"type": "rloo"}))
     torch.testing.assert_close(
-        theirs.token_loss(inputs_of(rloo, logprobs)),
-        build_algorithm(own).token_loss(inputs_of(rloo, logprobs)),
+        theirs.loss(inputs_of(rloo, logprobs)),
+        build_algorithm(own).loss(inputs_of(rloo, logprobs)),
     )
 
 
@@ -566,10 +566,10 @@ def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     algorithm = build_algorithm(config)
     batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, Models(Fixed(-1.0)))
     assert batch.tokens.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
-    loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
+    loss = algorithm.loss(inputs_of(batch, torch.full((3, 2), -1.0)))
     torch.testing.assert_close(loss, batch.tokens.advantages)
     of_preset = AlgorithmConfig(name="gspo", advantage=keys["advantage"])
-    assert build_algorithm(of_preset).policy_loss.ratio is completion_means
+    assert build_algorithm(of_preset).policy_loss.ratio == "completion_mean"
 
 
 def test_the_documented_step_rewards_run():

@@ -128,7 +128,7 @@ def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed)
     actual = torch.autograd.grad(loss, logits, retain_graph=True)[0]
     torch.testing.assert_close(actual, torch.autograd.grad(exact, logits)[0])
     logged = algorithm.metrics(inputs)["ppo_kl_last"][0]
-    torch.testing.assert_close(0.3 * logged, algorithm.penalties(inputs)[0])
+    torch.testing.assert_close(0.3 * logged, algorithm.loss(inputs, 0.0)[0])
 
 
 def test_ppos_penalty_can_take_the_place_of_its_clip():
@@ -162,7 +162,7 @@ def test_the_kl_of_whole_completions(seed):
     inputs = LossInputs(new, new.detach(), zeros, zeros, mask, ref, kl_coef=0.2)
     algorithm = build_algorithm(config)
     weights = losses.token_weights(mask, algorithm.loss_agg_mode).double()
-    actual = (weights * algorithm.penalties(inputs)).sum()
+    actual = (weights * algorithm.loss(inputs, 0.0)).sum()
     total = torch.zeros((), dtype=torch.float64)
     for row, length in enumerate(lengths[:, 0].tolist()):
         d = sum(ref[row, t] - new[row, t] for t in range(length))

@@ -259,7 +259,7 @@ def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
     )
     mask = torch.ones(4, 2, dtype=torch.bool)
     inputs = LossInputs(logprobs, old_logprobs, returns, torch.zeros_like(returns), mask)
-    loss = build_algorithm(config).token_loss(inputs)
+    loss = build_algorithm(config).loss(inputs)
     actual = torch.autograd.grad((old_logprobs.sum(1).exp()[:, None] * loss).sum(), new)[0]
     torch.testing.assert_close(actual, -expected)
     # A reward weighs by the ratio up to it, and not by that of the tokens after.
@@ -311,7 +311,7 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
         logprobs, logprobs.detach(), batch.tokens.advantages, torch.zeros(4, 3), batch.tokens.mask
     )
     weights = losses.token_weights(batch.tokens.mask, algorithm.loss_agg_mode)
-    return float((weights * algorithm.token_loss(inputs)).sum())
+    return float((weights * algorithm.loss(inputs)).sum())
 
 
 def test_grpo_loss_by_hand():
@@ -350,7 +350,7 @@ def test_a_completion_can_be_one_action(name, updates):
     a = a[:, :1].expand(a.shape)
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
     weights = losses.token_weights(mask, config.loss.aggregation).double()
-    loss = (weights * build_algorithm(config).token_loss(inputs)).sum()
+    loss = (weights * build_algorithm(config).loss(inputs)).sum()
     actual = torch.autograd.grad(loss, new)[0]
     total = torch.zeros((), dtype=new.dtype)
     for row in range(len(mask)):
@@ -371,8 +371,8 @@ def test_far_completions_of_negative_advantage_are_masked(seed, name):
     masked = build_algorithm(
         AlgorithmConfig(name=name, rollout_correction={"off_policy_mask_threshold": 0.1})
     )
-    plain = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
-    actual = masked.token_loss(inputs)
+    plain = build_algorithm(AlgorithmConfig(name=name)).loss(inputs)
+    actual = masked.loss(inputs)
     told = masked.metrics(inputs)["off_policy_masked"]
     for i, length in enumerate(mask.sum(1).tolist()):
         gap = sum(float(rollout[i, t] - new[i, t]) for t in range(length)) / length
@@ -408,7 +408,7 @@ def test_the_bias_corrected_kl_is_trls(level):
     new, old, a, mask = batch(7)
     ref = old - 0.2
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, ref, 0.3)
-    actual = build_algorithm(config).penalties(inputs)[mask].sum()
+    actual = build_algorithm(config).loss(inputs, 0.0)[mask].sum()
     total = torch.zeros((), dtype=new.dtype)
     for row in range(len(mask)):
         kept = [t for t in range(mask.shape[1]) if mask[row, t]]
@@ -432,9 +432,7 @@ def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     inputs = LossInputs(new, old, a, entropy, mask, ref, 0.3, 0.2)
     algorithm = build_algorithm(config)
     weight = torch.rand_like(new)
-    policy = algorithm.token_loss(inputs)
-    without = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
-    torch.testing.assert_close(policy, without)
+    policy = build_algorithm(AlgorithmConfig(name=name)).loss(inputs)
     d = ref - new
     expected = weight * policy + 0.3 * (d.exp() - d - 1) - 0.2 * entropy
     torch.testing.assert_close(algorithm.loss(inputs, weight), expected)

@@ -95,7 +95,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture
 def link() -> Iterator[EngineLink]:
-    settings = Config(model={"path": "a"}, rollout={"engine": "hf", "timeout_s": 60})
+    settings = Config(model={"path": "a"}, rollout={"engine": "hf", "timeout_s": 600})
     made = EngineLink(settings, "127.0.0.1", 0)
     yield made
     made.close()
@@ -122,7 +122,7 @@ class Linked:
 
 def test_weights_that_no_engine_takes_end_the_run_as_a_lost_worker_does(engine, link):
     """So ``resources.ray.max_restarts`` counts them."""
-    engines = RayEngines([engine], lambda i, lost: lost, timeout_s=60, restarts=0)
+    engines = RayEngines([engine], lambda i, lost: lost, timeout_s=600, restarts=0)
     with pytest.raises(WorkerLostError, match="no parameter is called strange"):
         engines.load_weights(Linked(link, weights("strange")), 1)
 

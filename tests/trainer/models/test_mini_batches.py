@@ -196,5 +196,5 @@ def test_the_preset_of_a_policy_gradient_is_clipped_where_the_plain_loss_is_not(
     for keys, expected in (({"loss": "reinforce"}, -1.0), ({}, 0.0)):
         new = torch.full((1, 1), math.log(2), requires_grad=True)
         inputs = LossInputs(new, old, one, one, one.bool())
-        build_algorithm(AlgorithmConfig(name="rloo", **keys)).token_loss(inputs).sum().backward()
+        build_algorithm(AlgorithmConfig(name="rloo", **keys)).loss(inputs).sum().backward()
         assert new.grad.item() == expected

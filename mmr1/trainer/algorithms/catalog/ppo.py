@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mmr1.config import GspoLoss, PpoKlLoss, PpoLoss, SequencePpoLoss
 from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss, clipped_loss, completion_means, completion_sums
+from mmr1.trainer.algorithms.algorithm import Loss, clipped_loss
 from mmr1.trainer.algorithms.kl import k3
 
 
@@ -18,13 +18,13 @@ def build(section: PpoLoss) -> Loss:
 
 def build_gspo(section: GspoLoss) -> Loss:
     clip = (section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
-    return clipped_loss(*clip, ratio=completion_means)
+    return clipped_loss(*clip, ratio="completion_mean")
 
 
 def build_of_sequences(section: SequencePpoLoss) -> Loss:
     """PPO's clipped loss with the ratios, and the KL term, of whole completions."""
     clip = (section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
-    return clipped_loss(*clip, ratio=completion_sums, kl=completion_sums)
+    return clipped_loss(*clip, ratio="completion", kl="completion")
 
 
 def build_with_kl(section: PpoKlLoss) -> Loss:

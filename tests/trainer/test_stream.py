@@ -1,0 +1,544 @@
+"""Streaming rollouts: what is drawn when, how old what is learned from may be, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmr1.config import Config
+from mmr1.config.file import config_from
+from mmr1.data.quarantine import Quarantine
+from mmr1.data.record import read_records
+from mmr1.data.sampler import MediaCheck, SampleLoader
+from mmr1.data.sampler import Sampler as DataSampler
+from mmr1.rollout.build import ContinuousEngine
+from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.engines import EngineType, check_capabilities
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.sampler import Batch, SamplerStreaming, open_sampler, refuse_greedy_baseline
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
+from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.stream import Stream
+from mmr1.trainer.train import run_training, training_steps
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
+from tests.jsonl import read_jsonl
+from tests.trainer.test_sampler import Policy
+
+SIZE, N = 2, 2  # prompts a step, completions of each
+
+
+def config(ahead: int, steps: int, **more: Any) -> Config:
+    streaming = {"partial_rollout": more.pop("partial_rollout", True)}
+    streaming["window"] = more.pop("window", 0)
+    return Config(
+        model={"path": "any"},
+        data={"train_batch_size": SIZE},
+        rollout={"max_off_policy_steps": ahead, "n": N, "streaming": streaming},
+        trainer={"max_steps": steps, "checkpoints": None},
+        **more,
+    )
+
+
+class Scripted:
+    """An engine in which a completion is a number of tokens long, and a moment samples one of each.
+
+    It takes new weights in between, as vLLM does, and notes what it was asked.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.version = 0
+        self.left: dict[int, int] = {}
+        self.spans: dict[int, list[int]] = {}  # the versions of a completion's tokens
+        self.began: list[int] = []  # prompts, in order
+        self.most = self.cancelled = 0
+        self._random = Random(seed)
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: object, moment_s: float
+    ) -> dict[int, Completion]:
+        time.sleep(1e-4)
+        for number in requests:
+            self.left[number] = self._random.choice([1, 2, 3, 5, 30])
+            self.spans[number] = []
+            self.began.append(number // N)
+        self.most = max(self.most, len({number // N for number in self.left}))
+        for number in self.left:
+            self.left[number] -= 1
+            self.spans[number].append(self.version)
+        ended = [number for number, left in self.left.items() if left == 0]
+        return {number: self._completion(number) for number in ended}
+
+    def _completion(self, number: int) -> Completion:
+        del self.left[number]
+        own = self.spans.pop(number)
+        versions = tuple((v, own.count(v)) for v in sorted(set(own)))
+        several = versions if len(versions) > 1 else ()
+        logprobs = np.zeros(len(own), np.float32)
+        return Completion(np.ones(len(own), int), logprobs, "", False, own[0], versions=several)
+
+    def abandon(self) -> int:
+        cancelled = sum(map(len, self.spans.values()))
+        self.cancelled += cancelled
+        self.left, self.spans = {}, {}
+        return cancelled
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        assert float(weights["w"]) == version
+        self.version = version
+
+    def generate(self, requests: Sequence[Request], sampling: object) -> list[RolloutGroup]:
+        raise AssertionError("a stream asks for single completions")
+
+    probe = close = generate
+
+
+class Rewards:
+    """Rewards that differ within a group, but for the groups whose index ``equal`` names."""
+
+    def __init__(self, equal: Sequence[int] = ()) -> None:
+        self.equal, self.asked = equal, 0
+
+    def ask(self, groups: Sequence[RolloutGroup]) -> list[ScoredGroup]:
+        scored = []
+        for group in groups:
+            same = self.asked in self.equal
+            values = [Reward(1.0 if same else float(i)) for i in range(len(group.completions))]
+            scored.append(ScoredGroup(group, tuple(values)))
+            self.asked += 1
+        return scored
+
+    def check(self, scored: Sequence[ScoredGroup]) -> None:
+        """All are valid."""
+
+
+@pytest.fixture
+def sampler_of(parts, digit_samples):
+    """Opens the sampler of a configuration, an engine, rewards and a policy."""
+    family, _, media, _ = parts
+
+    @contextmanager
+    def opened(
+        run: Config, engine: Any, rewards: Any = None, policy: Any = None, groups: Any = None
+    ) -> Iterator[SamplerStreaming]:
+        components = TrainerComponents(
+            loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
+            render=family.render_prompt,
+            rollout=ContinuousEngine(engine, engine),
+            rewards=rewards or Rewards(),
+            algorithm=build_algorithm(run.algorithm),
+            policy=policy or Policy(),
+            reference=None,
+            coefficients=Coefficients(run.algorithm),
+            media=media,
+            open_groups=groups or OpenGroups(lambda source, name: parts[3][0].group.prompt),
+        )
+        with open_sampler(run, components) as sampler:
+            assert isinstance(sampler, SamplerStreaming)
+            yield sampler
+
+    return opened
+
+
+def ages(batch: Batch, now: int) -> list[int]:
+    """Of the tokens that a step learns from, in updates."""
+    return [
+        now - version
+        for scored in batch.groups
+        for c in scored.group.completions
+        for version, _ in c.versions or ((c.policy_version, 1),)
+    ]
+
+
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("partial_rollout", [True, False])
+def test_no_token_is_older_than_the_bound_and_the_order_is_the_datas(
+    sampler_of, ahead, window, partial_rollout
+):
+    steps = 12
+    run = config(ahead, steps, window=window, partial_rollout=partial_rollout)
+    engine, policy, seen, mixed = Scripted(ahead), Policy(), [], 0
+    with sampler_of(run, engine, policy=policy) as sampler:
+        for number in range(1, steps + 1):
+            batch = sampler.sample(number)
+            assert max(ages(batch, policy.version)) <= ahead + math.ceil((window - 1) / SIZE)
+            seen += [s.group.prompt.sample.id for s in batch.groups]
+            completions = [c for s in batch.groups for c in s.group.completions]
+            mixed += sum(bool(c.versions) for c in completions)
+            assert batch.oldest_version == min(c.policy_version for c in completions)
+            policy.update()
+            sampler.sync(policy)
+    assert len(set(seen)) == len(seen) == SIZE * steps
+    assert engine.version == steps
+    assert engine.most <= (ahead + 1) * SIZE
+    assert not engine.left
+    assert partial_rollout or mixed == 0
+    assert partial_rollout or engine.cancelled > 0
+    if window <= 1:  # the groups of a step are those of a synchronous run
+        first = list(dict.fromkeys(engine.began))
+        assert first == list(range(SIZE * steps))
+
+
+@given(
+    ahead=st.integers(0, 3),
+    size=st.integers(1, 4),
+    window=st.integers(0, 12),
+    seed=st.integers(0, 10_000),
+)
+def test_the_bound_holds_whatever_ends_first(ahead, size, window, seed):
+    """The rule by itself: (S + 1) * P places, given back when the weights are loaded."""
+    random, groups, steps, drawn_at = Random(seed), OpenGroups(no_prompt), 15, {}
+    window = min(window, (ahead + 1) * size)
+    bound = ahead + max(0, math.ceil((window - 1) / size))
+    widest = 0
+    for step in range(1, steps + 1):
+        while len(groups) < (ahead + 1) * size:
+            (number,) = groups.add([Request(None, 1, 0)])
+            drawn_at[number] = step - 1
+        for _ in range(size):
+            while groups.next(window) is None:
+                open_ones = [n for n, group in groups if group.scored is None]
+                number = random.choice(open_ones)
+                groups[number].scored = ScoredGroup(RolloutGroup(None, ()), ())
+            number = groups.next(window)
+            groups.remove(number)
+            widest = max(widest, step - 1 - drawn_at[number])
+    assert widest <= bound
+
+
+def no_prompt(source: str | None, name: str) -> Prompt:
+    raise AssertionError("nothing is resumed")
+
+
+def test_groups_that_are_waited_for_hold_nobody_up_but_the_trainer(sampler_of):
+    """A judge that takes long: the engine samples all that there is room for meanwhile."""
+    engine, judged = Scripted(), threading.Event()
+
+    class Judge(Rewards):
+        def ask(self, groups: Sequence[RolloutGroup]) -> list[ScoredGroup]:
+            assert judged.wait(60)
+            return super().ask(groups)
+
+    with sampler_of(config(2, 6), engine, Judge()) as sampler:
+        taken: list[Batch] = []
+        trainer = threading.Thread(target=lambda: taken.append(sampler.sample(1)))
+        trainer.start()
+        while len(set(engine.began)) < 3 * SIZE or engine.left:
+            time.sleep(0.001)
+        assert not taken
+        judged.set()
+        trainer.join()
+        assert len(taken[0].groups) == SIZE
+        sampler.sync(policy_at(1))
+        for number in range(2, 7):
+            sampler.sample(number)
+            sampler.sync(policy_at(number))
+
+
+def policy_at(version: int) -> Policy:
+    policy = Policy()
+    for _ in range(version):
+        policy.update()
+    return policy
+
+
+def test_nothing_is_drawn_while_a_validation_uses_the_engine(sampler_of):
+    run = config(2, 6).changed({"trainer.validation": {"data": "any", "steps": 3}})
+    engine, policy = Scripted(), Policy()
+    with sampler_of(run, engine, policy=policy) as sampler:
+        for number in range(1, 7):
+            sampler.sample(number)
+            policy.update()
+            sampler.sync(policy)
+            if run.trainer.validates(number):
+                sampler.finish()
+                began = len(engine.began)
+                assert (engine.version, engine.left) == (number, {})
+                time.sleep(0.02)
+                assert len(engine.began) == began
+
+
+def test_dynamic_sampling_draws_others_for_groups_without_a_signal(sampler_of):
+    resamples = {"filter_groups": {"type": "resample", "max_num_gen_batches": 2}}
+    run, engine, policy = config(1, 4, algorithm=resamples), Scripted(), Policy()
+    dropped = 0.0
+    with sampler_of(run, engine, Rewards(equal=[0, 3, 4]), policy) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            assert len(batch.groups) == SIZE
+            assert all(len({r.value for r in s.rewards}) > 1 for s in batch.groups)
+            assert max(ages(batch, policy.version)) <= 1
+            dropped += batch.stats["sampling/no_signal"]
+            assert len(batch.all_groups) == SIZE + batch.stats["sampling/no_signal"]
+            policy.update()
+            sampler.sync(policy)
+    assert dropped == 3
+    assert len(set(engine.began)) == 4 * SIZE + 3
+
+
+def test_a_run_in_which_nothing_has_a_signal_ends(sampler_of):
+    resamples = {"filter_groups": {"type": "resample", "max_num_gen_batches": 2}}
+    run, rewards = config(1, 4, algorithm=resamples), Rewards(equal=range(1000))
+    with (
+        pytest.raises(NoSignalError, match="2 generation batches"),
+        sampler_of(run, Scripted(), rewards) as sampler,
+    ):
+        sampler.sample(1)
+
+
+@pytest.mark.parametrize("method", ["advance", "load_weights"])
+def test_what_fails_in_a_thread_of_the_stream_reaches_the_loop(sampler_of, method):
+    class Broken(Scripted):
+        pass
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("no engine")
+
+    setattr(Broken, method, fail)
+
+    def run() -> None:
+        with sampler_of(config(1, 6), Broken()) as sampler:
+            for number in range(1, 7):
+                sampler.sample(number)
+                sampler.sync(policy_at(number))
+
+    with pytest.raises(RuntimeError, match="no engine"):
+        run()
+
+
+def test_open_groups_are_what_they_were_after_a_resume(parts):
+    _, _, _, scored = parts
+    prompts = [s.group.prompt for s in scored]
+    by_id = {p.sample.id: p for p in prompts}
+    groups = OpenGroups(lambda source, name: by_id[name])
+    groups.add([Request(p, 4, 10 * i) for i, p in enumerate(prompts)])
+    whole = scored[0].group.completions
+    versions = ((3, 1), (4, len(whole[1].token_ids) - 1))
+    whole = (whole[0], replace(whole[1], policy_version=3, versions=versions), *whole[2:])
+    for index, completion in enumerate(whole):
+        groups[0].completions[index] = completion
+        groups[2].completions[index] = completion
+    groups[1].completions[2] = whole[1]
+    groups[0].scored = replace(scored[0], group=groups[0].group)
+    again = OpenGroups(lambda source, name: by_id[name])
+    again.load_state_dict(groups.state_dict())
+    assert (again.drawn, len(again)) == (3, 3)
+    assert again.state_dict() == groups.state_dict()
+    assert again.next(0) == 0
+    restored = again.remove(0)
+    assert restored.rewards == scored[0].rewards
+    assert restored.group.completions[1].versions == versions
+    assert again[1].unfinished.keys() == {0, 1, 3}
+    assert again[1].unfinished[3].seed == 10 + 3
+    again.load_state_dict(groups.state_dict())
+    told = "2 of 3 groups were sampled to the end and are kept; 3 unfinished completions"
+    assert told in again.resumed()
+
+
+def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts):
+    run, policy, states = config(2, 6), Policy(), []
+
+    def stopped() -> None:
+        with sampler_of(run, Scripted(1), policy=policy) as sampler:
+            batch = sampler.sample(1)
+            policy.update()
+            sampler.sync(policy)
+            states.append(json.loads(json.dumps(batch.state())))
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        stopped()
+    (state,) = states
+    entries = state["open_groups"]["groups"]
+    missing = {
+        N * int(number) + index
+        for number, entry in entries.items()
+        for index in range(N)
+        if str(index) not in entry["completions"]
+    }
+    again = OpenGroups(lambda source, name: parts[3][0].group.prompt)
+    again.load_state_dict(state["open_groups"])
+    told: list[int] = []
+
+    class Noting(Scripted):
+        def advance(self, requests: Any, *rest: Any) -> dict[int, Completion]:
+            told.extend(requests)
+            return super().advance(requests, *rest)
+
+    engine = Noting(2)
+    engine.load_weights(policy.weights(), policy.version)
+    with sampler_of(run, engine, None, policy, again) as sampler:
+        for number in range(2, 7):
+            assert max(ages(sampler.sample(number), policy.version)) <= 2
+            policy.update()
+            sampler.sync(policy)
+    drawn = state["open_groups"]["drawn"]
+    assert sorted(told) == sorted(missing | set(range(N * drawn, N * 6 * SIZE)))
+
+
+REFUSED = [
+    (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
+    (["rollout.engine=hf"], "samples from the very model"),
+    (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
+    (["resources.engines=2"], "engines on Ray do not take new weights"),
+    (["full_determinism=true"], "which weights sample a token depends on timing"),
+    (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
+    (["environment.tools=[zoom]"], "turns of conversations and agent programs"),
+    (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
+    (["rollout.streaming.window=99", "data.train_batch_size=4"], "lower the window"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_what_does_not_stream_is_refused_with_the_reason(overrides, said):
+    tree = {
+        "model": {"path": "any"},
+        "rollout": {"max_off_policy_steps": 2, "streaming": {}},
+    }
+    assert config_from(tree, []).max_staleness == 2
+    with pytest.raises(ValueError, match=said):
+        config_from(tree, overrides)
+
+
+def test_an_advantage_with_a_greedy_baseline_is_refused():
+    run = config(1, 2, algorithm={"name": "remax"})
+    with pytest.raises(ValueError, match=r"type=remax, whose baseline is a greedy completion"):
+        refuse_greedy_baseline(run, build_algorithm(run.algorithm))
+
+
+@pytest.mark.parametrize(
+    ("can", "said"),
+    [
+        ({}, "which samples a batch to its end"),
+        ({"holds_conversations": True}, "partial_rollout=true and .* no new weights while"),
+    ],
+)
+def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
+    kind = EngineType(lambda setting: None, **can)
+    monkeypatch.setattr("mmr1.rollout.engines.ENGINES.load", lambda name: kind)
+    with pytest.raises(ValueError, match=said):
+        check_capabilities(config(1, 2))
+    if can:
+        check_capabilities(config(1, 2, partial_rollout=False))
+
+
+LENGTH = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
+
+
+def run_config(tiny_model, digits, tmp_path, name: str, **rollout: Any) -> Config:
+    reward = tmp_path / "length.py"
+    reward.write_text(LENGTH)
+    return Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        data={"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
+        rollout={
+            "n": 3,
+            "max_prompt_length": 56,
+            "max_response_length": 100,
+            "max_off_policy_steps": 2,
+            **rollout,
+        },
+        rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        algorithm={"ppo_epochs": 2},
+        optimizer={"lr": 1e-3},
+        trainer={
+            "max_steps": 8,
+            "checkpoints": None,
+            "output_dir": str(tmp_path / name),
+            "log_completions_steps": 1,
+            "threads": 1,
+        },
+    )
+
+
+def learned(out: Path) -> list[dict[str, Any]]:
+    """The groups that a run learned from, in order."""
+    return [row for file in sorted((out / "rollouts").iterdir()) for row in read_jsonl(file)]
+
+
+def assert_within(out: Path, bound: int, updates: int) -> None:
+    """The tokens of each step are of weights at most ``bound`` steps old, and all accounted for."""
+    lines = {line["step"]: line for line in read_jsonl(out / "metrics.jsonl")}
+    for step in lines:
+        spans = []
+        for row in [row for row in learned(out) if row["step"] == step]:
+            for completion in row["completions"]:
+                whole = [[completion["policy_version"], completion["tokens"]]]
+                own = completion.get("versions", whole)
+                assert sum(tokens for _, tokens in own) == completion["tokens"]
+                assert completion["policy_version"] == min(version for version, _ in own)
+                spans += own
+        now = (step - 1) * updates
+        assert all(0 <= now - version <= bound * updates for version, _ in spans)
+        assert lines[step]["rollout/staleness"] == now - min(version for version, _ in spans)
+        tokens = sum(tokens for _, tokens in spans)
+        mean = sum((now - version) * tokens for version, tokens in spans) / tokens
+        assert lines[step]["rollout/staleness_mean"] == pytest.approx(mean)
+
+
+@pytest.mark.vllm
+def test_a_run_that_stops_keeps_its_groups_and_the_bound(
+    tiny_model, digits, tmp_path, capsys, monkeypatch
+):
+    """Pictures, groups that share prompts, two updates a step; stopped after step 3."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    opened: list[Stream] = []
+
+    class Watched(Stream):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            opened.append(self)
+
+    monkeypatch.setattr("mmr1.trainer.sampler.Stream", Watched)
+    run = run_config(tiny_model, digits, tmp_path, "out", streaming={})
+    steps = training_steps(run)
+    for _ in range(3):
+        next(steps)
+    opened[0].drain()
+    steps.close()
+    assert "no token is older than 2 steps" in capsys.readouterr().out
+    run_training(run, resume=True)
+    assert "continuing after step 3" in (said := capsys.readouterr().out)
+    assert "6 of 6 groups were sampled to the end and are kept" in said
+    out = tmp_path / "out"
+    state = (out / "checkpoints/step_000003/training/state.json").read_text()
+    kept = json.loads(state)["open_groups"]["groups"].values()
+    texts = {row["id"]: [c["text"] for c in row["completions"]] for row in learned(out)}
+    for group in kept:
+        assert texts[group["id"]] == [group["completions"][str(i)]["text"] for i in range(3)]
+    assert_within(out, bound=2, updates=2)
+    ids = [row["id"] for row in learned(out)]
+    order = DataSampler(read_records(digits / "rl.jsonl"), run.seed).next(16)
+    assert ids == [sample.id for sample in order]  # as without streaming: none lost, none twice
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("streaming", "bound"), [({"window": 3}, 3), ({"partial_rollout": False}, 2)]
+)
+def test_runs_with_a_window_or_without_partial_rollouts(
+    tiny_model, digits, tmp_path, streaming, bound
+):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    run_training(run_config(tiny_model, digits, tmp_path, "out", streaming=streaming))
+    out = tmp_path / "out"
+    assert_within(out, bound, updates=2)
+    if not streaming.get("partial_rollout", True):
+        assert not any("versions" in c for row in learned(out) for c in row["completions"])
