@@ -365,7 +365,7 @@ def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
     if not isinstance(described, dict) or any(
         not isinstance(described.get(key), kind) for key, kind in kinds.items()
     ):
-        raise ValueError(f"reward '{spec}': its process did not say what it is")
+        raise ValueError(f"reward '{spec}': its process did not describe it")
     return described
 
 
