@@ -276,7 +276,7 @@ def recipe_check(
     ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_migrate.originals.command import check_recipe
+    from mmr1_migrate.originals.certificate import check_recipe
 
     for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
@@ -308,7 +308,7 @@ def migrate(
     if output is None:
         typer.echo(text, nl=False)
     elif output.exists():
-        raise ValueError(f"{output} is there already; name another --output")
+        raise ValueError(f"{output} already exists; name another --output")
     else:
         output.write_text(text)
         typer.echo(migrated.report(output), nl=False)

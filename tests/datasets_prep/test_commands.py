@@ -208,7 +208,7 @@ def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
     run("convert", "got10k", "--input", tmp_path / "got_val.json", "--output", tmp_path / "out",
         "--workers", 1)  # fmt: skip
     assert "1 records are valid" in run("validate", tmp_path / "out")
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(ValueError, match="holds no images"):
         list_frames(tmp_path, 1.0)
 
 

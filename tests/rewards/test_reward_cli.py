@@ -172,7 +172,7 @@ def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"completion": "a"}\nnot json\n', "in.jsonl:2: no valid JSON"),
+        ('{"completion": "a"}\nnot json\n', "in.jsonl:2: not valid JSON"),
         ('{"answer": "a"}\n', "in.jsonl:1: a row needs 'completion'"),
         ('{"completion": "a", "group": "x"}\n', "in.jsonl:1:"),
         ("[1]\n", "in.jsonl:1: a row is a JSON object"),

@@ -82,7 +82,7 @@ def unpack_answer(body: bytes, number: int) -> Any:
     except RecursionError as error:
         raise ValueError("a result that is nested too deep") from error
     if not isinstance(message, list) or len(message) != 2:
-        raise ValueError("a result that is none")
+        raise ValueError("an invalid result")
     if type(message[0]) is not int or message[0] != number:
         raise ValueError("an answer to another job")
     if message[1] is None:
@@ -129,7 +129,7 @@ def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except OverflowError as error:
-        raise ValueError("a number beyond all bounds") from error
+        raise ValueError("a number that is too large") from error
     if not math.isfinite(number):  # 1e999 is JSON
         raise ValueError("a number that is not finite")
     return number
