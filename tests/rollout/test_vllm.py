@@ -179,7 +179,7 @@ def long_engine(path: str):
 
 
 def test_a_window_beyond_the_models_positions_is_refused(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="ask for 4096 tokens, .*: lower them .*=2048") as refused:
+    with pytest.raises(ValueError, match=r"ask for 4096 tokens, .*: lower them .*=2048") as refused:
         EngineProcess(long_engine, (str(tiny_model),), tmp_path / "log", 1)
     assert "\n" not in str(refused.value)
 
