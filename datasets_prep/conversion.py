@@ -22,6 +22,9 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.converters.rows import propose, with_columns
@@ -29,18 +32,19 @@ from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
-from datasets_prep.parquet import write_parquet
+from datasets_prep.record_files import rows_of
 from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms.form import Place
+from mmr1.data.lines import pieces
 from mmr1.data.readers import media_folder
 from mmr1.data.readers.hub import is_saved
-from mmr1.data.record import dump, dump_parsed, parse_json
+from mmr1.data.record import dump, dump_parsed, encode, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
 from mmr1.machine import cores
 from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
-from mmr1.types import Sample
+from mmr1.types import MediaRef, Message, Sample, TextPart
 
 CHUNK = 64  # rows of the first pieces, so that a small dataset has one for every core
 GROWTH, LARGEST = 32, 16  # after so many pieces they grow by a CHUNK, to at most so many
@@ -398,3 +402,35 @@ def reason_class(reason: str) -> str:
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", reason.split(";")[0])
     text = re.sub(r"(?<!\w)/\S+", "…", text)
     return re.sub(r"\d+(?:\.\d+)?", "N", text)
+
+
+BATCH = 256
+SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
+"""The record is one column of JSON, because answers and meta have no common type."""
+
+
+def write_parquet(records: Path, path: Path) -> None:
+    """Write the records of a JSON Lines file as parquet, a batch at a time."""
+    with (
+        atomic_binary(path) as (file,),
+        pq.ParquetWriter(file, SCHEMA) as writer,
+        Progress(f"writing {path.name}", "records") as progress,
+    ):
+        samples = (sample for piece in pieces([records]) for _, _, sample in rows_of(piece))
+        while batch := [_row(sample) for sample in islice(samples, BATCH)]:
+            writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
+            progress.advance(len(batch))
+
+
+def _row(sample: Sample) -> dict[str, Any]:
+    return {"id": sample.id, "record": dump(encode(_embedded(sample), Path()))}
+
+
+def _embedded(sample: Sample) -> Sample:
+    def embed(part: TextPart | MediaRef) -> TextPart | MediaRef:
+        if isinstance(part, TextPart):
+            return part
+        return MediaRef(part.kind, None, part.read(), part.size, part.options)
+
+    messages = tuple(Message(m.role, tuple(map(embed, m.parts))) for m in sample.messages)
+    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

@@ -6,12 +6,43 @@ Each command imports what it needs when it runs, so ``--help`` is fast.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from mmr1.logs import failing_output_muted, printable
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; columns of numbers are aligned on the right."""
+    console = Console()
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
+    console.width = max(console.width, 100) if console.is_terminal else 200
+    console.print(table)
+
+
+def print_outcome(manifest: Mapping[str, Any]) -> None:
+    """Print how many rows a conversion kept, changed and dropped."""
+    counts = manifest["counts"]
+    rows = [("rows in", counts["rows"]), ("records out", counts["records"])]
+    rows += [
+        (f"records {kind}", count) for kind, count in manifest.get("records_by_media", {}).items()
+    ]
+    rows += [(f"changed: {change}", count) for change, count in manifest["changed"].items()]
+    rows += [(f"dropped: {reason}", count) for reason, count in manifest["dropped"].items()]
+    print_table(manifest["name"], ("", "count"), rows)
+    if unread := manifest.get("columns_not_read"):
+        print(f"columns not read (kept in meta where JSON holds them): {', '.join(unread)}")
+
 
 app = typer.Typer(
     help="Prepare datasets as canonical records.",
@@ -30,7 +61,6 @@ def list_() -> None:
     """List the datasets that can be converted or made."""
     from datasets_prep.converters import CONVERTERS
     from datasets_prep.generators import GENERATORS
-    from datasets_prep.tables import print_table
 
     for verb, registry in (("convert", CONVERTERS), ("make", GENERATORS)):
         rows = [(name, registry.load(name).description) for name in sorted(registry.names())]
@@ -56,7 +86,7 @@ def make(
     seed: Seed = 0,
 ) -> None:
     """Generate a dataset."""
-    from datasets_prep.make import make
+    from datasets_prep.generators import make
 
     manifest = make(name, output, seed)
     counts = ", ".join(f"{count:,} {split}" for split, count in manifest["counts"].items())
@@ -91,7 +121,6 @@ def convert(
     """Convert a dataset to canonical records."""
     from datasets_prep.conversion import convert
     from datasets_prep.converters.rows import mapping
-    from datasets_prep.tables import print_outcome
 
     hosts = tuple(allow_host or ())
     named = mapping(columns) if columns is not None else None
@@ -113,7 +142,8 @@ def validate(
         typer.echo(f"{where}: {what}", err=True)
     if problems:
         raise ValueError(f"{path}: {len(problems)} problem(s) in {total:,} records")
-    typer.echo(f"{path}: {total:,} records are valid")
+    valid = "1 record is valid" if total == 1 else f"{total:,} records are valid"
+    typer.echo(f"{path}: {valid}")
 
 
 @app.command()
@@ -125,7 +155,6 @@ def stats(
 ) -> None:
     """Count tasks, sizes, vision tokens and answers."""
     from datasets_prep import stats as figures
-    from datasets_prep.tables import print_table
     from mmr1.vision.budget import PixelBudget
 
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
@@ -192,7 +221,6 @@ def leakage(
 ) -> None:
     """List test samples that are in the training data (exit code 2), or look like some of it."""
     from datasets_prep.leakage import find_leaks
-    from datasets_prep.tables import print_table
 
     found = find_leaks(first, second)
     for title, matches in (("leaks", found.leaks), ("alike, to be looked at", found.alike)):
@@ -273,7 +301,7 @@ def rankings(
     function: Annotated[str, typer.Option(help="Reward function that ranks")],
 ) -> None:
     """Write rankings of a model's completions, for mmr1 rm."""
-    from datasets_prep.rankings import write_rankings
+    from datasets_prep.completions import write_rankings
 
     written, _, total = write_rankings(path, completions, output, function)
     typer.echo(f"{output}: {written:,} rankings, of {total:,} records")

@@ -25,11 +25,11 @@ def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
             is not above 0.
     """
     if fps <= 0 or every <= 0:
-        raise ValueError(f"the frame rate {fps:g} and every {every} are not both above 0")
+        raise ValueError(f"--fps {fps:g} --every {every}: both must be above 0")
     images = (p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES)
     files = sorted(images, key=_natural)[::every]
     if not files:
-        raise ValueError(f"{folder}: no images")
+        raise ValueError(f"{folder} holds no images")
     _refuse_other_sizes(files)
     frames = [
         {"path": f"{folder.name}/{p.name}", "sha256": hashlib.sha256(p.read_bytes()).hexdigest()}

@@ -272,11 +272,11 @@ def recipe_check(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
     commit: Annotated[
-        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
     ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_migrate.originals.command import check_recipe
+    from mmr1_migrate.originals.certificate import check_recipe
 
     for line in check_recipe(folder_of(recipe), original, model, output, commit):
         typer.echo(line)
@@ -308,7 +308,7 @@ def migrate(
     if output is None:
         typer.echo(text, nl=False)
     elif output.exists():
-        raise ValueError(f"{output} is there already; name another --output")
+        raise ValueError(f"{output} already exists; name another --output")
     else:
         output.write_text(text)
         typer.echo(migrated.report(output), nl=False)

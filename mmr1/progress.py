@@ -61,7 +61,7 @@ def report_activity(what: str, label: str = "", report_after_s: float = WAIT_S) 
         yield
     finally:
         del _activities[number]
-        _longest[what] = max(_longest.get(what, 0.0), activity.seconds)
+        _longest[what] = max(_longest.get(what, 0.0), time.monotonic() - activity.begun)
 
 
 def oldest_activity() -> Activity | None:

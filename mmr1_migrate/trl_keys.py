@@ -101,7 +101,7 @@ COMPOSED = {
 }
 
 _SPEED = "a matter of speed and memory alone"
-_PROCESSES = "resources.ranks and resources.engines name the processes"
+_PROCESSES = "set resources=auto, or resources.ranks and resources.engines"
 _ONE_KIND = "read by another trainer or loss only"
 
 UNNEEDED = {

@@ -337,7 +337,7 @@ COMPOSED = {
 }
 
 _SPEED = "a matter of speed and memory alone"
-_PROCESSES = "resources.ranks and resources.engines name the processes"
+_PROCESSES = "set resources=auto, or resources.ranks and resources.engines"
 _SHARDING = "resources.ranks and resources.fsdp_size shard the model"
 _TURNS = "turns and tools are set in the section environment (docs/tools.md)"
 

@@ -70,7 +70,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits dataset as the quickstart makes it."""
-    from datasets_prep.make import make
+    from datasets_prep.generators import make
 
     path = tmp_path_factory.mktemp("data") / "digits"
     make("digits", path, 0)

@@ -241,7 +241,7 @@ def read_refs(path: Path) -> list[dict[str, Any]]:
         with path.open("rb") as file:
             refs = _Plain(file, encoding="utf-8", errors="replace").load()
     except Exception as error:  # a pickle can fail in any way
-        raise ValueError(f"{path}: no pickle of plain values: {error}") from error
+        raise ValueError(f"{path}: not a pickle of plain values: {error}") from error
     if not isinstance(refs, list) or not all(isinstance(ref, dict) for ref in refs):
         raise ValueError(f"{path} is not a list of referring expressions")
     return refs

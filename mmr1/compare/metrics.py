@@ -52,7 +52,7 @@ def parse_metric(metric: str) -> tuple[str, str]:
     if not separator:
         return metric, "end"
     if way not in _WAYS:
-        raise ValueError(f"metric '{metric}': after the colon stands one of {', '.join(_WAYS)}")
+        raise ValueError(f"metric '{metric}': after the colon comes one of {', '.join(_WAYS)}")
     return name, way
 
 

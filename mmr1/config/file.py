@@ -1,7 +1,7 @@
 """Read and write configuration files.
 
 OmegaConf reads the YAML file and the ``key.path=value`` overrides, so interpolations work.
-``layers.py`` lays preset, file and command line over each other. Pydantic then checks the values.
+The file lies over the preset, the command line over the file. Pydantic then checks the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from mmr1.config.commands import (
     with_learning_rate,
 )
 from mmr1.config.explain import explain
-from mmr1.config.layers import Tree, non_defaults, overlay
 from mmr1.config.presets import PARTS, with_preset
 from mmr1.config.rewards import default_functions
 from mmr1.config.secrets import (
@@ -43,6 +42,84 @@ from mmr1.config.secrets import (
 from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
 from mmr1.files import OPEN_MODE, atomic
+
+Tree = dict[str, Any]
+
+
+def overlay(
+    low: Mapping[str, Any],
+    high: Mapping[str, Any],
+    section: type[Section],
+    notes: list[str],
+    path: str = "",
+) -> Tree:
+    """``high`` over ``low``.
+
+    Args:
+        low: Values of a section, written out by this function.
+        high: Values of the same section; they may be short.
+        section: Its class.
+        notes: Gets a line for each key that a changed type drops.
+        path: Where the section is, with a dot behind it.
+    """
+    out = section.below(low, high)
+    known = shapes(section)
+    for key, value in high.items():
+        here = f"{path}{key}"
+        shape = known.get(key)
+        if shape is None:
+            out[key] = _plain(out.get(key), value)
+        elif shape.is_mapping and isinstance(value, Mapping):
+            entries = out.get(key)
+            out[key] = _entries(
+                entries if isinstance(entries, Mapping) else {}, value, shape, notes, here
+            )
+        else:
+            out[key] = _one(out.get(key), value, shape, notes, here)
+    return out
+
+
+def _entries(
+    low: Mapping[str, Any], high: Mapping[str, Any], shape: Shape, notes: list[str], path: str
+) -> Tree:
+    laid = {k: _one(low.get(k), v, shape, notes, f"{path}.{k}") for k, v in high.items()}
+    return {**low, **laid}
+
+
+def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any:
+    high = shape.expanded(value)
+    if not isinstance(high, Mapping):
+        return high
+    below = low if isinstance(low, Mapping) else {}
+    before = shape.kind(below)
+    now = shape.kind({**below, **high})
+    if before != now:
+        gone = [key for key in non_defaults(below, shape) if key not in high]
+        if gone:
+            notes.append(f"{path}: {now} in place of {before}; {', '.join(gone)} dropped")
+        below = {}
+    section = shape.variants.get(now)
+    return (
+        {**below, **high} if section is None else overlay(below, high, section, notes, f"{path}.")
+    )
+
+
+def non_defaults(values: Mapping[str, Any], shape: Shape) -> Tree:
+    """The values of a section that are not its class's defaults, without the discriminator."""
+    section = shape.variants.get(shape.kind(values))
+    fields = {} if section is None else section.model_fields
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in ("type", "use") and (key not in fields or fields[key].default != value)
+    }
+
+
+def _plain(low: Any, high: Any) -> Any:
+    """Merge mappings that are not sections, such as ``options``, key by key."""
+    if not (isinstance(low, Mapping) and isinstance(high, Mapping)):
+        return high
+    return {**low, **{key: _plain(low.get(key), value) for key, value in high.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +402,7 @@ def _read_yaml(path: Path) -> Any:
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
     if empty := list(_empty_keys(node)):
         raise ValueError(
-            f"{path}: {', '.join(empty)}: nothing stands there; write null, or {{}} for the "
+            f"{path}: {', '.join(empty)}: no value is given; write null, or {{}} for the "
             "defaults of a section"
         )
     return tree

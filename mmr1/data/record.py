@@ -236,7 +236,7 @@ def parse_json(text: str | bytes) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
     except RecursionError:
-        raise ValueError("not valid JSON that is nested so deeply") from None
+        raise ValueError("JSON that is nested too deeply") from None
 
 
 _READER = msgspec.json.Decoder()

@@ -30,5 +30,8 @@ def system_prompt(config: Config) -> str | None:
         return given
     text = constant(Path(named[1]).expanduser(), named[2])
     if not isinstance(text, str):
-        raise ValueError(f"data.system_prompt '{given}': it has a text for each of several cases")
+        raise ValueError(
+            f"data.system_prompt '{given}': it has a text for each of several cases; copy the one "
+            "that is meant"
+        )
     return text

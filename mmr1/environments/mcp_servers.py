@@ -74,7 +74,7 @@ class Servers:
             except Exception as error:  # whatever its transport raises
                 told = f"{type(error).__name__}: {error}"
                 raise ValueError(
-                    f"{spec}: the MCP server '{name}' is not reached: {told}"
+                    f"{spec}: the MCP server '{name}' cannot be reached: {told}"
                 ) from error
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> list[Any]:

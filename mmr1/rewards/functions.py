@@ -75,7 +75,13 @@ class BuiltinReward:
             )
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
-        return resolve_jobs([self._call(item) for item in items], self._pool)
+        outcomes: list[Any] = []
+        for item in items:
+            try:
+                outcomes.append(self._function(**self._arguments(item)))
+            except Exception as error:
+                outcomes.append(reward_of_exception(error))
+        return resolve_jobs(outcomes, self._pool)
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         return [
@@ -84,12 +90,6 @@ class BuiltinReward:
 
     def close(self) -> None:
         """Do nothing: the pool belongs to the composite reward."""
-
-    def _call(self, item: RewardItem) -> Any:
-        try:
-            return self._function(**self._arguments(item))
-        except Exception as error:
-            return reward_of_exception(error)
 
     def _check(self, item: RewardItem) -> Any:
         if self._gold is None:

@@ -133,7 +133,7 @@ class Sampler:
         greedy_groups = []
         shuffled: dict[int, tuple[str, ...]] = {}
         with timer("rollout"):
-            prompts = [components.render(sample) for sample in components.loader.next(count)]
+            prompts = list(map(components.render, components.loader.next(count)))
             requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
             # The next step's media are prepared while this one samples and learns.
             components.loader.prefetch(config.data.train_batch_size)

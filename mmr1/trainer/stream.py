@@ -308,7 +308,7 @@ class Stream:
         if not groups:
             return
         components = self._components
-        scored = components.rewards.ask(groups)
+        scored = components.rewards.score(groups, check=False)
         if components.steps is not None:
             scored = components.steps.score(scored)
         with self._changed:

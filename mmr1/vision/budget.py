@@ -338,7 +338,7 @@ def frame_indices(
         count = round(rules.smart_nframes(asked, available * pairs, fps) / pairs)
     except ValueError:
         raise ValueError(
-            f"too few or too many frames asked for: there are {available}, and between {step} and "
+            f"too few or too many frames requested: there are {available}, and between {step} and "
             "that many can be had (set nframes, fps, max_frames, start and end accordingly)"
         ) from None
     # Halfway cases round to the even neighbour, as torch.linspace(...).round() does.

@@ -88,7 +88,7 @@ def read_index(container: Any, stream: Any) -> VideoIndex:
     Frames that an edit list cuts off are not counted.
 
     Raises:
-        ValueError: No frames, no frame rate, too large or too long, turned by no right angle, or
+        ValueError: No frames, no frame rate, too large or too long, not turned by a right angle, or
             the header declares another number of frames than there are.
     """
     if stream.frames > MAX_FRAMES:
@@ -142,7 +142,7 @@ def _first_size(container: Any, stream: Any) -> tuple[int, int]:
         container.seek(0)
     frame = next(container.decode(stream), None)
     if frame is None:
-        raise ValueError("not one of its frames can be decoded")
+        raise ValueError("none of its frames can be decoded")
     turned = quarter_turned(display_matrix(frame))
     return (frame.height, frame.width) if turned else (frame.width, frame.height)
 
@@ -178,7 +178,7 @@ def display_matrix(frame: Any) -> tuple[int, int, int, int]:
     a, b, _, c, d = np.frombuffer(data, np.int32)[:5] / 65536
     unit = (round(float(a)), round(float(b)), round(float(c)), round(float(d)))
     if unit not in _RIGHT_ANGLES or np.abs(np.array((a, b, c, d)) - unit).max() > 0.01:
-        raise ValueError("its picture is turned by no right angle; re-encode it upright")
+        raise ValueError("its picture is not turned by a right angle; re-encode it upright")
     return unit
 
 

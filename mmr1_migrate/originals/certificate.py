@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from transformers import AutoProcessor
 
 from mmr1 import __version__
 from mmr1.config import Config, PluginConfig
+from mmr1.config.file import load_config
 from mmr1.config.rewards import RewardsConfig
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_samples
@@ -33,7 +36,10 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices, shown_frames
 from mmr1.vision.build import family_of
-from mmr1_migrate.originals.projects import Batch, Fork, Original, VideoR1, original
+from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
+from mmr1.vision.families.tiny import new_model
+from mmr1_migrate.originals.projects import Batch, Fork, Original, VideoR1
+from mmr1_migrate.originals.projects import original as project_of
 from mmr1_migrate.originals.rows import Row, completions, write
 
 ROWS, REPLIES, VIDEOS = 200, 4, 300
@@ -94,7 +100,7 @@ def certify(
         ValueError: It is not a checkout of the original, is at another commit, or a part of it
             cannot be run here.
     """
-    theirs, at = original(recipe, root), _commit(root, commit)
+    theirs, at = project_of(recipe, root), _commit(root, commit)
     with tempfile.TemporaryDirectory() as name, redirect_stdout(StringIO()):  # its functions print
         folder = Path(name)
         made = write(folder, theirs.row, rows)
@@ -407,3 +413,38 @@ def page(facts: Mapping[str, Any]) -> str:
         lines += ["", "| known bug of the original | where | here |", "|---|---|---|"]
         lines += [f"| {bug['what']} | {bug['where']} | {bug['here']} |" for bug in facts["bugs"]]
     return "\n".join([*lines, ""])
+
+
+def check_recipe(
+    folder: Path,
+    original: Path,
+    model: str | None,
+    output: Path | None,
+    commit: str | None = None,
+) -> Iterator[str]:
+    """Write the certificate; yields lines about it.
+
+    Raises:
+        ValueError: The recipe in this folder has no exact configuration for RL, or the checkout is
+            none of its original.
+    """
+    name = folder.name
+    files = [*folder.glob("exact_rl.yaml"), *folder.glob("exact_grpo.yaml")]
+    if not files:
+        raise ValueError(f"recipe '{name}' has no exact_rl.yaml beside its own files")
+    project_of(name, original)
+    os.environ["ORIGINAL"] = str(original.resolve())
+    with tempfile.TemporaryDirectory() as small:
+        if model is None:
+            new_model(Path(small), family=_family_named(load_config(files[0]).model.path))
+        config = load_config(files[0], [f"model.path={model or small}"])
+        written = output or Path("runs") / name / "certificate"
+        for check in certify(name, config, original.resolve(), written, commit=commit):
+            yield f"{check.name}: {check.equal} of {check.compared} equal"
+    yield f"written: {written / 'certificate.md'} and certificate.json"
+
+
+def _family_named(model: str) -> str:
+    """The family in a model's name, such as ``Qwen/Qwen2-VL-2B-Instruct``; else the default."""
+    name = re.sub(r"\W", "_", model).lower()
+    return next((family for family in FAMILIES.names() if family in name), DEFAULT_FAMILY)

@@ -111,7 +111,7 @@ def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
 
 def prepare(folder: Path) -> None:
     """The model, the data and the reward that the runs share."""
-    from datasets_prep.make import make
+    from datasets_prep.generators import make
     from mmr1.vision.families.tiny import new_model
 
     new_model(folder / "model")

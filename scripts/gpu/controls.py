@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from datasets_prep.make import make
+from datasets_prep.generators import make
 from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.engine import Request

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from datasets_prep.make import make
+from datasets_prep.generators import make
 from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.estimate.load import Load

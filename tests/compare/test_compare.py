@@ -116,7 +116,7 @@ def test_the_metrics_of_a_run(run):
     assert value_of(run, "eval/greedy - eval/greedy/format") == 0.25
     with pytest.raises(ValueError, match=r"no metric 'eval/gredy'.*'eval/greedy'"):
         value_of(run, "eval/gredy")
-    with pytest.raises(ValueError, match="after the colon stands one of end, mean, sum, last"):
+    with pytest.raises(ValueError, match="after the colon comes one of end, mean, sum, last"):
         value_of(run, "entropy:median")
 
 
@@ -147,7 +147,7 @@ def test_metrics_are_calculated_from_those_named_before(run, tmp_path):
 def test_a_metric_before_may_name_its_way(run, tmp_path):
     check_metric("entropy:sum@before / 2")
     assert values_of([run, tmp_path], {"half": "entropy:sum@before / 2"}) == {"half": 20.0}
-    with pytest.raises(ValueError, match="after the colon stands one of"):
+    with pytest.raises(ValueError, match="after the colon comes one of"):
         check_metric("entropy:median@before")
 
 

@@ -295,8 +295,8 @@ def test_all_mistakes_are_named_at_once():
         ("rollout: {n: 4}", "'model' is missing"),
         ("model: {path: a", "not valid YAML"),
         ("- a\n- b", "must be a mapping"),
-        ("model:\n  path: a\n  lora:\n", "model.lora: nothing stands there; write null, or {}"),
-        ("model: {path: a}\nalgorithm:\n  kl:\ndata:\n", "algorithm.kl, data: nothing stands"),
+        ("model:\n  path: a\n  lora:\n", "model.lora: no value is given; write null, or {}"),
+        ("model: {path: a}\nalgorithm:\n  kl:\ndata:\n", "algorithm.kl, data: no value is given"),
         ("model: {path: a}\nrollout: {n: 1}", "set rollout.n to 2 or more"),
     ],
 )

@@ -11,7 +11,6 @@ from mmr1.config import (
     GspoLoss,
     KlLoss,
     NewLoraConfig,
-    OptimizerConfig,
     ResourcesConfig,
     RewardsConfig,
     SamplingConfig,
@@ -118,12 +117,6 @@ def test_the_columns_of_rows_that_have_other_names():
     named = config(data={"format": {"prompt_key": "q", "answer_key": "answer"}}).data
     assert (named.columns, named.format_name) == ({"problem": "q"}, "easyr1")
     assert config(data={"format": "verl"}).data.format_name == "verl"
-
-
-def test_a_warm_up_below_one_is_a_share_rounded_down():
-    optimizer = OptimizerConfig(scheduler={"warmup_steps": 0.19})
-    assert optimizer.warmup_steps(10) == 1
-    assert OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 4}).warmup_steps(10) == 4
 
 
 def test_when_a_run_validates():

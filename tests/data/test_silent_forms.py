@@ -163,7 +163,7 @@ def test_list_content_with_values(root: Path) -> None:
     with pytest.raises(ValueError, match="a part of the type 'text' has no 'text'"):
         read(empty, root)
     reasoning = {"messages": [{"role": "user", "content": [{"type": "reasoning", "value": "x"}]}]}
-    with pytest.raises(ValueError, match="content of type 'reasoning'"):
+    with pytest.raises(ValueError, match="unknown content type 'reasoning'"):
         read(reasoning, root)
 
 
@@ -201,7 +201,7 @@ def test_the_system_prompt_of_a_conversation(root: Path) -> None:
 
 
 def test_roles_that_are_unknown(root: Path) -> None:
-    with pytest.raises(ValueError, match="a message of the role 'critic'"):
+    with pytest.raises(ValueError, match="unknown role 'critic'"):
         read({"messages": [{"role": "critic", "content": "x"}]}, root)
 
 

@@ -70,7 +70,7 @@ def test_lines_are_spaced_as_others_are() -> None:
         ('{"a": -Infinity}', "-Infinity is not a JSON number"),
         ('{"a": 1,}', r"not valid JSON \("),
         ("[1] 2", r"not valid JSON \(Extra data"),
-        ("[" * 100_000, "nested so deeply"),
+        ("[" * 100_000, "nested too deeply"),
         (b'"\xff"', "not UTF-8 text"),
         ('"\x01"', "Invalid control character"),
         ("01", "Extra data"),

@@ -153,5 +153,5 @@ def test_a_special_token_split_over_parts_is_taken_apart():
 def test_a_call_that_is_no_json_is_refused(tmp_path):
     rows = [*FORMS["ms-swift"]]
     rows[1] = {"role": "tool_call", "content": "zoom(0, 0)"}
-    with pytest.raises(ValueError, match="a call of a tool that is not JSON"):
+    with pytest.raises(ValueError, match="a tool call is not JSON"):
         read_row({"messages": rows, "images": []}, Place(tmp_path, "rows", 0))

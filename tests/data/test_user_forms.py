@@ -80,7 +80,7 @@ def test_parts_that_cannot_be_read(root: Path) -> None:
     for part, message in (
         ({"type": "video", "video": ["a.png", "b.png"]}, "a list of 2 frames; .* mmr1-data frames"),
         ({"type": "image", "image": "a.png", "resized_width": 9}, "'resized_width' fixes a size"),
-        ({"type": "input_audio", "input_audio": {}}, "content of type 'input_audio'"),
+        ({"type": "input_audio", "input_audio": {}}, "unknown content type 'input_audio'"),
         ({"type": "image", "image": "https://x.org/a.png"}, "remote media"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from datasets_prep.completions import write_rankings
 from datasets_prep.demonstrations import Standard, write_demonstrations
-from datasets_prep.rankings import write_rankings
 from mmr1.data.preferences import ranking_of
 from mmr1.data.record import read_records
 from mmr1.data.responses import assistant_text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from datasets_prep.generators import make
 from datasets_prep.generators.digits import WORDS, load_scans
-from datasets_prep.make import make
 from mmr1.data.record import read_records
 from mmr1.vision.images import load_image
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets_prep.make import make
+from datasets_prep.generators import make
 from mmr1.data.record import read_records
 from mmr1.environments.pictures import Video
 from mmr1.environments.toolbox import frame

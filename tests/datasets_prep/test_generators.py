@@ -12,14 +12,13 @@ from datasets_prep.finish import check_gold
 from datasets_prep.generators import (
     GENERATORS,
     calculate,
-    canvases,
     counting,
     digit_sums,
     grounding,
+    make,
     solids,
     video,
 )
-from datasets_prep.make import make
 from datasets_prep.validate import validate
 from mmr1.data.record import read_records
 from mmr1.environments import toolbox
@@ -31,7 +30,7 @@ from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
 
 SMALL = {"sft": 6, "rl": 12, "eval": 6}
-OTHER_LOOKS = {"counting": solids.OTHER_LOOKS, "grounding": canvases.OTHER_LOOKS}
+OTHER_LOOKS = {"counting": solids.OTHER_LOOKS, "grounding": grounding.OTHER_LOOKS}
 NAMES = ["calculate", "digit-sums", "counting", "grounding", "video"]
 
 
@@ -137,11 +136,11 @@ def test_solids_are_in_their_cells_in_every_look(look: solids.Look) -> None:
         assert min(share[[*scene]]) > 0.08
 
 
-@pytest.mark.parametrize("look", ["plain", *canvases.OTHER_LOOKS])
+@pytest.mark.parametrize("look", ["plain", *grounding.OTHER_LOOKS])
 def test_boxes_are_where_they_are_said_to_be_in_every_look(look: str) -> None:
     """The edge of a box is brighter than what is around it, or darker by as much."""
     box = (1, 2, 5, 5)
-    draw = canvases.OTHER_LOOKS.get(look, canvases.plain)
+    draw = grounding.OTHER_LOOKS.get(look, grounding.plain)
     for seed in range(20):
         shown = np.asarray(draw(box, np.random.default_rng(seed))).astype(int)
         step = -1 if look == "dark" else 1

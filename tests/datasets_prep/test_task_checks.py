@@ -54,7 +54,7 @@ def sampled(**options: Any) -> dict[str, Any]:
         (row(answer="5", task="maths"), r"unknown task 'maths' \(did you mean 'math'\?\)"),
         (row(task="math"), "no gold: the task 'math' needs an 'answer'"),
         (row({"type": "text", "text": " "}, answer="5", task="math"), "no question"),
-        (sampled(nframes=100000), "clip.mp4: too few or too many frames asked for: there are 20"),
+        (sampled(nframes=100000), "clip.mp4: too few or too many frames requested: there are 20"),
         (sampled(frames=4), r"unknown media option 'frames' \(did you mean 'nframes'\?\)"),
         (sampled(fps="2"), "the media option fps='2' is not a number"),
         (sampled(nframes=2.5), "nframes=2.5 is not a whole number"),

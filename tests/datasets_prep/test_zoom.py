@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from datasets_prep.generators import make
 from datasets_prep.generators.digits import load_scans
-from datasets_prep.make import make
 from mmr1.data.record import read_records
 from mmr1.environments.pictures import picture
 from mmr1.environments.toolbox import zoom

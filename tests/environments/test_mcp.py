@@ -78,7 +78,7 @@ def test_a_server_needs_tools_without_walls(tmp_path):
     ("text", "reason"),
     [
         ("{}", "mcpServers"),
-        ('{"mcpServers": {"a": {"command": "/no/such"}}}', "the MCP server 'a' is not reached"),
+        ('{"mcpServers": {"a": {"command": "/no/such"}}}', "the MCP server 'a' cannot be reached"),
     ],
 )
 def test_a_server_that_is_not_there_is_named(tmp_path, text, reason):

@@ -260,7 +260,7 @@ def test_what_the_scripts_set():
     assert dapo.algorithm.resamples.max_num_gen_batches == 10
     assert dapo.algorithm.resamples.range is None  # not by that score, so not by the whole reward
     assert dapo.mini_batches == 16
-    assert dapo.optimizer.warmup_steps(10_000) == 160  # ten rollouts
+    assert dapo.optimizer.scheduler.warmup_steps == 160  # ten rollouts
     assert dapo.rewards.functions["easyr1"].options == {"overlong_penalty_factor": 1.0}
     assert any(
         "accuracy_normalized" in n for n in migrated(*SCRIPTS["qwen3_14b_dapo17k_dapo"]).notes
@@ -272,7 +272,8 @@ def test_what_the_scripts_set():
     lora = config_of(*SCRIPTS["qwen3_4b_math_grpo_lora"]).model
     assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 64, True)
     assert config_of("trainer.max_steps=60").trainer.max_steps == 60
-    assert config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.warmup_steps(50) == 5
+    warmed = config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.scheduler
+    assert warmed.warmup_steps == 0.1
     learned = ("algorithm.adv_estimator=gae", "trainer.critic_warmup=3", "algorithm.lam=0.9")
     algorithm = config_of(*learned).algorithm
     critic = algorithm.critic

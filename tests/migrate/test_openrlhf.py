@@ -88,7 +88,10 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyP
     assert (algorithm.name, algorithm.kl.estimator) == ("reinforce_pp_baseline", "k2")
     # The defaults of that version, which the script does not name.
     assert (algorithm.kl.coef, ours.optimizer.betas) == (0.01, (0.9, 0.95))
-    assert (ours.optimizer.warmup_steps(100), ours.optimizer.min_lr) == (3, pytest.approx(1e-7))
+    assert (ours.optimizer.scheduler.warmup_steps, ours.optimizer.min_lr) == (
+        0.03,
+        pytest.approx(1e-7),
+    )
     assert (ours.trainer.total_epochs, ours.trainer.trackers) == (2, ("wandb", "tensorboard"))
     assert ours.model.freeze_vision_tower
     assert ours.rewards.functions["openrlhf"].use == "http://127.0.0.1:5000/get_reward"
@@ -292,7 +295,7 @@ def test_other_trainers(tmp_path: Path, mmr1):
     ours = config_from(yaml.safe_load(output), command="sft")
     assert (ours.data.train_batch_size, ours.optimizer.lr) == (256, 1e-5)
     assert (ours.trainer.total_epochs, ours.data.train) == (1, "d@train")
-    assert ours.optimizer.warmup_steps(100) == 3
+    assert ours.optimizer.scheduler.warmup_steps == 0.03
 
 
 def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):

@@ -134,7 +134,7 @@ def test_nothing_of_the_examples_is_silent():
 
 def test_what_the_scripts_set():
     dapo = section(example="gmpo_trainer/test_dapo_7b_math.sh@0.8")
-    assert (dapo.optimizer.warmup_steps(10_000), dapo.trainer.max_steps) == (
+    assert (dapo.optimizer.scheduler.warmup_steps, dapo.trainer.max_steps) == (
         160,
         200,
     )  # 16 updates each

@@ -102,7 +102,7 @@ def test_a_line_that_is_no_json_is_named(line: bytes, tmp_path: Path, mmr1):
     file.write_bytes(line)
     code, _, message = mmr1("reward", "agree", "math", "math", "--input", file)
     assert code == 2
-    assert "rows.jsonl:1: no valid JSON" in message
+    assert "rows.jsonl:1: not valid JSON" in message
 
 
 BOMB = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0\0\x9c\x40" * 2 + b"\x08\2\0\0\0" + b"\0" * 4

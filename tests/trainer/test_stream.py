@@ -114,7 +114,7 @@ class Rewards:
     def __init__(self, equal: Sequence[int] = ()) -> None:
         self.equal, self.asked = equal, 0
 
-    def ask(self, groups: Sequence[RolloutGroup]) -> list[ScoredGroup]:
+    def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
         scored = []
         for group in groups:
             same = self.asked in self.equal
@@ -231,9 +231,9 @@ def test_groups_that_are_waited_for_hold_nobody_up_but_the_trainer(sampler_of):
     engine, judged = Scripted(), threading.Event()
 
     class Judge(Rewards):
-        def ask(self, groups: Sequence[RolloutGroup]) -> list[ScoredGroup]:
+        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
             assert judged.wait(60)
-            return super().ask(groups)
+            return super().score(groups, check)
 
     with sampler_of(config(2, 6), engine, Judge()) as sampler:
         taken: list[Batch] = []
@@ -396,7 +396,6 @@ REFUSED = [
     (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
     (["rollout.engine=hf"], "samples from the very model"),
     (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
-    (["resources.engines=2"], "engines on Ray do not take new weights"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
     (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
     (["environment.tools=[zoom]"], "turns of conversations and agent programs"),

@@ -18,7 +18,7 @@ from mmr1.vision.families.loading import (
     find_architecture,
     load_family,
 )
-from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
+from mmr1.vision.families.qwen_vl.reading import expand_placeholders, expanded_spans
 from mmr1.vision.families.registry import FAMILIES
 from mmr1.vision.families.tiny import new_model
 from tests.paths import REPOSITORY

@@ -96,7 +96,7 @@ def read_chat(messages: Any) -> Chat:
         if not isinstance(role, str) or content is None:
             raise ValueError("a message has no role or no content")
         if role not in _ROLES:
-            raise ValueError(f"a message of the role '{role}'; known are {', '.join(_ROLES)}")
+            raise ValueError(f"unknown role '{role}'; known are {', '.join(_ROLES)}")
         text = "".join(_texts(content, chat.media))
         if role in _CALLS:
             text = _tagged(text)
@@ -125,7 +125,7 @@ def _tagged(call: str) -> str:
     value = _json(call)
     calls = value if isinstance(value, list) else [value]
     if not calls or not all(isinstance(one, Mapping) for one in calls):
-        raise ValueError("a call of a tool that is not a JSON object")
+        raise ValueError("a tool call is not a JSON object")
     texts = map(_text_of, calls) if isinstance(value, list) else [call.strip()]
     return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
 
@@ -138,7 +138,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"a call of a tool that is not JSON: {error}") from None
+        raise ValueError(f"a tool call is not JSON: {error}") from None
 
 
 def turns_of(messages: Any) -> Turns:
@@ -187,7 +187,7 @@ def _texts(content: Any, media: dict[str, list[Any]]) -> Iterator[str]:
             media[_KINDS[kind]].append(_medium(part, kind))
             yield f"<{_KINDS[kind]}>"
         else:
-            raise ValueError(f"content of type {kind!r}; it can be text, {', '.join(_KINDS)}")
+            raise ValueError(f"unknown content type {kind!r}; known are text, {', '.join(_KINDS)}")
 
 
 def _text(part: Mapping[str, Any]) -> str:

@@ -9,8 +9,7 @@ from mmr1.data.readers.classes import Located, NoSuchDatasetError
 from mmr1.data.readers.hub import hub_rows, is_saved
 from mmr1.data.readers.json_files import json_lines, json_rows
 from mmr1.data.readers.splits import files_of_split
-from mmr1.data.readers.tables import delimited_rows, parquet_rows
-from mmr1.data.readers.webdataset import tar_rows
+from mmr1.data.readers.tables import delimited_rows, parquet_rows, tar_rows
 
 _READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
     ".jsonl": json_lines,

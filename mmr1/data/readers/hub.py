@@ -51,7 +51,7 @@ def _saved(name: str, split: str | None) -> Any:
     try:
         dataset: Any = datasets.load_from_disk(name)
     except Exception as error:  # of pyarrow, of the file system, of datasets itself
-        raise ValueError(f"{name}: no dataset that can be read: {_line(error)}") from error
+        raise ValueError(f"{name}: cannot be read as a dataset: {_line(error)}") from error
     if not isinstance(dataset, datasets.DatasetDict):
         if split is not None:
             raise ValueError(f"{name} has no splits; leave out '@{split}'")

@@ -127,7 +127,7 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}:{number}: no valid JSON: {error}") from error
+                raise ValueError(f"{path}:{number}: not valid JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{number}: a row is a JSON object")
             yield row, f"{path}:{number}"

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
@@ -240,20 +240,30 @@ class PluginReward:
     def score(
         self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
     ) -> list[Reward]:
-        """One reward per item; none for a value that is based on an invalid one."""
-        if not self.reads_earlier:
-            return self._scored(items)
-        items = self._with_earlier(items, values)
-        if self._of is None:
-            return self._scored(items)
-        founded = [item for item in items if item.earlier["accuracy"] is not None]
-        rewards = iter(self._scored(founded))
-        return [
-            without_accuracy(self._of, earlier[self._of])
-            if item.earlier["accuracy"] is None
-            else next(rewards)
-            for item, earlier in zip(items, values, strict=True)
-        ]
+        """One reward per item; none for a value that is based on an invalid one.
+
+        A call with several items that fails is repeated item by item, so that one bad item does not
+        cost the others their rewards. If the first few items fail too, the function itself is at
+        fault and the rest is not tried.
+        """
+        rewards: dict[int, Reward] = {}
+        if self.reads_earlier:
+            items = self._with_earlier(items, values)
+        if self._of is not None:
+            for index, (item, earlier) in enumerate(zip(items, values, strict=True)):
+                if item.earlier["accuracy"] is None:
+                    rewards[index] = without_accuracy(self._of, earlier[self._of])
+        calls = calls_of(items, self._call_takes, rewards)
+        answers = self._call([[items[i] for i in call] for call in calls])
+        failed: list[tuple[int, Reward]] = []
+        for indices, answer in zip(calls, answers, strict=True):
+            if len(answer) == len(indices):
+                rewards.update(zip(indices, answer, strict=True))
+            else:
+                failed += [(index, answer[0]) for index in indices]
+        if failed:
+            rewards.update(self._repeated(items, _round_robin_by_prompt(items, failed)))
+        return [rewards[index] for index in range(len(items))]
 
     def _with_earlier(
         self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
@@ -271,26 +281,6 @@ class PluginReward:
             for item, reward, named in zip(items, found, earlier, strict=True):
                 named |= {"accuracy": reward.value, "group_accuracy": means.get(item.group)}
         return [replace(item, earlier=e) for item, e in zip(items, earlier, strict=True)]
-
-    def _scored(self, items: Sequence[RewardItem]) -> list[Reward]:
-        """One reward per item.
-
-        A call with several items that fails is repeated item by item, so that one bad item does not
-        cost the others their rewards. If the first few items fail too, the function itself is at
-        fault and the rest is not tried.
-        """
-        calls = calls_of(items, self._call_takes)
-        answers = self._call([[items[i] for i in call] for call in calls])
-        rewards: dict[int, Reward] = {}
-        failed: list[tuple[int, Reward]] = []
-        for indices, answer in zip(calls, answers, strict=True):
-            if len(answer) == len(indices):
-                rewards.update(zip(indices, answer, strict=True))
-            else:
-                failed += [(index, answer[0]) for index in indices]
-        if failed:
-            rewards.update(self._repeated(items, _round_robin_by_prompt(items, failed)))
-        return [rewards[index] for index in range(len(items))]
 
     def _repeated(
         self, items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
@@ -333,13 +323,16 @@ class PluginReward:
         return answers
 
 
-def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
+def calls_of(
+    items: Sequence[RewardItem], takes: str, left_out: Collection[int] = ()
+) -> list[list[int]]:
     """The indices of the items of each call."""
+    asked = [index for index in range(len(items)) if index not in left_out]
     if takes == "item":
-        return [[index] for index in range(len(items))]
+        return [[index] for index in asked]
     groups: dict[int, list[int]] = defaultdict(list)
-    for index, item in enumerate(items):
-        groups[item.group if takes == "group" else 0].append(index)
+    for index in asked:
+        groups[items[index].group if takes == "group" else 0].append(index)
     return list(groups.values())
 
 
@@ -372,7 +365,7 @@ def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
     if not isinstance(described, dict) or any(
         not isinstance(described.get(key), kind) for key, kind in kinds.items()
     ):
-        raise ValueError(f"reward '{spec}': its process did not say what it is")
+        raise ValueError(f"reward '{spec}': its process did not describe it")
     return described
 
 

@@ -45,6 +45,7 @@ VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
 START_S = 600.0
 _MAX_PROBLEM = 2000  # characters
 _MAX_WAIT_S = 60.0
+_UNASKED = "it ended, or sent something, while nothing was asked of it"
 
 
 T = TypeVar("T")
@@ -266,9 +267,18 @@ class Pool:
         if jobs:
             self.start()
         while waiting or any(worker.index is not None for worker in self._state.workers):
-            for lack in self._replace_dead(len(waiting)):
-                results[waiting.popleft()] = kind.failed(Status.KILLED, lack)
-            self._hand_out(jobs, waiting, kind, watch)
+            for place, worker in enumerate(self._state.workers):
+                if not waiting or worker.number is not None:
+                    continue
+                if worker.disturbed:
+                    if problem := self._replace(worker, _UNASKED):
+                        results[waiting.popleft()] = kind.failed(Status.KILLED, problem)
+                        continue
+                    worker = self._state.workers[place]
+                if worker.number is None:  # a fresh one may have to prepare first
+                    worker.index = waiting.popleft()
+                    worker.watch = watch or Stopwatch(self._deadline, worker.pid)
+                    worker.send(kind.name, jobs[worker.index], self._max_result)
             for worker in self._wait():
                 if worker.prepared:
                     assert worker.index is not None
@@ -280,21 +290,6 @@ class Pool:
                 elif (problem := self._finish_preparation(worker)) and waiting:
                     results[waiting.popleft()] = kind.failed(Status.KILLED, problem)
         return [results[index] for index in range(len(jobs))]
-
-    def _replace_dead(self, jobs: int) -> list[str]:
-        """Replace idle workers that ended; each failure costs one of so many jobs."""
-        reason = "it ended, or sent something, while nothing was asked of it"
-        idle = [w for w in self._state.workers if w.number is None and w.disturbed][:jobs]
-        return [problem for worker in idle if (problem := self._replace(worker, reason))]
-
-    def _hand_out(
-        self, jobs: Sequence[Job], waiting: deque[int], kind: _Kind[T], watch: Watch | None
-    ) -> None:
-        for worker in self._state.workers:
-            if waiting and worker.number is None and not worker.killed:
-                worker.index = waiting.popleft()
-                worker.watch = watch or Stopwatch(self._deadline, worker.pid)
-                worker.send(kind.name, jobs[worker.index], self._max_result)
 
     def _wait(self) -> list[Worker]:
         """The workers with an answer, or whose time is up; after a while none."""
@@ -379,11 +374,7 @@ class _WorkerError(Exception):
 
 
 def _value(answer: Any) -> Any:
-    """The value that a preparation returned.
-
-    Raises:
-        _WorkerError: It failed.
-    """
+    """The value that a preparation returned. Raises _WorkerError if it failed."""
     read = _answer(answer)
     if read.error is not None:
         raise _WorkerError(Status.ERROR, read.error)

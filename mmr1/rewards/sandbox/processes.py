@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import secrets
 import socket
 import subprocess
 import sys
@@ -25,7 +27,6 @@ from mmr1.rewards.sandbox.wire import (
     MAX_RESULT,
     FrameBuffer,
     describe,
-    pack_job,
     recv_frame,
     send_frame,
 )
@@ -57,12 +58,14 @@ class Worker:
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
 
     def send(self, kind: str, job: Job, max_result: int = MAX_RESULT) -> None:
-        """Send it a job, and the limit of its answer in bytes.
+        """Send it a job: ``REWARDS``, or ``VALUE`` for any JSON value, of so many bytes at most.
 
         A worker that died shows as the end of its channel.
         """
         self.buffer = FrameBuffer(max_result)
-        self.number, body = pack_job(kind, job.target, job.args)
+        self.number = secrets.randbits(48)  # so that no job can answer ahead for the next one
+        sent = (self.number, kind, job.target, job.args)
+        body = pickle.dumps(sent, protocol=pickle.HIGHEST_PROTOCOL)
         self.channel.settimeout(_SEND_S)
         with suppress(OSError):
             send_frame(self.channel, body)
@@ -73,13 +76,9 @@ class Worker:
         self.index = self.number = self.watch = None
 
     @property
-    def killed(self) -> bool:
-        return self.channel.fileno() < 0
-
-    @property
     def disturbed(self) -> bool:
         """True if it hung up, or sent something, while nothing was asked of it."""
-        if self.killed:
+        if self.channel.fileno() < 0:  # killed
             return True
         try:
             return self.channel.recv(1, socket.MSG_PEEK) is not None

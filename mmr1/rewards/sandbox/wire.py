@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import secrets
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -73,18 +71,6 @@ class FrameBuffer:
         return bytes(self._data[LENGTH.size :])
 
 
-def pack_job(kind: str, target: str, args: tuple[Any, ...]) -> tuple[int, bytes]:
-    """A job, and the number that its answer must repeat.
-
-    The number is random, so that no job can answer ahead for the next one.
-
-    Args:
-        kind: ``REWARDS``, or ``VALUE`` for any JSON value.
-    """
-    number = secrets.randbits(48)
-    return number, pickle.dumps((number, kind, target, args), protocol=pickle.HIGHEST_PROTOCOL)
-
-
 def pack_answer(number: int, answer: Any) -> bytes:
     return json.dumps([number, answer]).encode()
 
@@ -96,7 +82,7 @@ def unpack_answer(body: bytes, number: int) -> Any:
     except RecursionError as error:
         raise ValueError("a result that is nested too deep") from error
     if not isinstance(message, list) or len(message) != 2:
-        raise ValueError("a result that is none")
+        raise ValueError("an invalid result")
     if type(message[0]) is not int or message[0] != number:
         raise ValueError("an answer to another job")
     if message[1] is None:
@@ -143,7 +129,7 @@ def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except OverflowError as error:
-        raise ValueError("a number beyond all bounds") from error
+        raise ValueError("a number that is too large") from error
     if not math.isfinite(number):  # 1e999 is JSON
         raise ValueError("a number that is not finite")
     return number

@@ -96,7 +96,7 @@ def _stored_settings(folder: Path) -> peft.LoraConfig:
         )
     settings = peft.PeftConfig.from_pretrained(str(folder))
     if not isinstance(settings, peft.LoraConfig):
-        raise ValueError(f"model.lora.path '{folder}' has {settings.peft_type}, and no LoRA")
+        raise ValueError(f"model.lora.path '{folder}' has {settings.peft_type} adapters, not LoRA")
     unsupported = {
         "use_dora": settings.use_dora,
         "bias": settings.bias != "none",
@@ -104,8 +104,8 @@ def _stored_settings(folder: Path) -> peft.LoraConfig:
     }
     if used := [name for name, value in unsupported.items() if value]:
         raise ValueError(
-            f"model.lora.path '{folder}' has {', '.join(used)}, which plain LoRA has not; merge it "
-            "into the model with peft, and name that in model.path"
+            f"model.lora.path '{folder}' has {', '.join(used)}, which plain LoRA does not have; "
+            "merge it into the model with peft, and name that in model.path"
         )
     return settings
 

@@ -73,18 +73,35 @@ class RewardManager:
         self,
         groups: Sequence[RolloutGroup],
         shuffled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+        check: bool = True,
     ) -> list[ScoredGroup]:
         """One reward per completion.
 
         Args:
             groups: The rollout groups.
             shuffled: Completions for shuffled frames (T-GRPO), by the index of their group.
+            check: False if :meth:`check` follows, for more groups than these.
 
         Raises:
             TooManyInvalidRewardsError: The share without a valid reward is above the limit.
         """
-        scored = self.ask(groups, shuffled)
-        self.check(scored)
+        items = [
+            item
+            for number, group in enumerate(groups)
+            for item in self._items(group, number, shuffled.get(number))
+        ]
+        failures = [c.failure for g in groups for c in g.completions]
+        # No reward function is asked about a conversation whose environment broke.
+        whole = [item for item, failure in zip(items, failures, strict=True) if failure is None]
+        own = iter(self._composite_reward.score(whole))
+        rewards = [
+            next(own) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
+            for failure in failures
+        ]
+        in_order = iter(rewards)
+        scored = [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
+        if check:
+            self.check(scored)
         return scored
 
     def check(self, scored: Sequence[ScoredGroup]) -> None:
@@ -96,28 +113,6 @@ class RewardManager:
         rewards = [reward for s in scored for reward in s.rewards]
         samples = [s.group.prompt.sample for s in scored for _ in s.rewards]
         report_invalid(rewards, samples, self._max_invalid_fraction)
-
-    def ask(
-        self,
-        groups: Sequence[RolloutGroup],
-        shuffled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
-    ) -> list[ScoredGroup]:
-        """As :meth:`score`, without the check."""
-        items = [
-            item
-            for number, group in enumerate(groups)
-            for item in self._items(group, number, shuffled.get(number))
-        ]
-        failures = [c.failure for g in groups for c in g.completions]
-        # No reward function is asked about a conversation whose environment broke.
-        whole = [item for item, failure in zip(items, failures, strict=True) if failure is None]
-        scored = iter(self._composite_reward.score(whole))
-        rewards = [
-            next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
-            for failure in failures
-        ]
-        in_order = iter(rewards)
-        return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
 
     def _items(
         self, group: RolloutGroup, number: int, shuffled: tuple[str, ...] | None

@@ -135,6 +135,6 @@ def _settings(path: str, key: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"{key} '{path}' does not exist here and cannot be had from the hub: {first_line}"
+            f"{key} '{path}' does not exist here and cannot be loaded from the hub: {first_line}"
         ) from error
     return dict(settings)

@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
-from datasets_prep.generators.canvases import OTHER_LOOKS, plain
-from datasets_prep.generators.grounding import QUESTION, SHOWN, random_box
+from datasets_prep.generators.grounding import OTHER_LOOKS, QUESTION, SHOWN, plain, random_box
 from scripts.claims.scenes.scenes import PLAIN, Scene, Task, build_scenes
 
 LOOKS = {PLAIN: plain, **OTHER_LOOKS}

@@ -109,7 +109,7 @@ VIDEOS = [
             )
         ],
         media=["videos/b.mp4"],
-        dropped=["is no 'start-end'"],
+        dropped=["is not of the form 'start-end'"],
     ),
     Dataset(
         "nextgqa",

@@ -82,6 +82,12 @@ def whole(pool: Pool) -> bool:
     return alive and all(rewards[0].value == 1.0 for rewards in pool.run(jobs))
 
 
+def wait_until_gone(pool: Pool, *places: int) -> None:
+    """Wait until the pool can see that these workers have ended."""
+    while not all(pool._state.workers[place].disturbed for place in places):
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("name", HANGS)
 def test_what_hangs_a_verifier_ends_in_time_and_harms_no_other(pool: Pool, name: str) -> None:
     bad, good = pool.run([verify(r"\sqrt{7}", HANGS[name]), GOOD])
@@ -186,7 +192,7 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced(alone: dict[str, str])
     with Pool(2, timeout_s=2.0, environment=alone) as own:
         own.start()
         os.kill(own.pids[0], signal.SIGKILL)
-        time.sleep(0.2)  # a job handed to a dying worker is reported as killed
+        wait_until_gone(own, 0)  # a job handed to a dying worker is reported as killed
         with faults_told() as told:
             assert whole(own)
         assert told.counts() == {"verifier/replaced": 1}
@@ -194,7 +200,7 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced(alone: dict[str, str])
         assert zygote is not None
         zygote.kill()
         zygote.wait(5)
-        time.sleep(0.2)
+        wait_until_gone(own, 0, 1)
         assert whole(own)
 
 
@@ -209,7 +215,7 @@ def test_a_late_answer_of_the_zygote_is_no_answer_to_the_next_request(
         assert line is not None
         line.settimeout(0.5)
         os.kill(own.pids[0], signal.SIGKILL)
-        time.sleep(0.2)
+        wait_until_gone(own, 0)
         zygote.suspend()
         resume = threading.Timer(0.75, zygote.resume)
         resume.start()
@@ -252,7 +258,7 @@ def test_a_worker_that_cannot_be_replaced_costs_the_others_nothing() -> None:
         pool.start()
         killed, other = pool.pids
         os.kill(killed, signal.SIGKILL)
-        time.sleep(0.2)
+        wait_until_gone(pool, 0)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
             answers = pool.values([double, double])

@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused(stored, base, tmp_path):
         ("rank", {"r": 5}, r"does not fit the model: \d+ weights differ"),
         ("layers", {"target_modules": ["q_proj"]}, "does not fit the model"),
         ("nothing", {"target_modules": ["no_such"]}, "cannot be used: .*no_such"),
-        ("dora", {"use_dora": True}, "has use_dora, which plain LoRA has not"),
+        ("dora", {"use_dora": True}, "has use_dora, which plain LoRA does not have"),
         ("head", {"modules_to_save": ["lm_head"]}, "has modules_to_save"),
     ):
         with pytest.raises(ValueError, match=said):

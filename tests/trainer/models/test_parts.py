@@ -126,6 +126,8 @@ def test_a_warm_up_can_be_a_share_of_the_steps():
     assert [schedule_factor(s, 10, config) for s in range(4)] == [0.5, 1.0, 1.0, 1.0]
     longer = OptimizerConfig(scheduler={"type": "cosine", "warmup_steps": 0.25, "steps": 16})
     assert [schedule_factor(s, 10, longer) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    down = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.29})
+    assert schedule_factor(0, 10, down) == 0.5  # two steps of 2.9
     none = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.0})
     assert schedule_factor(0, 10, none) == 1.0
 

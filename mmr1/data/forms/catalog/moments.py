@@ -23,7 +23,7 @@ def read_tvgbench_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
     """The sample, and whether its end was clipped."""
     span = _SPAN.fullmatch(str(row["answer"]))
     if span is None:
-        raise ValueError(f"the answer {row['answer']!r} is no 'start-end'")
+        raise ValueError(f"the answer {row['answer']!r} is not of the form 'start-end'")
     times = float(span[1]), float(span[2])
     segment = segment_of(row.get("start"), row.get("end"))
     return described_moment(

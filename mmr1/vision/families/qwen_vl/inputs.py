@@ -21,15 +21,18 @@ from mmr1.vision.budget import (
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
 from mmr1.vision.families.model_path import from_pretrained
-from mmr1.vision.families.mrope import mrope_positions
-from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
 from mmr1.vision.families.qwen_vl.media import (
     engine_inputs,
     measured_image,
     measured_video,
     processed,
 )
-from mmr1.vision.families.qwen_vl.reading import VideoReading
+from mmr1.vision.families.qwen_vl.reading import (
+    VideoReading,
+    expand_placeholders,
+    expanded_spans,
+    mrope_positions,
+)
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import check_image, image_size, load_image
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia

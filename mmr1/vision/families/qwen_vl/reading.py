@@ -1,8 +1,11 @@
-"""Videos in the generations of Qwen-VL: one grid in time, or frames with written times."""
+"""Media in the prompts of Qwen-VL: placeholders, rotary positions, and how videos are read.
+
+Positions have three rows: time, height and width (M-RoPE, Qwen2-VL, arXiv 2409.12191).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,10 +13,116 @@ import torch
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget
-from mmr1.vision.families.mrope import grid_positions
-from mmr1.vision.families.placeholders import repeated
+from mmr1.vision.families.family import Kind
 from mmr1.vision.prepare import Medium
 from mmr1.vision.videos import patch_times, sampled_times
+
+
+def mrope_positions(
+    prompt_ids: Sequence[int], grids: Iterable[torch.Tensor], placeholder_ids: Collection[int]
+) -> torch.Tensor:
+    """Positions of an expanded prompt: ``[3, P]`` int64.
+
+    Text advances all rows together. A run of placeholders spans its grid from the next free
+    position on, and what follows starts after the largest position of any row, as in the releases
+    of Qwen2-VL and Qwen2.5-VL and in vLLM. (transformers 5 steps over the larger *spatial* side
+    only, which differs for videos that last longer than they are wide; positions are therefore
+    always passed to the model.)
+
+    Args:
+        grids: ``[3, tokens]`` positions from 0 of each run of placeholders.
+    """
+    runs: list[torch.Tensor] = []
+    remaining = iter(grids)
+    start, index = 0, 0
+    while index < len(prompt_ids):
+        if prompt_ids[index] in placeholder_ids:
+            run = next(remaining) + start
+        else:
+            length = _text_run(prompt_ids, index, placeholder_ids)
+            run = (start + torch.arange(length)).expand(3, -1)
+        runs.append(run)
+        index += run.shape[1]
+        start = int(run.max()) + 1
+    return torch.cat(runs, dim=1) if runs else torch.zeros(3, 0, dtype=torch.int64)
+
+
+def grid_positions(medium: Medium, frames: int, positions_per_frame: float = 1.0) -> torch.Tensor:
+    """Positions ``[3, tokens]``, from 0, of some temporal patches of a medium."""
+    _, h, w = medium.grid
+    time = (torch.arange(frames, dtype=torch.float64) * positions_per_frame).long()
+    axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)
+
+
+def _text_run(prompt_ids: Sequence[int], start: int, placeholder_ids: Collection[int]) -> int:
+    """Number of text tokens from ``start`` to the next placeholder or the end."""
+    end = start
+    while end < len(prompt_ids) and prompt_ids[end] not in placeholder_ids:
+        end += 1
+    return end - start
+
+
+Expansion = Callable[[int, Medium], list[int]]
+"""What takes the place of a placeholder: by its token id and its medium."""
+
+
+def repeated(placeholder: int, medium: Medium) -> list[int]:
+    """The placeholder as often as its medium has merged tokens: an ``Expansion``."""
+    return [placeholder] * medium.tokens
+
+
+def expand_placeholders(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[Medium],
+    expansion: Expansion = repeated,
+) -> list[int]:
+    """Each placeholder replaced by what its medium expands to.
+
+    Args:
+        kinds: Placeholder token ids and the kind of medium that each stands for.
+
+    Raises:
+        ValueError: Placeholders and media differ in number or in kind.
+    """
+    in_prompt = [kinds[token] for token in token_ids if token in kinds]
+    in_sample = [medium.kind for medium in media]
+    if in_prompt != in_sample:
+        raise ValueError(
+            f"the prompt has placeholders for {in_prompt} and the media are {in_sample}"
+        )
+    pieces = _pieces(kinds, token_ids, media, expansion)
+    return [token for _, piece in pieces for token in piece]
+
+
+def expanded_spans(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[Medium],
+    expansion: Expansion = repeated,
+) -> list[tuple[int, int]]:
+    """``(first token, tokens)`` of each medium in what :func:`expand_placeholders` returns."""
+    spans: list[tuple[int, int]] = []
+    offset = 0
+    for is_medium, piece in _pieces(kinds, token_ids, media, expansion):
+        if is_medium:
+            spans.append((offset, len(piece)))
+        offset += len(piece)
+    return spans
+
+
+def _pieces(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[Medium],
+    expansion: Expansion,
+) -> Iterator[tuple[bool, list[int]]]:
+    """Whether each token of the prompt is a medium's, and its replacement."""
+    remaining = iter(media)
+    for token in token_ids:
+        is_medium = token in kinds
+        yield is_medium, expansion(token, next(remaining)) if is_medium else [token]
 
 
 class VideoReading(Protocol):
