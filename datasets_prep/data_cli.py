@@ -142,7 +142,8 @@ def validate(
         typer.echo(f"{where}: {what}", err=True)
     if problems:
         raise ValueError(f"{path}: {len(problems)} problem(s) in {total:,} records")
-    typer.echo(f"{path}: {total:,} records are valid")
+    valid = "1 record is valid" if total == 1 else f"{total:,} records are valid"
+    typer.echo(f"{path}: {valid}")
 
 
 @app.command()

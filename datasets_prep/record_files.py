@@ -45,11 +45,7 @@ def bad_line(path: Path, position: int, reason: str) -> tuple[str, str]:
 
 
 def record_files(path: Path) -> list[Path]:
-    """The file itself, or every record file of a folder.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """The file itself, or every record file of a folder. Raises ValueError if there is none."""
     if path.is_file() and kind_of(path) in (".jsonl", None):
         return [path]
     files = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)

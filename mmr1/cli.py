@@ -272,7 +272,7 @@ def recipe_check(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
     commit: Annotated[
-        str | None, typer.Option(help="Of a copy of the files; of a checkout git tells it")
+        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
     ] = None,
 ) -> None:
     """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""

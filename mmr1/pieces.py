@@ -30,11 +30,7 @@ def _parsed(path: Path, changed_ns: int) -> ast.Module:
 
 
 def parsed(path: Path) -> ast.Module:
-    """The parsed file.
-
-    Raises:
-        ValueError: No such file, or it cannot be parsed.
-    """
+    """The parsed file. Raises ValueError if it is missing or cannot be parsed."""
     if not path.is_file():
         raise ValueError(f"{path}: no such Python file")
     return _parsed(path.resolve(), path.stat().st_mtime_ns)

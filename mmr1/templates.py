@@ -41,11 +41,7 @@ def environment(trimmed: bool = True) -> ImmutableSandboxedEnvironment:
 
 
 def text_of(name: str, kind: str) -> str:
-    """A file's text.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """A file's text. Raises ValueError if it cannot be read."""
     try:
         return Path(name).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -33,11 +33,7 @@ class Quarantine:
         return name if place is None else f"{place} ('{name}')"
 
     def drop(self, dataset: str, where: str, reason: str) -> None:
-        """Name a row that is left out.
-
-        Raises:
-            ValueError: None may be.
-        """
+        """Name a row that is left out. Raises ValueError if none may be."""
         if self.max_fraction == 0:
             raise ValueError(
                 f"{self.named(dataset, where)}: {reason} (to continue without such rows set "

@@ -302,11 +302,7 @@ class SampleLoader:
         self.curriculum = curriculum
 
     def next(self, count: int) -> list[Sample]:
-        """The next ``count`` samples.
-
-        Raises:
-            ValueError: Too many samples had to be left out.
-        """
+        """The next ``count`` samples. Raises ValueError if too many samples had to be left out."""
         return [sample for _, sample in self.draw(count)]
 
     def draw(self, count: int) -> list[tuple[str, Sample]]:

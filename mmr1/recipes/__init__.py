@@ -39,11 +39,7 @@ def recipes() -> dict[str, Path]:
 
 
 def recipe(name: str) -> Path:
-    """The folder of a recipe.
-
-    Raises:
-        ValueError: There is none of this name.
-    """
+    """The folder of a recipe. Raises ValueError if there is none of this name."""
     from mmr1.registry import suggest
 
     known = recipes()

@@ -95,7 +95,9 @@ def show(
 def score(
     reward: Annotated[str, typer.Option(help=SPEC_HELP)],
     input: Annotated[Path, typer.Option(help="JSONL rows {completion, answer, ...}")],
-    output: Annotated[Path, typer.Option(help="JSONL rows with reward, components, status, error")],
+    output: Annotated[
+        Path | None, typer.Option(help="JSONL rows with reward, status, ...; default: print them")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Verifier processes")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
@@ -110,7 +112,7 @@ def score(
         with build_composite_reward(config) as composite_reward, _open_output(output) as write:
             statuses = _score_all(composite_reward, rows, items, write)
         seconds = time.perf_counter() - start
-    typer.echo(_summary_line(statuses, seconds, output))
+    typer.echo(_summary_line(statuses, seconds, output), err=output is None)
 
 
 def _score_all(
@@ -134,24 +136,29 @@ def _score_all(
 
 
 @contextmanager
-def _open_output(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Write a JSONL file. It appears under its name only once it is complete.
+def _open_output(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Write a JSONL file, or print. The file appears under its name only once it is complete.
 
     Until then it is ``PATH.part``, which stays if the command ends early: verdicts may be dear. A
     lone surrogate, which UTF-8 has not, is written as the escape that JSON has for it.
     """
+    if path is None:
+        yield lambda row: typer.echo(json.dumps(row))
+        return
     partial = path.with_name(f"{path.name}.part")
     with partial.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
         yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
     partial.replace(path)
 
 
-def _summary_line(rewards: list[Reward], seconds: float, output: Path) -> str:
+def _summary_line(rewards: list[Reward], seconds: float, output: Path | None) -> str:
     values = [reward.value for reward in rewards if reward.value is not None]
     mean = f"mean {sum(values) / len(values):.4f}" if values else "no mean"
     counts = Counter(reward.status.value for reward in rewards)
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    return f"{len(rewards)} rows in {seconds:.2f} s: {mean}; {statuses or 'none'}; in {output}"
+    where = f"; in {output}" if output else ""
+    rows = "1 row" if len(rewards) == 1 else f"{len(rewards)} rows"
+    return f"{rows} in {seconds:.2f} s: {mean}; {statuses or 'none'}{where}"
 
 
 @app.command()

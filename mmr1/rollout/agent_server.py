@@ -50,11 +50,7 @@ class Session(Protocol):
     """The part of an episode that the server calls, in its own thread."""
 
     def ask(self, body: Mapping[str, Any], retried: bool) -> Future[Turn]:
-        """The turn that a request asks for.
-
-        Raises:
-            ValueError: The request is refused.
-        """
+        """The turn that a request asks for. Raises ValueError if the request is refused."""
         ...
 
 

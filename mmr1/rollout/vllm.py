@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from transformers import BatchFeature
 
 from mmr1.config import RolloutConfig, SamplingConfig
@@ -121,7 +122,10 @@ class VllmEngine:
             **parallel_settings(config),
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
-        self._llm = LLM(**settings, **further_arguments(config, settings))
+        try:
+            self._llm = LLM(**settings, **further_arguments(config, settings))
+        except ValidationError as error:
+            raise ValueError(_refusal(error, config)) from error
         vllm_config = self._llm.llm_engine.vllm_config
         keep_pixels_of_preempted(vllm_config)
         self._llm.llm_engine.set_weight_version("0")
@@ -363,6 +367,15 @@ class VllmEngine:
             policy_version=min((version for version, _ in versions), default=self._version),
             versions=versions if len(versions) > 1 else (),
         )
+
+
+def _refusal(error: ValidationError, config: RolloutConfig) -> str:
+    """What vLLM says of its settings, without what it says to its own users."""
+    said = error.errors()[0]["msg"].partition(". ")[0]
+    if "max_model_len" in said:
+        tokens = f"rollout.max_prompt_length and max_response_length ask for {config.max_model_len}"
+        return f"{tokens} tokens, more than the model has positions: lower them ({said})"
+    return f"vLLM refuses the engine's settings: {said}"
 
 
 def keep_pixels_of_preempted(vllm_config: Any) -> None:

@@ -44,11 +44,7 @@ class OutOfBoundsError(Exception):
 
 
 def within(figures: Figures, bounds: dict[str, float]) -> Figures:
-    """The figures, if each is a number up to its bound.
-
-    Raises:
-        OutOfBoundsError: One is not.
-    """
+    """The figures, if each is a number up to its bound. Raises OutOfBoundsError if one is not."""
     for name, bound in bounds.items():
         value = figures[name]
         if not (isinstance(value, int | float) and value <= bound):

@@ -69,9 +69,9 @@ def test_a_deep_validation_decodes_videos(tmp_path: Path) -> None:
     message = {"role": "user", "content": "<video>What moves?"}
     row = {"version": 1, "id": "a", "messages": [message], "videos": ["clip.mp4"], "answer": "bar"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    assert "1 records are valid" in run("validate", tmp_path / "rows.jsonl", "--deep")
+    assert "1 record is valid" in run("validate", tmp_path / "rows.jsonl", "--deep")
     clip.write_bytes(clip.read_bytes()[:-8])
-    assert "1 records are valid" in run("validate", tmp_path / "rows.jsonl")
+    assert "1 record is valid" in run("validate", tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match=r"1 problem\(s\) in 1 records"):
         run("validate", tmp_path / "rows.jsonl", "--deep")
 
@@ -207,7 +207,7 @@ def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
     (tmp_path / "got_val.json").write_text(json.dumps([row]))
     run("convert", "got10k", "--input", tmp_path / "got_val.json", "--output", tmp_path / "out",
         "--workers", 1)  # fmt: skip
-    assert "1 records are valid" in run("validate", tmp_path / "out")
+    assert "1 record is valid" in run("validate", tmp_path / "out")
     with pytest.raises(ValueError, match="holds no images"):
         list_frames(tmp_path, 1.0)
 

@@ -79,6 +79,14 @@ def test_verdicts_of_a_command_that_is_ended_are_kept(
     assert [json.loads(line)["reward"] for line in kept] == [1, 1]
 
 
+def test_without_a_file_the_rows_are_printed(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [{"completion": think("4"), "answer": "4"}])
+    result = call("score", "--reward", "math", "--input", source)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["reward"] == 1.0
+    assert result.stderr.startswith("1 row in ")
+
+
 def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
     rows = [
         {"completion": think("4"), "answer": "4", "colour": "red"},

@@ -172,6 +172,18 @@ def test_further_arguments_reach_vllm(tiny_model, tmp_path):
     assert (tmp_path / "seen").read_text() == "3"
 
 
+def long_engine(path: str):
+    from mmr1.rollout.vllm import VllmEngine
+
+    return VllmEngine(path, RolloutConfig(), load_family(path), "float32", 0)
+
+
+def test_a_window_beyond_the_models_positions_is_refused(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match=r"ask for 4096 tokens, .*: lower them .*=2048") as refused:
+        EngineProcess(long_engine, (str(tiny_model),), tmp_path / "log", 1)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -60,11 +60,7 @@ def built_in_forms() -> tuple[Form, ...]:
 
 
 def recognise(row: Row) -> str:
-    """The name of a row's format.
-
-    Raises:
-        ValueError: No format has these keys.
-    """
+    """The name of a row's format. Raises ValueError if no format has these keys."""
     for form in built_in_forms():
         if form.matches(row):
             return form.name

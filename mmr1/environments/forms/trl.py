@@ -16,11 +16,7 @@ _NO_TOOLS = ("reset", "get_reward")
 
 
 def tools_of(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods that the policy may call, by name.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """The methods that the policy may call, by name. Raises ValueError if it has none."""
     shown = factory if inspect.isclass(factory) else type(factory(**options))
     names = [n for n in dir(shown) if not n.startswith("_") and n not in _NO_TOOLS]
     tools = {name: method for name in names if (method := _method(shown, name)) is not None}

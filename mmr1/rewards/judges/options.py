@@ -88,11 +88,7 @@ class JudgeOptions(BaseModel):
         return self.score_key or ("winner" if self.against else "score")
 
     def all_headers(self) -> dict[str, str]:
-        """The headers with the key.
-
-        Raises:
-            ValueError: The environment variable is not set.
-        """
+        """The headers with the key. Raises ValueError if the environment variable is not set."""
         if self.api_key_env is None:
             return self.headers
         if not (key := os.environ.get(self.api_key_env)):

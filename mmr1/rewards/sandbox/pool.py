@@ -374,11 +374,7 @@ class _WorkerError(Exception):
 
 
 def _value(answer: Any) -> Any:
-    """The value that a preparation returned.
-
-    Raises:
-        _WorkerError: It failed.
-    """
+    """The value that a preparation returned. Raises _WorkerError if it failed."""
     read = _answer(answer)
     if read.error is not None:
         raise _WorkerError(Status.ERROR, read.error)

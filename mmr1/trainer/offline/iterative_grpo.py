@@ -75,11 +75,7 @@ def _history(config: Config, root: Path) -> str:
 
 
 def reward_model_name(config: Config) -> str:
-    """The reward function that is a reward model.
-
-    Raises:
-        ValueError: There is not exactly one.
-    """
+    """The reward function that is a reward model. Raises ValueError if there is not exactly one."""
     functions = config.rewards.functions.items()
     names = [name for name, f in functions if (f.use or name) == REWARD_MODEL]
     if len(names) != 1:

@@ -49,11 +49,7 @@ class KeptGroups:
         return list(self._groups)
 
     def keep(self, groups: Sequence[ScoredGroup]) -> None:
-        """Replace the kept groups.
-
-        Raises:
-            ValueError: One holds a conversation.
-        """
+        """Replace the kept groups. Raises ValueError if one holds a conversation."""
         for group in groups:
             if any(c.spans for c in group.group.completions):
                 raise ValueError(

@@ -28,11 +28,7 @@ def check_model_path(path: str, key: str = "model.path") -> None:
 
 
 def check_directory_of_model(path: str, key: str) -> None:
-    """Check that a path on this machine has a ``config.json``.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Check that a path on this machine has a ``config.json``. Raises ValueError if it has none."""
     # A path that looks like one must exist: the hub's error for it would speak of repositories.
     looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
     if (looks_local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
