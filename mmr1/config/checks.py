@@ -336,6 +336,7 @@ REFUSED: tuple[Row, ...] = (
         ("rollout.streaming", "rollout.max_off_policy_steps"),
         lambda c: c.rollout.streaming is not None and c.rollout.max_off_policy_steps == 0,
         "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
+        (*POLICY, "dpo"),
     ),
     Row(
         ("rollout.streaming.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
@@ -353,12 +354,6 @@ REFUSED: tuple[Row, ...] = (
         lambda c: c.rollout.streaming is not None and c.environment is not None,
         "turns of conversations and agent programs are not streamed; leave rollout.streaming out: "
         "max_off_policy_steps alone samples them ahead",
-    ),
-    Row(
-        ("rollout.streaming", "resources.engines", "resources.ranks"),
-        lambda c: c.rollout.streaming is not None and c.distributed,
-        "engines on Ray do not take new weights while they sample; leave rollout.streaming out, or "
-        "run in one process",
     ),
     Row(
         ("rollout.streaming", "model.lora.merge"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from mmr1.config.section import Coefficient, Count, Positive, Section, Share
@@ -50,9 +48,10 @@ class EvalConfig(Section):
         "threshold gives the accuracy. Empty: the mean value is the accuracy",
     )
     group_by: str | None = Field(None, description="Record key to group results by; null: the task")
-    prompt: Literal["reason", "direct"] | None = Field(
+    prompt: str | None = Field(
         None,
-        description="Prompt for reasoning, or for the answer only; null: data.prompt_template",
+        description="reason, direct (a prompt for the answer only), or a template as "
+        "data.prompt_template takes it; null: the benchmark's, without one data.prompt_template",
     )
     output_dir: str | None = Field(
         None,

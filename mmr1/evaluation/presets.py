@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -49,20 +49,20 @@ PRESETS = {
 }
 
 
-def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] | None) -> Config:
+def with_preset(config: Config, name: str, prompt: str | None) -> Config:
     """The configuration with the preset of benchmark ``name``; unchanged for other names.
 
     Args:
         config: The configuration of the evaluation.
         name: A benchmark of :data:`PRESETS`, or the name of any dataset.
-        prompt: ``reason``, ``direct``, or None for the configuration's own template. With a preset
-            None means ``reason``.
+        prompt: ``reason``, ``direct``, another template, or None for the configuration's own.
+            With a preset None means ``reason``.
     """
     preset = PRESETS.get(name)
     values: dict[str, Any] = {}
     if prompt is not None or preset is not None:
         reasoning = preset.template if preset else "think_answer"
-        values["data.prompt_template"] = "direct" if prompt == "direct" else reasoning
+        values["data.prompt_template"] = reasoning if prompt in (None, "reason") else prompt
     if preset is not None:
         picks = {  # eval.sampled.best_of may name one of the run's own
             name: function.changed(weight=0.0)

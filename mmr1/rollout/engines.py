@@ -145,13 +145,14 @@ def check_capabilities(config: Config) -> None:
     """
     kind, rollout = engine_type(config), config.rollout
     name = f"rollout.engine={rollout.engine_name}"
-    ahead = rollout.max_off_policy_steps
+    trains = config.command != "eval"
+    ahead = rollout.max_off_policy_steps if trains else 0
+    streaming = rollout.streaming if trains else None
     if kind.samples_from_policy and ahead and not config.distributed:
         raise ValueError(
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
-    streaming = rollout.streaming
     if streaming and not kind.holds_conversations:
         raise ValueError(
             f"rollout.streaming and {name}, which samples a batch to its end; set "

@@ -126,12 +126,24 @@ set_exact() {
 records() { if read_raw "$1"; then find "$out/rows/$1" -name '*.jsonl' 2> /dev/null || true; else echo "$out/data/$1/records.jsonl"; fi }
 checkpoint() { find "$out/$exact$1/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1; }
 
-# evaluate STAGE BENCHMARK ...: evaluates the last checkpoint of a stage on benchmarks (mmr1/evaluation/presets.yaml), whose
-# records `convert` has made under their names.
+# evaluate STAGE BENCHMARK ... [key=value ...]: evaluates the last checkpoint of a stage on benchmarks
+# (mmr1/evaluation/presets.yaml), whose records `convert` has made under their names. Other keys are those of the paper's
+# evaluation, which is too long for --smoke.
 evaluate() {
-    local stage="$1" data=() name
+    local stage="$1" data=() asked=() name
     shift
-    for name in "$@"; do data+=("eval.data.$name=$(records "$name")"); done
-    mmr1 eval "$out/$exact$stage/config.yaml" "model.path=$(checkpoint "$stage")" "${data[@]}" "eval.output_dir=$out/eval" \
-        "${overrides[@]}"
+    for name in "$@"; do
+        case "$name" in
+            "") ;;
+            eval.prompt=* | data.system_prompt=*) asked+=("$name") ;;
+            *=*) if [[ -z "$smoke" ]]; then asked+=("$name"); fi ;;
+            *) data+=("eval.data.$name=$(records "$name")") ;;
+        esac
+    done
+    if [[ -n "$smoke" ]]; then asked+=(eval.limit=4); fi
+    mmr1 eval "$out/$exact$stage/config.yaml" "model.path=$(checkpoint "$stage")" "${data[@]}" \
+        "eval.output_dir=$out/${exact}eval" "${asked[@]}" "${overrides[@]}"
 }
+
+# original_s KEY TEXT: KEY with a text of the original's checkout in an exact run that has one; else nothing.
+original_s() { if [[ -n "$exact" && -n "${ORIGINAL:-}" ]]; then echo "$1=$ORIGINAL/$2"; fi }

@@ -142,6 +142,44 @@ def video_r1(folder: Path, number: int) -> Row:
     }  # fmt: skip
 
 
+def vsi_bench(folder: Path, number: int) -> Row:
+    return {**video_r1(folder, number), "original_question_type": "object_counting"}
+
+
+def mathvista(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {
+        "pid": str(number), "question": "How many dots are there?", "image": image, "choices": None,
+        "unit": None, "precision": None, "answer": str(count), "answer_type": "integer",
+        "question_type": "free_form", "query": "",
+    }  # fmt: skip
+
+
+def mathverse(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {
+        "sample_index": str(number), "problem_version": "Text Dominant", "image": image,
+        "question": "How many dots are there?", "answer": str(count), "question_type": "free-form",
+    }  # fmt: skip
+
+
+def math_vision(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {
+        "id": str(number), "question": "How many dots are there?\n<image1>", "options": [],
+        "image": image, "answer": str(count), "level": 1, "subject": "counting",
+    }  # fmt: skip
+
+
+def r1_onevision_bench(folder: Path, number: int) -> Row:
+    name, count = dots(folder, number)
+    return {
+        "image": base64.b64encode((folder / name).read_bytes()).decode(), "answer": "AB"[count % 2],
+        "question": "How many dots are there?\nChoices:\nA. an even number\nB. an odd number",
+        "choices": "", "level": "Junior High School", "category": "Physics",
+    }  # fmt: skip
+
+
 def video_r1_cot(folder: Path, number: int) -> Row:
     return {**video_r1(folder, number), "process": "<think>I look at each frame.</think>"}
 
@@ -202,6 +240,11 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "r1_onevision": r1_onevision,
     "open_r1_video": open_r1_video,
     "video_r1": video_r1,
+    "vsi_bench": vsi_bench,
+    "mathvista": mathvista,
+    "mathverse": mathverse,
+    "math_vision": math_vision,
+    "r1_onevision_bench": r1_onevision_bench,
     "cot": video_r1_cot,
     "mm_eureka": mm_eureka,
     "pairs": pair,
@@ -214,8 +257,14 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
 def main(name: str, converter: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     make = MAKERS[name] if name in MAKERS else MAKERS[converter]
-    rows = [json.dumps(make(folder, number)) for number in range(ROWS)]
-    (folder / f"{converter}.jsonl").write_text("".join(row + "\n" for row in rows))
+    rows = [make(folder, number) for number in range(ROWS)]
+    if converter in ("mathvista", "mathverse"):
+        (folder / "testmini.json").write_text(json.dumps(rows))
+        return
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / ("test.jsonl" if converter == "math_vision" else f"{converter}.jsonl")).write_text(
+        lines
+    )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,6 @@ FIRES = [
     ),
     ([*STREAMING, "full_determinism=true"], "train"),
     ([*STREAMING, TOOLS], "train"),
-    ([*STREAMING, "resources.engines=2"], "train"),
     ([*STREAMING, "model.lora.rank=4", "model.lora.merge=false"], "train"),
     ([*STREAMING, "algorithm=dapo", "algorithm.filter_groups.gen_batch_size=8"], "train"),
     (

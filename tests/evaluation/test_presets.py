@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from datasets_prep.converters import CONVERTERS
+from datasets_prep.converters.rows import with_columns
 from mmr1.config import Config
 from mmr1.data.forms.form import Place
 from mmr1.data.templates import load_template
@@ -15,7 +17,7 @@ from mmr1.evaluation.presets import PRESETS, with_preset
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Message, Sample, TextPart
-from tests.vision.media import write_video
+from tests.vision.media import encoded, write_video
 
 SIZE = (200, 100)
 BASE = Config(model={"path": "x"})
@@ -107,6 +109,17 @@ ROWS = {
         {"image": "a.png", "problem": "How many?", "solution": "<answer> 3 </answer>"},
         ("3", "4"),
     ),
+    "r1_onevision_bench": (
+        {
+            "image": base64.b64encode(encoded(Image.new("RGB", (200, 100)))).decode(),
+            "question": "Hint: Say a letter.\nQuestion: Which?\nChoices:\nA. red\nB. blue",
+            "choices": "['red', 'blue']",
+            "answer": "B",
+            "level": "Junior High School",
+            "category": "Physics",
+        },
+        ("B", "A"),
+    ),
     **dict.fromkeys(("video_mme", "mvbench", "mmvu"), (CHOICE, ("B", "A"))),
     **dict.fromkeys(("tempcompass", "video_mmmu"), (CHOICE, ("B", "A"))),
     **dict.fromkeys(("refcoco", "refcoco_plus", "refcocog", "lisa"), (BOX, BOXES)),
@@ -120,7 +133,10 @@ def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Pa
     write_video(tmp_path / "clip.mp4")
     row, (right, wrong) = ROWS[name]
     preset = PRESETS[name]
-    (sample,) = CONVERTERS.load(preset.converter).convert(row, Place(tmp_path, "test", 0))
+    converter = CONVERTERS.load(preset.converter)
+    if converter.name == "rows":
+        converter = with_columns({field: field for field in ("question", "answer", "image")})
+    (sample,) = converter.convert(row, Place(tmp_path, "test", 0))
     config = with_preset(BASE, name, None)
     items = [
         RewardItem(f"<answer>{text}</answer>", sample, media_sizes=((100, 50),))
@@ -140,6 +156,9 @@ def test_every_preset_names_what_exists(name):
     load_template(preset.template)
     assert with_preset(BASE, name, "direct").data.prompt_template == "direct"
     assert with_preset(BASE, name, "reason").data.prompt_template == preset.template
+    assert (
+        with_preset(BASE, name, "theirs.py:QUESTION").data.prompt_template == "theirs.py:QUESTION"
+    )
 
 
 def test_other_datasets_are_scored_as_the_configuration_says():

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.rollout.admission import AdmissionQueue, vision_tokens
+from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.types import Message, Prompt, Sample
 from mmr1.vision.prepare import PreparedMedia
@@ -48,6 +48,16 @@ def test_a_full_queue_asks_for_no_more():
     assert asked == [0, 1]  # one under way, one waiting
 
 
+def test_a_medium_that_prompts_share_is_counted_once():
+    queue = AdmissionQueue(iter([[ready("a", 6), ready("a", 6), ready("b", 6), ready("a", 6)]]), 10)
+    assert [place for place, _ in queue.admit()] == [0, 1, 3]
+    queue.finished(0)
+    queue.finished(3)
+    assert queue.admit() == []
+    queue.finished(1)
+    assert [place for place, _ in queue.admit()] == [2]
+
+
 @given(st.lists(st.lists(st.integers(0, 30))), st.integers(1, 40), st.randoms())
 def test_all_are_admitted_once_and_within_the_budget(chunks, budget, random):
     made = [[ready(f"{i}.{j}", n) for j, n in enumerate(ns)] for i, ns in enumerate(chunks)]
@@ -58,7 +68,7 @@ def test_all_are_admitted_once_and_within_the_budget(chunks, budget, random):
         admitted = queue.admit()
         seen += [place for place, _ in admitted]
         under_way |= dict(admitted)
-        used = [n for n in map(vision_tokens, under_way.values()) if n]
+        used = [m.tokens for prepared in under_way.values() for m in prepared.media]
         assert sum(used) <= budget or len(used) == 1
         if under_way:
             place = random.choice(sorted(under_way))

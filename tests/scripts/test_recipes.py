@@ -119,7 +119,7 @@ def test_the_original_s_stages_follow_each_other(tmp_path):
         [RECIPES / "video_r1/run.sh", "--exact", "seed=7"],
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    first, second = (line for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 ")
+    first, second, last = (line for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 ")
     assert first == (
         "$ mmr1 sft scripts/recipes/video_r1/exact_sft.yaml "
         "trainer.output_dir=runs/video_r1/exact_sft seed=7"
@@ -127,6 +127,10 @@ def test_the_original_s_stages_follow_each_other(tmp_path):
     assert second.startswith("$ mmr1 train scripts/recipes/video_r1/exact_rl.yaml ")
     assert "data.train" not in second
     assert "model.path=" in second
+    assert last.startswith("$ mmr1 eval runs/video_r1/exact_rl/config.yaml model.path=")
+    prompt = f"{tmp_path}/src/eval_bench.py:QUESTION_TEMPLATE + TYPE_TEMPLATE[problem_type]"
+    assert f" eval.prompt={prompt} " in last
+    assert " rollout.max_response_length=1024 " in last
 
 
 @pytest.mark.slow
@@ -206,6 +210,8 @@ def run_smoke(name, tmp_path, *options, **variables):
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert list((tmp_path / name).glob("*/checkpoints/step_000002/config.json"))
+    evaluated = "\nevaluate " in (RECIPES / name / "run.sh").read_text()
+    assert bool(list((tmp_path / name).glob("*eval/**/result.json"))) >= evaluated
 
 
 def test_deepeyes_functions_see_the_pictures_that_tools_showed(tmp_path):

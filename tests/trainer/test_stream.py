@@ -396,7 +396,6 @@ REFUSED = [
     (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
     (["rollout.engine=hf"], "samples from the very model"),
     (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
-    (["resources.engines=2"], "engines on Ray do not take new weights"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
     (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
     (["environment.tools=[zoom]"], "turns of conversations and agent programs"),

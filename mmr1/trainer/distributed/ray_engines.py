@@ -60,6 +60,7 @@ class RayEngines:
         self._asked: dict[
             int, Call[dict[int, Completion]]
         ] = {}  # engines that are sampling turns, and what they answer
+        self._ended: dict[int, Completion] = {}  # for the next advance
         self._engines = list(engines)
         self._replace = replace
         self._timeout_s = timeout_s
@@ -94,13 +95,14 @@ class RayEngines:
         if not self._turns:
             self._turns = TurnRouter(len(self._engines))
         self._turns.add({number: prepared.request for number, prepared in requests.items()})
-        ended = self._sample_on(sampling)
+        ended, self._ended = self._ended, {}
+        ended |= self._sample_on(sampling)
         while self._at_once and self._turns:
             ended |= self._sample_on(sampling)
         return ended
 
     def abandon(self) -> int:
-        self._turns, self._asked = TurnRouter(len(self._engines)), {}
+        self._turns, self._asked, self._ended = TurnRouter(len(self._engines)), {}, {}
         every = range(len(self._engines))
         return sum(self._ask(every, lambda i, engine: engine.start(Engine.abandon)))
 
@@ -133,7 +135,6 @@ class RayEngines:
         self._asked = {}
         for i, why in lost.items():
             self._replace_lost(i, why)
-            self._turns.lose(i)
         if self._weights is None:
             return
         for i in range(len(self._engines)):
@@ -147,7 +148,15 @@ class RayEngines:
         self.send()
 
     def load_weights(self, weights: SentWeights, version: int) -> None:
-        """Make the ranks send the engines their weights."""
+        """Make the ranks send the engines their weights.
+
+        Those that are sampling turns are waited for: the calls of a rank and of this process come
+        in any order, and no step may lie between those of a transfer.
+        """
+        answers, lost = outcomes(self._asked, self._timeout_s)
+        self._ended |= self._taken(answers)
+        if lost:
+            self._begin_again(lost)
         before, self._weights, self._version = self._weights, weights, version
         if self.colocation is None:
             self.send()
@@ -229,6 +238,8 @@ class RayEngines:
                 f"{_lost(i, why)}; rollout.max_restarts={self._restarts} are used up. --resume "
                 "continues from the last checkpoint"
             )
+        self._turns.lose(i)
+        self._asked.pop(i, None)
         self.restarted += 1
         counted = f"{self.restarted} of {self._restarts}"
         report_fault(logger, "engine/lost", f"{_lost(i, why)}; replaced, {counted} times")
@@ -237,6 +248,10 @@ class RayEngines:
 
 def _lost(i: int, why: str) -> str:
     return f"rollout engine {i} was lost ({why})"
+
+
+REMEMBERED = 10_000
+"""Prompts whose engine is known; another one would have to read the prompt again."""
 
 
 class TurnRouter:
@@ -282,10 +297,13 @@ class TurnRouter:
         self._unsent[engine] = set(self._open[engine])
 
     def _engine(self, request: Request) -> int:
-        """The engine that has the prompt already, or else the one with the fewest prompts."""
+        """The engine that has the prompt already, or else the one with the fewest turns."""
         prompt = (request.prompt.sample.id, request.prompt.text)  # the same in all turns
         if prompt not in self._engine_of:
-            engine = self._prompts.index(min(self._prompts))
+            loads = list(zip(map(len, self._open), self._prompts, strict=True))
+            engine = loads.index(min(loads))
             self._engine_of[prompt] = engine
             self._prompts[engine] += 1
+            if len(self._engine_of) > REMEMBERED:  # a stream has new prompts for ever
+                del self._engine_of[next(iter(self._engine_of))]
         return self._engine_of[prompt]

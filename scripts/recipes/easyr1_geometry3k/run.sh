@@ -10,5 +10,6 @@ for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
     stage train "$name" data.train="$(records train)"
     models+=("eval.models.$name=$(checkpoint "$name")")
 done
+read -ra asked <<< "$(original_s eval.prompt examples/format_prompt/math.jinja)"
 mmr1 eval "$out/$exact$name/config.yaml" "${models[@]}" "eval.data.geometry3k=$(records geometry3k)" \
-    "eval.output_dir=$out/eval" "${overrides[@]}"
+    "eval.output_dir=$out/${exact}eval" "${asked[@]}" "${overrides[@]}"

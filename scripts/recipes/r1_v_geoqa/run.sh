@@ -5,4 +5,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 convert train geoqa_8k GEOQA_R1V_Train_8K
 convert geoqa geoqa_eval geoqa
 stage train rl data.train="$(records train)"
-evaluate rl geoqa
+evaluate rl geoqa rollout.max_response_length=1024 \
+    "$(original_s eval.prompt src/eval/test_qwen2vl_geoqa.py:QUESTION_TEMPLATE)"

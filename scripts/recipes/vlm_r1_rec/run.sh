@@ -7,4 +7,5 @@ convert train vlm_r1_rec_train rec_train
 convert refcoco vlm_r1_rec_train rec_val
 convert lisa vlm_r1_rec lisa_test
 stage train rl data.train="$(records train)"
-evaluate rl refcoco lisa
+evaluate rl refcoco lisa rollout.max_response_length=256 \
+    "$(original_s eval.prompt src/eval/test_rec_r1.py:QUESTION_TEMPLATE)"
