@@ -28,7 +28,7 @@ from mmr1.trainer.forward.any_model.forward import (
     verdict_of,
 )
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
-from mmr1.trainer.forward.any_model.probe import probe
+from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packing import NAME, pack
