@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -20,6 +20,9 @@ from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
 from mmr1.vision.images import image_size
 from mmr1.vision.videos import sampled_grid
 
+Picture = tuple[tuple[int, int], PixelBudget]
+"""Original size, and what it is fitted to."""
+
 
 @dataclass
 class Stats:
@@ -28,6 +31,8 @@ class Stats:
     Attributes:
         unusable: ``(location, reason)`` of the records whose media no model can be shown. They are
             not counted.
+        pictures: The pictures of each record, and the tokens of its videos. The vision tokens that
+            they make are counted by the process that adds all up: their arithmetic loads torch.
     """
 
     samples: int = 0
@@ -36,6 +41,7 @@ class Stats:
     sources: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    pictures: Counter[tuple[tuple[Picture, ...], int]] = field(default_factory=Counter)
     vision_tokens: Counter[int] = field(default_factory=Counter)
     question_characters: Counter[int] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -56,20 +62,28 @@ def collect(path: Path, budget: PixelBudget) -> Stats:
         ValueError: A record cannot be used, or there is none.
     """
     stats = Stats()
-    extra = repeat((budget,))
-    for part in map_pieces(collect_piece, record_files(path), f"reading {path.name}", extra):
+    parts = map_pieces(collect_piece, record_files(path), f"reading {path.name}", repeat((budget,)))
+    for piece, part in parts:
+        known = {picture for pictures, _ in part.pictures for picture in pictures}
+        if unfit := frozenset(picture for picture in known if not _fits(picture)):
+            _, part = collect_piece(piece, budget, unfit)
+        for (pictures, of_videos), count in part.pictures.items():
+            part.vision_tokens[of_videos + sum(map(_tokens_of, pictures))] += count
+        part.pictures.clear()
         stats.add(part)
     refuse_empty(path, stats.samples + len(stats.unusable))
     return stats
 
 
-def collect_piece(piece: Piece, budget: PixelBudget) -> Stats:
-    """The statistics of the records of a piece."""
+def collect_piece(
+    piece: Piece, budget: PixelBudget, unfit: Set[Picture] = frozenset()
+) -> tuple[Piece, Stats]:
+    """The statistics of the records of a piece; ``unfit`` pictures cannot be shown."""
     stats = Stats()
     for position, _, sample in rows_of(piece):
         media = sample.media
         try:
-            shown = vision_tokens(media, budget)
+            shown = _shown(media, budget, unfit)
         except ValueError as error:
             stats.unusable.append(bad_line(piece.path, position, str(error)))
             continue
@@ -79,35 +93,48 @@ def collect_piece(piece: Piece, budget: PixelBudget) -> Stats:
         stats.media[media_class(tuple([ref.kind for ref in media]))] += 1
         stats.answers[answer_class(sample.answer)] += 1
         stats.question_characters[len(sample.question)] += 1
-        stats.vision_tokens[shown] += 1
-        for ref in media:
-            if ref.kind == "image":
-                stats.sizes[ref.size or image_size(ref)] += 1
-    return stats
+        stats.pictures[shown] += 1
+        stats.sizes.update(size for size, _ in shown[0])
+    return piece, stats
 
 
-def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget) -> int:
-    """Vision tokens of media, from their headers. ValueError names a broken file."""
-    total = 0
+def _shown(
+    media: Sequence[MediaRef], budget: PixelBudget, unfit: Set[Picture]
+) -> tuple[tuple[Picture, ...], int]:
+    """Pictures and tokens of videos, from their headers. ValueError names a broken file."""
+    pictures: list[Picture] = []
+    of_videos = 0
     for ref in media:
-        if ref.kind == "image":
-            try:
-                total += _image_tokens(ref.size or image_size(ref), budget.of(ref.options))
-            except ValueError as error:
-                raise ValueError(named(ref, str(error))) from error
-        else:
-            total += tokens(sampled_grid(ref, VideoBudget()), budget.merge)
-    return total
+        if ref.kind == "video":
+            of_videos += tokens(sampled_grid(ref, VideoBudget()), budget.merge)
+            continue
+        try:
+            picture = ref.size or image_size(ref), budget.of(ref.options)
+            if picture in unfit:
+                _tokens_of(picture)
+        except ValueError as error:
+            raise ValueError(named(ref, str(error))) from error
+        pictures.append(picture)
+    return tuple(pictures), of_videos
+
+
+def _fits(picture: Picture) -> bool:
+    try:
+        return _tokens_of(picture) > 0
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=1 << 16)
+def _tokens_of(picture: Picture) -> int:
+    """Raises ValueError if no size within the budget has nearly the picture's shape."""
+    size, budget = picture
+    return tokens(image_grid(*size, budget), budget.merge)
 
 
 def named(ref: MediaRef, reason: str) -> str:
     """The reason with the medium, unless it names it already."""
     return reason if str(ref) in reason else f"{ref}: {reason}"
-
-
-@lru_cache(maxsize=1 << 12)
-def _image_tokens(size: tuple[int, int], budget: PixelBudget) -> int:
-    return tokens(image_grid(*size, budget), budget.merge)
 
 
 @lru_cache(maxsize=1 << 10)

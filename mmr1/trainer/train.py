@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S
+from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.build import build_engine, with_conversations
@@ -94,8 +94,7 @@ def training_steps(
         refuse_greedy_baseline(config, algorithm)
         refuse_without_media(config, inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
-        with timer("loading the model"):
-            workers = stack.enter_context(_workers(config, inputs))
+        workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
         sampling = stack.enter_context(start)
         run, components = sampling.run, _components(config, inputs, steps, workers, sampling)
@@ -144,7 +143,8 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
                 cluster.policy, cluster.reference, cluster.critic, on_cluster, cluster.ranks
             )
         return
-    own = build_training_models(config, inputs.family, inputs.media)
+    with report_activity("loading the model", "start"):
+        own = build_training_models(config, inputs.family, inputs.media)
 
     def engine(log: Path) -> RolloutEngine:
         return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)

@@ -24,30 +24,30 @@ IMAGES = DOCS / "images/claims"
 INTRODUCTION = """\
 # What papers claim, tested at 0.7M parameters
 
-Each claim is about a method. It is tested on a small task, on a CPU, with a model of 0.7M
-parameters: real scans of the digits 0 to 4, unless its README says otherwise. **No published number
-is reproduced here, and what holds in small may not hold at 7B parameters.**
+Each claim is about a method, and is tested on a small task: real scans of the digits 0 to 4, unless
+its README says otherwise. The model has 0.7M parameters and trains on a CPU. **No published number
+is reproduced here, and what holds at this size may not hold at 7B parameters.**
 
-Hypotheses, measures and the smallest difference that matters were written down before the runs, in
-the README of each claim. Arms have equal seeds. The tables give the mean of the differences by
-seed, and Student's 95% interval.
+The README of each claim has the hypotheses, the measures and the smallest difference that matters.
+They were written before the runs. All arms of a claim have the same seeds. The tables give the mean
+difference between arms with the same seed, and its 95% interval (Student's t).
 
-| verdict | the interval |
+| verdict | when |
 |---|---|
-| holds | lies above 0 and reaches the smallest difference |
-| does not hold | lies below the smallest difference as a whole |
+| holds | the whole interval is above 0, and its upper end is at least the smallest difference |
+| does not hold | the whole interval is below the smallest difference |
 | undecided in small | anything else, and any single seed |
 
-A negative smallest difference means "not worse by as much": the interval has to lie above it.
-Accuracies are of 500 held-out scans, or of 500 pictures drawn as in training and 500 in other
-looks.
+A negative smallest difference means "not worse by more than this": the whole interval must be above
+it. Accuracy is measured on 500 held-out scans, or on 500 pictures drawn as in training and 500 that
+look otherwise.
 
     scripts/claims/run.sh format_and_accuracy --seeds 5
 
-The learning rate of RL was chosen before the runs, by three trials of GRPO with seed 0: with 1e-3
-the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20
-steps, with 2e-4 it learns. `python -m scripts.claims.page` writes this page from the stored
-results.
+The learning rate of RL is 2e-4, chosen before the runs by three trials of GRPO with seed 0. With
+2e-4 the policy learned, with 5e-4 it learned nothing in 20 steps, and with 1e-3 it collapsed (this
+one after a cold start of 80 steps). `python -m scripts.claims.page` writes this page from the
+stored results.
 """
 
 

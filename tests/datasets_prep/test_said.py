@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,24 @@ def test_strips_are_named(tmp_path: Path) -> None:
     assert "samples" in said.stdout
     assert f"{path}:1: " in said.stderr
     assert "1 of 2 record(s) would be left out" in said.stderr
+
+
+def test_the_processes_that_read_records_for_statistics_load_no_torch(tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48)).save(tmp_path / "image.png")
+    path = write_record(tmp_path, "image", "image.png")
+    code = f"""
+import sys
+from pathlib import Path
+from datasets_prep.record_files import record_files
+from datasets_prep.stats import collect_piece
+from mmr1.data.lines import pieces
+from mmr1.vision.budget import PixelBudget
+[piece] = pieces(record_files(Path({str(path)!r})))
+_, stats = collect_piece(piece, PixelBudget())
+print(stats.samples, list(stats.sizes), "torch" in sys.modules)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "1 [(64, 48)] False\n"
 
 
 def test_an_empty_split_is_said(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms.algorithm import Advantage, Algorithm, Loss
+from mmr1.trainer.algorithms.algorithm import (
+    Advantage,
+    AdvantageInputs,
+    Algorithm,
+    Loss,
+    LossInputs,
+    per_completion,
+)
 from mmr1.trainer.algorithms.catalog import build_advantage, build_loss
 
 
@@ -19,4 +26,12 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
 
 
-__all__ = ["Advantage", "Algorithm", "Loss", "build_algorithm"]
+__all__ = [
+    "Advantage",
+    "AdvantageInputs",
+    "Algorithm",
+    "Loss",
+    "LossInputs",
+    "build_algorithm",
+    "per_completion",
+]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmr1.config import ColocatedVllmConfig, Config, VllmConfig
+from mmr1.progress import report_activity
 from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
@@ -113,10 +114,11 @@ def connected(config: Config, processes: int) -> Iterator[None]:
         yield
         return
     address = config.resources.cluster.address
-    if address is None:
-        start_local_cluster(processes)
-    else:
-        join_cluster(address)
+    with report_activity("starting Ray" if address is None else "joining the Ray cluster"):
+        if address is None:
+            start_local_cluster(processes)
+        else:
+            join_cluster(address)
     try:
         yield
     finally:
@@ -188,16 +190,19 @@ def _started(
             get([new.start(Engine.build, colocated)])
             return new
 
-        trainers = [start(Rank, i, i, build, name) for i in range(ranks)]
-        samplers = [start(Engine, ranks + i) for i in range(engines)]
-        rendezvous = get([rank.start(Rank.open_rendezvous) for rank in trainers[:1]])
-        building = [engine.start(Engine.build, colocated) for engine in samplers]
-        if colocated:
-            get(building)  # vLLM wants its memory to be free when it starts; then it sleeps
-        of_driver = _environment_of_ranks()
-        for address in rendezvous:
-            building += [rank.start(Rank.build, address, of_driver) for rank in trainers]
-        get(building)
+        counts = {name.replace("_", " "): ranks, "engine": engines}
+        asked = " and ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+        with report_activity(f"starting {asked} on Ray"):
+            trainers = [start(Rank, i, i, build, name) for i in range(ranks)]
+            samplers = [start(Engine, ranks + i) for i in range(engines)]
+            rendezvous = get([rank.start(Rank.open_rendezvous) for rank in trainers[:1]])
+            building = [engine.start(Engine.build, colocated) for engine in samplers]
+            if colocated:
+                get(building)  # vLLM wants its memory to be free when it starts; then it sleeps
+            of_driver = _environment_of_ranks()
+            for address in rendezvous:
+                building += [rank.start(Rank.build, address, of_driver) for rank in trainers]
+            get(building)
         rollout = config.rollout
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, samples_at_once(config)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.progress import WAIT_S
+from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
@@ -68,8 +68,7 @@ def iterative_dpo_steps(
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
-        with timer("loading the model"):
-            workers = stack.enter_context(_workers(config, inputs))
+        workers = stack.enter_context(_workers(config, inputs))
         # A round's completions are logged with its first step, whichever that is.
         start = started(config, inputs, rewards, workers.engine, timer, log_completions_steps=1)
         with start as sampling:
@@ -91,7 +90,8 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
         with learner_on_ray(config, build_dpo, group_of, engines) as (on_ranks, on_ray):
             yield Workers(on_ranks, lambda log: on_ray)
         return
-    learner = build_dpo(config, inputs.family, inputs.media)
+    with report_activity("loading the model", "start"):
+        learner = build_dpo(config, inputs.family, inputs.media)
     own = learner.packed_model
 
     def engine(log: Path) -> RolloutEngine:

@@ -193,7 +193,7 @@ def _rollout_logprobs(groups: Sequence[RolloutGroup], shape: torch.Size) -> torc
     rows = torch.zeros(shape)
     completions = (c for group in groups for c in group.completions)
     for row, completion in zip(rows, completions, strict=True):
-        row[: len(completion.logprobs)] = torch.from_numpy(completion.logprobs)
+        row[: len(completion.logprobs)] = torch.tensor(completion.logprobs)  # Ray's are read-only
     return rows
 
 
