@@ -240,7 +240,7 @@ def run_smoke(name, tmp_path, *options, **variables):
     }
     finished = subprocess.run(
         [RECIPES / name / "run.sh", "--smoke", *options],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert list((tmp_path / name).glob("*/checkpoints/step_000002/config.json"))
