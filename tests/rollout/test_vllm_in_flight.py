@@ -31,18 +31,28 @@ SAMPLING = SamplingConfig(max_tokens=60)
 N = 4
 
 
-@pytest.fixture(scope="module")
-def parts(tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["tower learns", "tower frozen"],
+)
+def parts(request, tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():  # so that attention matters
             if parameter.ndim >= 2:
                 parameter.mul_(3.0)
+    if request.param:  # as in the trainer: what is shaken has a gradient
+        model.model.visual.requires_grad_(False)
     media = MediaCache(family.prepare_media)
     prompts = [family.render_prompt(sample) for sample in read_records(mixed)[:4]]
     config = Config(
-        model={"path": str(tiny_model), "dtype": "float32"},
+        model={
+            "path": str(tiny_model),
+            "dtype": "float32",
+            "freeze_vision_tower": request.param,
+        },
         rollout={"max_prompt_length": 64, "max_response_length": 64},
         trainer={"threads": 1},
     )

@@ -438,6 +438,30 @@ def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     torch.testing.assert_close(algorithm.loss(inputs, weight), expected)
 
 
+def test_with_several_updates_the_loss_is_that_of_decoupled_ppo():
+    """AReaL (arXiv 2505.24298): the proximal policy p is not the one that sampled, q.
+
+    ``-min(p / q, 2) min(u A, clip(u) A)`` of each token, u = pi / p.
+    """
+    new, old, a, mask = batch(11)
+    generator = torch.Generator().manual_seed(12)
+    sampled = old + torch.randn(old.shape, generator=generator, dtype=old.dtype)
+    inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
+    correction = losses.rollout_importance_weights(old, sampled, mask, "token", 2.0)
+    actual = build_algorithm(AlgorithmConfig(ppo_epochs=2)).loss(inputs, correction)[mask].sum()
+    total = torch.zeros((), dtype=new.dtype)
+    for row, t in mask.nonzero().tolist():
+        weight = min(math.exp(float(old[row, t] - sampled[row, t])), 2.0)
+        u = torch.exp(new[row, t] - old[row, t])
+        clipped = u.clamp(0.8, 1.2)
+        total = total - weight * torch.minimum(u * a[row, t], clipped * a[row, t])
+    torch.testing.assert_close(actual, total)
+    assert 0 < int((correction[mask] == 2.0).sum()) < int(mask.sum())
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, new)[0], torch.autograd.grad(total, new)[0]
+    )
+
+
 def test_a_penalty_in_the_reward_is_k1_unless_it_is_set():
     """InstructGPT and RLOO: ``r - beta (log p - log reference)``."""
     assert AlgorithmConfig(kl={"coef": 0.1}).kl.estimator == "k3"
