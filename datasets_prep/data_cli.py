@@ -256,8 +256,8 @@ def filter_(
     high: Annotated[float, typer.Option(help="Maximum pass rate")] = 0.9,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
-    from datasets_prep.pass_rate import Server
     from datasets_prep.select import keep, keep_band
+    from datasets_prep.server import Server
 
     if server is not None:
         at = Server(server, model)
@@ -267,6 +267,33 @@ def filter_(
     else:
         raise ValueError("nothing to filter by: give --rule, --server or both")
     typer.echo(f"{output}: {kept:,} of {total:,} records")
+
+
+@app.command()
+def ask(
+    path: Records,
+    output: Annotated[Path, typer.Option(help="Record file to write")],
+    server: Annotated[str, typer.Option(help="URL of an OpenAI-compatible server, …/v1")],
+    model: Annotated[str, typer.Option(help="Model name on the server")],
+    prompt: Annotated[Path, typer.Option(help="Jinja file with {{ question }}, {{ meta.NAME }} …")],
+    into: Annotated[
+        str | None,
+        typer.Option(help="Column of meta for the reply; default: it is the assistant's answer"),
+    ] = None,
+    text_only: Annotated[bool, typer.Option(help="Do not show the media")] = False,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(help="Length limit of a reply")] = 1024,
+) -> None:
+    """Ask a served model about each record, and keep its reply; resumed when repeated."""
+    from datasets_prep.ask import Question
+    from datasets_prep.ask import ask as ask_each
+    from datasets_prep.server import Server
+    from mmr1.templates import text_of
+
+    question = Question(text_of(str(prompt), "--prompt"), into, not text_only)
+    at = Server(server, model, temperature, max_tokens)
+    written, total = ask_each(path, output, at, question)
+    typer.echo(f"{output}: {written:,} of {total:,} records; the other replies are not whole")
 
 
 @app.command()

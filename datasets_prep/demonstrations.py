@@ -60,7 +60,7 @@ def write_demonstrations(
 
     def answered(row: Row, answers: Sequence[Sequence[Message]]) -> Iterator[Row]:
         for number, answer in enumerate(answers):
-            yield _with_answer(row, answer, number if standard.per_record > 1 else None)
+            yield with_answer(row, answer, number if standard.per_record > 1 else None)
 
     return write_sampled(
         records, output, kept, answered,
@@ -71,7 +71,8 @@ def write_demonstrations(
     )  # fmt: skip
 
 
-def _with_answer(row: Row, answer: Sequence[Message], number: int | None) -> Row:
+def with_answer(row: Row, answer: Sequence[Message], number: int | None = None) -> Row:
+    """The record with this answer in the place of its own; its id ends in the number."""
     messages = [dict(message) for message in row["messages"]]
     old: list[str] = []
     while messages[-1]["role"] in ("assistant", "tool"):
@@ -98,7 +99,7 @@ def _kept(
         answers = kept.setdefault(name, [])
         if len(answers) < standard.per_record and _is_good(row, standard, place):
             answer = _answer(row, place)
-            written = bool(text_of(row).strip()) and all(map(_is_text, texts_of(answer)))
+            written = bool(text_of(row).strip()) and all(map(is_text, texts_of(answer)))
             if written and answer not in answers:
                 answers.append(answer)
     return kept, counts
@@ -110,7 +111,7 @@ def _answer(row: Mapping[str, Any], place: str) -> list[Message]:
     return [{"role": "assistant", "content": text_of(row)}]
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """True if a record can hold the text unchanged, without placeholders or tokens of media."""
     try:
         return not TAG.search(check_text(text))

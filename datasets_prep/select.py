@@ -14,8 +14,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
-from datasets_prep.pass_rate import Server, pass_rates
+from datasets_prep.pass_rate import pass_rates
 from datasets_prep.record_files import map_pieces, record_files, rows_of
+from datasets_prep.server import Server
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
 from mmr1.files import atomic_binary
@@ -130,14 +131,15 @@ def rule(expression: str) -> Callable[[Sample], bool]:
 
     def matches(sample: Sample) -> bool:
         try:
-            return bool(holds(**_variables(sample)))
+            return bool(holds(**variables(sample)))
         except (TemplateError, TypeError) as error:
             raise ValueError(f"the rule '{expression}' fails on {sample.id}: {error}") from error
 
     return matches
 
 
-def _variables(sample: Sample) -> dict[str, object]:
+def variables(sample: Sample) -> dict[str, object]:
+    """What rules and questions may name of a sample."""
     images = [m for m in sample.media if m.kind == "image"]
     width, height = (images[0].size or image_size(images[0])) if images else (None, None)
     return {

@@ -190,6 +190,88 @@ def test_filter_by_pass_rate(folder: Path, served: tuple[str, list[dict]]) -> No
         run("filter", folder, "--server", "http://127.0.0.1:9/v1", "--output", folder / "y.jsonl")
 
 
+@pytest.fixture
+def answering() -> Iterator[tuple[str, list[dict], list[bool]]]:
+    """Says its question back; cuts off 3, says a placeholder to 4, fails at first on 5."""
+    requests: list[dict] = []
+    broken = [True]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            text = body["messages"][-1]["content"][-1]["text"]
+            if "Question 5?" in text and broken[0]:
+                self.send_error(500)
+                return
+            requests.append(body)
+            end = "length" if "Question 3?" in text else "stop"
+            said = "<image>" if "Question 4?" in text else f"You ask: {text}"
+            choice = {"message": {"content": said}, "finish_reason": end}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"choices": [choice]}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", requests, broken
+    server.shutdown()
+    server.server_close()
+
+
+def test_ask_in_steps(folder: Path, answering: tuple[str, list[dict], list[bool]]) -> None:
+    address, requests, broken = answering
+    prompts = {
+        "a": "Describe for: {{ question }}",
+        "b": "{{ meta.seen }} Solve {{ question }}",
+        "c": "Is {{ reply }} {{ answer }}?",
+        "d": "{{ nothing }}",
+    }
+    for name, text in prompts.items():
+        (folder / f"{name}.txt").write_text(text)
+    of = ("--server", address, "--model", "m")
+    out = folder / "kept"
+    first = ("ask", folder, *of, "--prompt", folder / "a.txt", "--into", "seen")
+    with pytest.raises(ValueError, match="gives no answers for s5: HTTP Error 500"):
+        run(*first, "--output", out / "a.jsonl")
+    assert not (out / "a.jsonl").exists()
+    before, broken[0] = len(requests), False
+    told = run(*first, "--output", out / "a.jsonl")
+    assert "29 of 30 records" in told
+    assert len(requests) == before + 30 - 5  # s0 to s4 were done
+    assert [p.name for p in out.glob("*.part")] == []
+    image, asked = requests[0]["messages"][0]["content"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert asked["text"].startswith("Describe for: Question ")
+
+    run("ask", out / "a.jsonl", *of, "--prompt", folder / "b.txt", "--text-only",
+        "--output", out / "b.jsonl")  # fmt: skip
+    written = {s.id: s for s in read_records(out / "b.jsonl")}
+    assert "s3" not in written  # cut off
+    assert "s4" not in written  # a placeholder of a picture is no answer
+    assert len(written) == 28
+    assert len(requests[-1]["messages"][0]["content"]) == 1
+    seen = written["s7"].meta["seen"]
+    assert seen == "You ask: Describe for: Question 7?"
+    assert written["s7"].messages[-1].role == "assistant"
+    assert written["s7"].messages[-1].text == f"You ask: {seen} Solve Question 7?"
+    assert len(written["s7"].media) == 1
+
+    run("ask", out / "b.jsonl", *of, "--prompt", folder / "c.txt", "--into", "verdict",
+        "--output", out / "c.jsonl")  # fmt: skip
+    run("filter", out / "c.jsonl", "--rule", "'Question 7?' in meta.verdict",
+        "--output", out / "d.jsonl")  # fmt: skip
+    (kept,) = read_records(out / "d.jsonl")
+    assert kept.meta["verdict"].startswith(f"You ask: Is {kept.messages[-1].text} ")
+    with pytest.raises(ValueError, match="meta has 'seen'; name another column by --into"):
+        run("ask", out / "a.jsonl", *of, "--prompt", folder / "a.txt", "--into", "seen",
+            "--output", out / "e.jsonl")  # fmt: skip
+    with pytest.raises(ValueError, match="--prompt fails on s0: 'nothing' is undefined"):
+        run("ask", folder, *of, "--prompt", folder / "d.txt", "--output", out / "e.jsonl")
+
+
 def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
     (tmp_path / "clip").mkdir()
     for index in range(6):
