@@ -80,7 +80,7 @@ def probed(model_type: str, class_name: str) -> dict[str, Any]:
 
 
 def verdict_on(model_class: Any, config: Any) -> dict[str, Any]:
-    from mmr1.trainer.forward.any_model.probe import probe
+    from mmr1.trainer.forward.any_model.sharing import probe
 
     found = asdict(probe(model_class, config))
     if found["status"] == "padded" and found["why"].startswith(("no small model", "a small model")):
@@ -109,7 +109,7 @@ def in_time(model_type: str, class_name: str, seconds: float) -> dict[str, Any]:
 def run(out: Path, only: Sequence[str], seconds: float) -> None:
     import transformers  # noqa: F401  # once for all processes
 
-    import mmr1.trainer.forward.any_model.probe  # noqa: F401
+    import mmr1.trainer.forward.any_model.sharing  # noqa: F401
 
     done = {(row["mapping"], row["type"]) for row in rows(out)}
     with out.open("a") as file:

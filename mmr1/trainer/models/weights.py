@@ -14,7 +14,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmr1.trainer.models.lora import MergedWeights, adapter_state, has_adapters
+from mmr1.trainer.models.lora import MergedWeights, adapter_state
 from mmr1.vision.families.loading import unwrapped
 
 
@@ -27,11 +27,12 @@ def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, 
     Args:
         left_out: Names of weights that are not wanted.
     """
-    weights = MergedWeights.of(model) if has_adapters(model) else model.state_dict()
+    base = unwrapped(model)
+    weights = model.state_dict() if base is model else MergedWeights.of(model)
     if left_out:
         weights = _Selected(weights, tuple(name for name in weights if name not in left_out))
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
-    return WholeWeights(weights, unwrapped(model).config.dtype) if sharded else weights
+    return WholeWeights(weights, base.config.dtype) if sharded else weights
 
 
 @dataclass(frozen=True)

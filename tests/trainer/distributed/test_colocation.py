@@ -11,11 +11,10 @@ from mmr1.config import Config
 from mmr1.config.file import config_from
 from mmr1.rollout import build_vllm
 from mmr1.rollout.vllm_settings import Transfer
-from mmr1.trainer.distributed.all_ranks import AllRanks
+from mmr1.trainer.distributed.all_ranks import AllRanks, LiveWeights
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
-from mmr1.trainer.distributed.rank_weights import LiveWeights
 from mmr1.trainer.distributed.ray_policy import RayPolicy
 from mmr1.trainer.distributed.weight_source import _beginning
 from mmr1.trainer.models.policy import LocalPolicy

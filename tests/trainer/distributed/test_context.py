@@ -25,7 +25,7 @@ from mmr1.config import Config
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.context_attention import Cut, cut_layout
+from mmr1.trainer.forward.context_packing import Cut, cut_layout
 from mmr1.trainer.forward.packing import packed_attention
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput

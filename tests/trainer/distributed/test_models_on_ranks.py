@@ -23,7 +23,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.all_ranks import cost_of_group
 from mmr1.trainer.distributed.cluster import prompt_cost
-from mmr1.trainer.distributed.cpu_offload import CpuOffload, storages
+from mmr1.trainer.distributed.rank_actor import CpuOffload, storages
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic

@@ -28,7 +28,7 @@ from mmr1.trainer.forward.any_model.forward import (
     verdict_of,
 )
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
-from mmr1.trainer.forward.any_model.probe import probe
+from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packing import NAME, pack
@@ -67,7 +67,7 @@ def of_type(name: str):
 
 
 def small(name: str):
-    model = next(twins(*of_type(name), sees=False))
+    model = next(twins(*of_type(name), reads=False))
     if name == "gemma2":  # its final soft cap is not a matter of sharing, and a head is plain
         model.config.final_logit_softcapping = None
     return model

@@ -48,13 +48,12 @@ from mmr1.trainer.offline.dpo import (
     run_dpo,
     with_unrelated,
 )
-from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
+from mmr1.trainer.offline.iterative_dpo import NoPreferencesError, Rounds, judged, run_iterative_dpo
 from mmr1.trainer.offline.reward_model import (
     bradley_terry,
     pairs_right,
     reward_model_step,
 )
-from mmr1.trainer.offline.rounds import NoPreferencesError, Rounds, judged
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training
