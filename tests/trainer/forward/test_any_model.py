@@ -67,7 +67,7 @@ def of_type(name: str):
 
 
 def small(name: str):
-    model = next(twins(*of_type(name), sees=False))
+    model = next(twins(*of_type(name), reads=False))
     if name == "gemma2":  # its final soft cap is not a matter of sharing, and a head is plain
         model.config.final_logit_softcapping = None
     return model
