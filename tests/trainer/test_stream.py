@@ -23,7 +23,7 @@ from mmr1.config import Config
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
-from mmr1.data.sampler import MediaCheck, SampleLoader
+from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import PreparedRequest, Request
@@ -34,6 +34,7 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.sampler import Batch, SamplerStreaming, open_sampler, refuse_greedy_baseline
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.stream import Stream
 from mmr1.trainer.train import run_training, training_steps
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
@@ -134,10 +135,18 @@ def sampler_of(parts, digit_samples):
 
     @contextmanager
     def opened(
-        run: Config, engine: Any, rewards: Any = None, policy: Any = None, groups: Any = None
+        run: Config,
+        engine: Any,
+        rewards: Any = None,
+        policy: Any = None,
+        groups: Any = None,
+        steps: StepRewards | None = None,
     ) -> Iterator[SamplerStreaming]:
+        curriculum = run.data.curriculum and Curriculum(run.data.curriculum, run.seed)
         components = TrainerComponents(
-            loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
+            loader=SampleLoader(
+                DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0)), curriculum
+            ),
             render=family.render_prompt,
             rollout=ContinuousEngine(engine, engine),
             rewards=rewards or Rewards(),
@@ -146,7 +155,8 @@ def sampler_of(parts, digit_samples):
             reference=None,
             coefficients=Coefficients(run.algorithm),
             media=media,
-            open_groups=groups or OpenGroups(lambda source, name: parts[3][0].group.prompt),
+            steps=steps,
+            open_groups=OpenGroups(no_prompt) if groups is None else groups,
         )
         with open_sampler(run, components) as sampler:
             assert isinstance(sampler, SamplerStreaming)
@@ -300,6 +310,26 @@ def test_a_run_in_which_nothing_has_a_signal_ends(sampler_of):
         sampler_of(run, Scripted(), rewards) as sampler,
     ):
         sampler.sample(1)
+
+
+def test_steps_are_rewarded_and_the_curriculum_learns_as_groups_come(sampler_of):
+    run = config(1, 4).changed({"data.curriculum": {"function": "any", "floor": 0.5}})
+    rewarded = (((0, 0.5),),)
+    steps = StepRewards(lambda groups: [rewarded[0] for g in groups for _ in g.completions])
+
+    class Named(Rewards):
+        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+            reward = Reward(0.25, components={"any": 0.25})
+            return [ScoredGroup(g, (reward,) * len(g.completions)) for g in groups]
+
+    with sampler_of(run, Scripted(), Named(), steps=steps) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            assert all(s.steps == rewarded * N for s in batch.groups)
+            sampler.sync(policy_at(number))
+        rates = batch.state()["sampler"]["curriculum"]
+    assert "0.25" in json.dumps(rates)
+    assert "curriculum/skipped" in batch.stats
 
 
 @pytest.mark.parametrize("method", ["advance", "load_weights"])
