@@ -12,7 +12,11 @@ rm -rf dist
 "$work/venv/bin/python" -m build --outdir dist . >"$work/build.log" 2>&1 || { tail -n 20 "$work/build.log" >&2; exit 1; }
 "$work/venv/bin/python" -m twine check --strict dist/*
 lock=$checkout/scripts/env/cpu.lock
-"${pip[@]}" install --constraint "$lock" "torch==2.13.0"
+torch=(--constraint "$lock" "torch==2.13.0")
+if ! "${pip[@]}" install "${torch[@]}"; then # pip's index has no CPU build; uv knows PyTorch's own
+    "${pip[@]}" install uv
+    "$work/venv/bin/uv" pip install --quiet --python "$work/venv/bin/python" --torch-backend cpu "${torch[@]}"
+fi
 "${pip[@]}" install --constraint "$lock" "$(echo dist/*.whl)[data]"
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cp scripts/env/mmr1_torchvision_cpu.py "$site/"

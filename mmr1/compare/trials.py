@@ -16,6 +16,10 @@ from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import finished
 
 
+class RunFailedError(RuntimeError):
+    """A run of a comparison ended with an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The results of one arm with one seed.
@@ -38,7 +42,7 @@ def run_trials(
 
     Raises:
         ValueError: A folder holds another run, or a run has no such metric.
-        RuntimeError: A run failed; names its log.
+        RunFailedError: A run failed; names its log.
     """
     trials = []
     evaluates = any("eval/" in metric for metric in plan.metrics.values())
@@ -93,7 +97,7 @@ def _run_mmr1(run: Run, seed: int, output: Path, arguments: list[str]) -> None:
     code = _run_to_end([sys.executable, "-m", "mmr1", *arguments], log)
     if code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
-        raise RuntimeError(f"{run.name}, seed {seed} ended with code {code}: {last} ({log})")
+        raise RunFailedError(f"{run.name}, seed {seed} ended with code {code}: {last} ({log})")
 
 
 def _last_checkpoint(config: Config) -> Path | None:

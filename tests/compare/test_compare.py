@@ -20,7 +20,7 @@ from mmr1.compare.metrics import check_metric, evaluation_of, tenths, values_of
 from mmr1.compare.plan import Arm, Plan, Run, differing, read_plan
 from mmr1.compare.results import differences, page, write_plot
 from mmr1.compare.statistics import Estimate, estimate, paired, verdict
-from mmr1.compare.trials import Trial, run_trials
+from mmr1.compare.trials import RunFailedError, Trial, run_trials
 from mmr1.config.file import load_config
 from tests.jsonl import read_jsonl
 
@@ -392,7 +392,7 @@ def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):
     plan = read_plan([*map(str, arms)], ["reward/mean"])
     (tmp_path / "out/grpo/seed0").mkdir(parents=True)
     (tmp_path / "out/grpo/seed0/train.log").mkdir()  # where a file should be
-    with pytest.raises(RuntimeError, match=r"grpo, seed 0 ended with code 1: .*seed0.log\)"):
+    with pytest.raises(RunFailedError, match=r"grpo, seed 0 ended with code 1: .*seed0.log\)"):
         run_trials(plan, 1, tmp_path / "out")
 
 
