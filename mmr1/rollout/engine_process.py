@@ -305,11 +305,14 @@ def _engine_main(
         return
     pipe.send(("ok", getattr(engine, "settings", "")))
     shared: dict[str, torch.Tensor] = {}
+    turns = _Turns(engine)
     while True:
         try:
+            turns.sample_until(pipe.poll)
             method, arguments = pipe.recv()
         except (EOFError, OSError):  # the trainer closed its end or is gone
             return
+        turns.stop()
         if method == "share_weights":
             shared = arguments[0].tensors()
             pipe.send(("ok", None))
@@ -318,8 +321,55 @@ def _engine_main(
             _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
         elif method == "stream":
             _answer(pipe, partial(_stream_chunks, engine, pipe, *arguments))
+        elif method in ("advance", "abandon"):
+            _answer(pipe, partial(getattr(turns, method), *arguments))
         else:
             _answer(pipe, lambda: getattr(engine, method)(*arguments))  # noqa: B023
+
+
+class _Turns:
+    """The engine as a ``TurnEngine`` that samples on between two calls of ``advance``.
+
+    It does so where a moment is given: the trainer's thread may be late to ask again, since another
+    one holds its interpreter. Any other call ends it, for weights may come in several calls.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._under_way: set[int] = set()
+        self._ended: dict[int, Completion] = {}  # for the next call
+        self._sampling: SamplingConfig | None = None
+        self._failure: Exception | None = None
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig, moment_s: float
+    ) -> dict[int, Completion]:
+        if self._failure is not None:
+            raise self._failure
+        self._under_way |= requests.keys()
+        ended, self._ended = self._ended, {}
+        ended |= self._engine.advance(requests, sampling, 0.0 if ended else moment_s)
+        self._under_way -= ended.keys()
+        self._sampling = sampling if moment_s else None
+        return ended
+
+    def sample_until(self, called: Callable[[], bool]) -> None:
+        while self._sampling is not None and self._under_way and not called():
+            try:
+                ended = self._engine.advance({}, self._sampling)
+            except Exception as error:  # an answer to the next call
+                self._failure = error
+                return
+            self._ended |= ended
+            self._under_way -= ended.keys()
+
+    def stop(self) -> None:
+        self._sampling = None
+
+    def abandon(self) -> int:
+        lost = sum(len(completion.token_ids) for completion in self._ended.values())
+        self._under_way, self._ended = set(), {}
+        return lost + int(self._engine.abandon())
 
 
 def _stream_chunks(
