@@ -38,6 +38,15 @@ def test_workflows_and_templates_are_yaml(file):
     assert isinstance(yaml.safe_load(file.read_text()), dict)
 
 
+def test_the_issue_forms_have_keys_that_github_knows():
+    """A comma in a text without quotes makes keys of its parts."""
+    forms = [yaml.safe_load(f.read_text()) for f in (ROOT / ".github/ISSUE_TEMPLATE").iterdir()]
+    assert len(forms) == 2
+    for part in (part for form in forms for part in form["body"]):
+        assert part.keys() <= {"type", "id", "attributes", "validations"}
+        assert part["attributes"].keys() <= {"label", "description", "placeholder", "render"}
+
+
 def test_workflows_run_files_that_are_there():
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
     assert set(jobs) == {"lint", "tests", "docs", "wheel"}
