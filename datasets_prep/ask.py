@@ -120,9 +120,12 @@ def _records(files: list[Path]) -> Iterator[Record]:
 def _whole_lines(file: Any) -> int:
     """How many there are; what was being written when the call was interrupted is cut off."""
     file.seek(0)
-    content = file.read()
-    file.truncate(content.rfind(b"\n") + 1)
-    return int(content.count(b"\n"))
+    count = end = 0
+    for line in file:
+        if line.endswith(b"\n"):
+            count, end = count + 1, end + len(line)
+    file.truncate(end)
+    return count
 
 
 def _finish(part: Path, output: Path, path: Path, files: list[Path]) -> tuple[int, int]:

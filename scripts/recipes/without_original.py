@@ -17,7 +17,8 @@ def main(exact: Path, own: Path, output: Path) -> None:
     tree, ours = (yaml.safe_load(path.read_text()) for path in (exact, own))
     if "rewards" in tree or "ORIGINAL" in exact.read_text():
         print(f"ORIGINAL is not set: prompt and rewards are those of {own}", flush=True)
-    tree["data"]["prompt_template"] = ours["data"].get("prompt_template")
+    for key in ("prompt_template", "system_prompt"):
+        tree["data"][key] = ours["data"].get(key)
     if "rewards" in tree:
         tree["rewards"] = ours["rewards"]
     output.write_text(yaml.safe_dump(tree, sort_keys=False))

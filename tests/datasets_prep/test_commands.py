@@ -237,6 +237,8 @@ def test_ask_in_steps(folder: Path, answering: tuple[str, list[dict], list[bool]
     with pytest.raises(ValueError, match="gives no answers for s5: HTTP Error 500"):
         run(*first, "--output", out / "a.jsonl")
     assert not (out / "a.jsonl").exists()
+    (part,) = out.glob("*.part")
+    part.write_bytes(part.read_bytes() + b'{"id": "s5", "mess')  # as if it had been killed then
     before, broken[0] = len(requests), False
     told = run(*first, "--output", out / "a.jsonl")
     assert "29 of 30 records" in told

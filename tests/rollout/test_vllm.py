@@ -242,9 +242,9 @@ def forgetful_engine(path: str, forgets: str):
     frozen = forgets == "vision features"  # it takes the tower to be frozen, and it is not
     engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=frozen)
     if forgets == "keys and values":
-        engine._llm.reset_prefix_cache = lambda: True  # as if it had
+        engine._llm.reset_prefix_cache = lambda **_: True  # as if it had
     if forgets == "keys and values, and says so":
-        engine._llm.reset_prefix_cache = lambda: False
+        engine._llm.reset_prefix_cache = lambda **_: False
     return engine
 
 

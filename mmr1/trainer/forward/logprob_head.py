@@ -1,15 +1,18 @@
-"""Log-probability and entropy of tokens from hidden states, a chunk of rows at a time.
+"""What the output head makes of hidden states, a chunk of rows at a time.
 
-The logits of 16k tokens over Qwen2.5-VL's vocabulary are 9.3 GiB in float32; here at most one
-chunk of them exists, in the forward as in the backward.
+The log-probability and entropy of tokens, or a divergence over the whole vocabulary. The logits of
+16k tokens over Qwen2.5-VL's vocabulary are 9.3 GiB in float32; here at most one chunk of them
+exists (of a divergence, one of both models), in the forward as in the backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+from mmr1.trainer.algorithms.kl import divergence, divergence_gradient
 
 # Logits alive at a time: 64 MiB in float32 on a CPU, whose caches are small. Elsewhere 512 MiB: the
 # backward pass rewrites the float32 gradient of the weight, 1.2 GiB for 3B, with every chunk.
@@ -38,22 +41,16 @@ def token_logprobs(
         targets: ``[N]`` int64.
         temperature: That of the rollout.
         forbidden_ids: Tokens that cannot be sampled; their probability is 0.
-        chunk_elements: Logits that may exist at a time, by default those of :func:`chunk_for`; at
-            least one row is taken.
+        chunk_elements: Logits that may exist at a time; None for the device's own number. At least
+            one row is taken.
 
     Returns:
         Two ``[N]`` float32 tensors.
     """
-    chunk_elements = chunk_elements or chunk_for(hidden.device)
     with torch.autocast(hidden.device.type, enabled=False):  # it would round the logits
         forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
         forbidden = forbidden.to(hidden.device, non_blocking=True)
         return _TokenLogprobs.apply(hidden, weight, targets, temperature, forbidden, chunk_elements)
-
-
-def chunk_for(device: torch.device) -> int:
-    """Logits that may exist at a time on a device."""
-    return CPU_CHUNK_ELEMENTS if device.type == "cpu" else GPU_CHUNK_ELEMENTS
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -65,10 +62,9 @@ class _TokenLogprobs(torch.autograd.Function):
         targets: torch.Tensor,
         temperature: float,
         forbidden: torch.Tensor,
-        chunk_elements: int,
+        chunk_elements: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = max(1, chunk_elements // len(weight))
-        chunks = row_chunks(len(hidden), rows)
+        chunks = row_chunks(hidden, len(weight), chunk_elements)
         lse, logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(3))
         for part in chunks:
             distribution = logits_of(hidden[part], weight, temperature, forbidden)
@@ -79,7 +75,7 @@ class _TokenLogprobs(torch.autograd.Function):
         # A batch that is one chunk keeps it; otherwise the backward computes the chunks again.
         kept = distribution if len(chunks) == 1 and any(ctx.needs_input_grad[:2]) else None
         ctx.save_for_backward(hidden, weight, targets, forbidden, lse, entropy, kept)
-        ctx.temperature, ctx.rows = temperature, rows
+        ctx.temperature, ctx.chunks = temperature, chunks
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -97,7 +93,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if ctx.needs_input_grad[1]
             else None
         )
-        for part in row_chunks(len(hidden), ctx.rows):
+        for part in ctx.chunks:
             distribution = kept
             if distribution is None:
                 distribution = logits_of(hidden[part], weight, ctx.temperature, forbidden)
@@ -119,7 +115,11 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None
 
 
-def row_chunks(total: int, rows: int) -> list[slice]:
+def row_chunks(hidden: torch.Tensor, width: int, chunk_elements: int | None) -> list[slice]:
+    """Rows of ``[N, H]`` by chunk, whose logits are ``width`` each."""
+    if chunk_elements is None:
+        chunk_elements = CPU_CHUNK_ELEMENTS if hidden.device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    total, rows = len(hidden), max(1, chunk_elements // width)
     return [slice(start, min(start + rows, total)) for start in range(0, total, rows)]
 
 
@@ -166,3 +166,90 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
         total.addmm_(left, right)
     else:
         total += left @ right.to(left.dtype)
+
+
+class Distributions(NamedTuple):
+    """The next-token distributions of N places, before they are made: ``softmax(hidden weight^T)``.
+
+    Attributes:
+        hidden: ``[N, H]``.
+        weight: ``[V, H]``, the output embedding.
+    """
+
+    hidden: torch.Tensor
+    weight: torch.Tensor
+
+
+def token_kl(
+    policy: Distributions,
+    reference: Distributions,
+    temperature: float = 1.0,
+    forbidden_ids: Sequence[int] = (),
+    chunk_elements: int | None = None,
+    beta: float = 1.0,
+) -> torch.Tensor:
+    """Exact ``KL(policy || reference)`` at each place: ``[N]`` float32, in nats.
+
+    With another ``beta`` than 1 it is the divergence of that name in ``kl.py``.
+
+    Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
+    respect to the policy's hidden states and weight; the reference is a constant. Where models of
+    two sizes pad one vocabulary to two lengths, the shorter one counts: the rest are not tokens.
+    """
+    vocabulary = min(len(policy.weight), len(reference.weight))
+    device = policy.hidden.device
+    with torch.autocast(device.type, enabled=False):
+        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
+        forbidden = forbidden.to(device, non_blocking=True)
+        return _TokenKl.apply(
+            *(policy.hidden, policy.weight[:vocabulary]),
+            *(reference.hidden, reference.weight[:vocabulary]),
+            *(temperature, forbidden, chunk_elements, beta),
+        )
+
+
+class _TokenKl(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        ref_hidden: torch.Tensor,
+        ref_weight: torch.Tensor,
+        temperature: float,
+        forbidden: torch.Tensor,
+        chunk_elements: int | None,
+        beta: float,
+    ) -> torch.Tensor:
+        chunks = row_chunks(hidden, 2 * len(weight), chunk_elements)
+        kl = torch.empty(len(hidden), device=hidden.device)
+        for part in chunks:
+            log_p = logits_of(hidden[part], weight, temperature, forbidden).log_softmax(-1)
+            log_q = logits_of(ref_hidden[part], ref_weight, temperature, forbidden).log_softmax(-1)
+            kl[part] = divergence(log_p, log_q, beta)
+        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden)
+        ctx.temperature, ctx.chunks, ctx.beta = temperature, chunks, beta
+        return kl
+
+    @staticmethod
+    def backward(ctx: Any, grad_kl: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, ref_hidden, ref_weight, forbidden = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = (
+            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+            if ctx.needs_input_grad[1]
+            else None
+        )
+        scale = (ctx.temperature, forbidden)
+        for part in ctx.chunks:
+            log_p = logits_of(hidden[part], weight, *scale).log_softmax(-1)
+            log_q = logits_of(ref_hidden[part], ref_weight, *scale).log_softmax(-1)
+            grad = divergence_gradient(log_p, log_q, ctx.beta)
+            grad = grad.mul_(grad_kl[part, None] / ctx.temperature).to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[part])
+            if grad_weight is not None:
+                add_product(grad_weight, grad.T, hidden[part])
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None, None, None

@@ -10,8 +10,7 @@ import torch
 from mmr1.trainer.forward.any_model.forward import shared_states, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
-from mmr1.trainer.forward.kl_head import Distributions, token_kl
-from mmr1.trainer.forward.logprob_head import token_logprobs
+from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
 from mmr1.trainer.forward.packing import NAME, Packed, pack
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states

@@ -11,7 +11,7 @@ from torch.profiler import record_function
 
 from mmr1.trainer.forward.any_model.forward import verdict_of
 from mmr1.trainer.forward.context_packing import frame_parts
-from mmr1.trainer.forward.kl_head import Distributions
+from mmr1.trainer.forward.logprob_head import Distributions
 from mmr1.trainer.forward.micro_batches import (
     MicroBatch,
     ProcessGroup,

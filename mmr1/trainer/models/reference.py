@@ -17,7 +17,7 @@ import torch
 from mmr1.rewards.http.addresses import parse_address
 from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.kl_head import Distributions
+from mmr1.trainer.forward.logprob_head import Distributions
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.trainer.models.lora import adapter_weights, set_adapter_weights

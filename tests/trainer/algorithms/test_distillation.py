@@ -13,7 +13,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
 from mmr1.trainer.algorithms.kl import Coefficients
-from mmr1.trainer.forward.kl_head import Distributions, token_kl
+from mmr1.trainer.forward.logprob_head import Distributions, token_kl
 from mmr1.trainer.models.loading import check_same_tokens
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.tiny import new_model
