@@ -1,6 +1,7 @@
 """``mmr1 recipe``: the recipes that come with mmr1.
 
 Each is a folder: README.md, the configurations, and ``run.sh`` (the quickstart: ``quickstart.py``).
+One that is a configuration alone is what ``mmr1 train`` is given.
 In a checkout they are in ``scripts/recipes``. An installed package carries them in ``files``, and a
 recipe that is run is first copied into ``scripts/recipes`` of the current folder, where it can be
 changed: its files name each other from there.
@@ -101,11 +102,7 @@ def _command(folder: Path) -> list[str]:
         return ["bash", str(at / "run.sh")]
     if (folder / f"{folder.name}.py").exists():
         return [sys.executable, str(at / f"{folder.name}.py")]
-    file = next(folder.glob("*.yaml")).name
-    raise ValueError(
-        f"'{folder.name}' is a configuration and has no run.sh; mmr1 recipe show {folder.name} "
-        f"prints it: mmr1 train {file} data.train=YOUR.jsonl"
-    )
+    return [sys.executable, "-m", "mmr1", "train", str(at / next(folder.glob("*.yaml")).name)]
 
 
 def copy_recipe(name: str) -> list[str]:

@@ -51,7 +51,7 @@ ARROWS = {
 ABOUT = {
     "start": "starts the runs of all commands",
     "python": "mmr1.Trainer",
-    "mmr1_migrate": "configurations of others, and certificates",
+    "mmr1_migrate": "migration, certificates",
     "compare": "configurations over seeds",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",
