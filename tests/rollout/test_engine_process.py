@@ -190,6 +190,56 @@ def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
     assert ask(engine, "go on").text == "2.5"
 
 
+class Stepping(Engine):
+    """Writes a byte for each step of its turns, which end after 50."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.left: dict[int, int] = {}
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: object, moment_s: float = 0.0
+    ) -> dict[int, Completion]:
+        time.sleep(0.001)
+        self.left |= dict.fromkeys(requests, 50)
+        with (self._folder / "steps").open("ab") as file:
+            file.write(b".")
+        self.left = {number: left - 1 for number, left in self.left.items()}
+        ended = [number for number, left in self.left.items() if left == 0]
+        for number in ended:
+            del self.left[number]
+        return {number: self._complete("") for number in ended}
+
+    def abandon(self) -> int:
+        return sum(50 - left for left in self.left.values())
+
+
+def test_turns_are_sampled_on_between_two_calls_where_a_moment_is_given(tmp_path):
+    def steps() -> int:
+        return len((tmp_path / "steps").read_bytes())
+
+    process = EngineProcess(Stepping, (str(tmp_path),), tmp_path / "engine.log", timeout_s=60)
+    try:
+        process.advance({1: ready("")}, SAMPLING)
+        time.sleep(0.02)
+        assert steps() == 1
+        assert process.advance({7: ready("")}, SAMPLING, 0.001) == {}
+        while steps() < 12:
+            time.sleep(0.001)
+        process.probe([])  # as any other call: what follows may be weights in several calls
+        halted = steps()
+        time.sleep(0.02)
+        assert steps() == halted
+        ended: dict[int, Completion] = {}
+        while len(ended) < 2:
+            ended |= process.advance({}, SAMPLING, 0.001)
+        assert list(ended) == [1, 7]
+        process.advance({8: ready("")}, SAMPLING, 0.001)
+        assert process.abandon() >= 1
+    finally:
+        process.close()
+
+
 def test_a_refusal_is_the_users(tmp_path):
     with pytest.raises(ValueError, match="no such model"):
         EngineProcess(refuse, (str(tmp_path),), tmp_path / "engine.log")
