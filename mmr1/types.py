@@ -399,6 +399,7 @@ class TokenBatch:
             chooses none.
         after_picture: Bool, tokens after the first picture that an environment showed; None where
             it showed none.
+        versions: Int64, of the weights that sampled each token; None where none changed on the way.
     """
 
     mask: torch.Tensor
@@ -409,6 +410,7 @@ class TokenBatch:
     ref_logprobs: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
+    versions: torch.Tensor | None = None
 
     def select(
         self, rows: torch.Tensor, width: int | None = None, device: torch.device | None = None

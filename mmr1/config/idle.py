@@ -30,6 +30,11 @@ def _bound_without_weights(c: Config) -> bool:
     return _set(weights, "threshold")
 
 
+def _keeps_nothing(c: Config) -> bool:
+    streaming = c.rollout.streaming
+    return streaming is not None and not streaming.partial_rollout and _set(streaming, "kv_cache")
+
+
 IDLE: tuple[Row, ...] = (
     Row(
         ("data.curriculum",),
@@ -77,6 +82,13 @@ IDLE: tuple[Row, ...] = (
         "the engine is part of this process, which waits for it; leave it out, or run on Ray: "
         "resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),
+    ),
+    Row(
+        ("rollout.streaming.kv_cache", "rollout.streaming.partial_rollout"),
+        _keeps_nothing,
+        "unfinished completions begin again, and none has keys and values to keep; leave kv_cache "
+        "out",
+        POLICY,
     ),
     Row(
         ("resources.collective_timeout_s", "resources.ranks"),

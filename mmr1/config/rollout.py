@@ -134,8 +134,14 @@ class StreamingConfig(Section):
 
     partial_rollout: bool = Field(
         True,
-        description="New weights continue unfinished completions, with keys and values computed "
-        "anew; false: such completions begin again (verl, slime)",
+        description="New weights continue unfinished completions; false: such completions begin "
+        "again (verl, slime)",
+    )
+    kv_cache: Literal["recompute", "keep"] = Field(
+        "recompute",
+        description="Keys and values of unfinished completions at new weights. recompute: each "
+        "token has the log-prob of the weights that sampled it; keep: of a mixture of them and "
+        "older ones (prime-rl, SkyRL)",
     )
     window: Count = Field(
         0,

@@ -101,6 +101,7 @@ class VllmEngine:
         self._vision_tokens = MAX_VISION_TOKENS
         self._workers = config.tensor_parallel_size
         self._turns: _Turns | None = None
+        self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
         settings = {
             "model": model_path,
             "trust_remote_code": trust_remote_code,
@@ -120,6 +121,8 @@ class VllmEngine:
             ),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
+            # A step under way would finish with old weights and be labelled with the new version.
+            **({"async_scheduling": False} if self._keeps else {}),
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         try:
@@ -253,9 +256,14 @@ class VllmEngine:
         """Drop everything in the caches that the old weights computed.
 
         What is under way is preempted: its keys and values are computed anew, by the new weights.
-        No step of the engine may lie between the loading of weights and the end of this.
+        With ``kv_cache: keep`` it has those it had, and requests that come find none of them: each
+        version's are marked. No step of the engine may lie between the loading of weights and the
+        end of this.
         """
-        self._drop_caches(vision=not self._vision_frozen)
+        if not self._keeps:
+            self._drop_caches(vision=not self._vision_frozen)
+        elif not self._vision_frozen:
+            self._llm.llm_engine.reset_encoder_cache()
         self._version = version
         self._llm.llm_engine.set_weight_version(str(version))
         return_freed_memory()
@@ -291,19 +299,23 @@ class VllmEngine:
         from vllm.inputs.engine import mm_input, tokens_input
 
         family, media = self._family, prepared.media
+        salt = str(self._version) if self._keeps else None
         if not is_packed(family):
             prompt = self._prompt(prepared.request.prompt, [as_decoded(m) for m in media])
+            if salt:
+                prompt["cache_salt"] = salt
             (rendered,) = self._llm.renderer.render_cmpl([prompt], skip_mm_cache=True)
             return rendered
         token_ids = prepared.request.prompt.token_ids
         ids = family.expand_placeholders(token_ids, media)
         if not media:
-            return tokens_input(ids)
+            return tokens_input(ids, cache_salt=salt)
         return mm_input(
             ids,
             mm_kwargs=_kwargs(family.engine_inputs(media)),
             mm_hashes=_by_kind(media, [m.digest for m in media]),
             mm_placeholders=_by_kind(media, _placeholders(family, token_ids, ids, media)),
+            cache_salt=salt,
         )
 
     def _prompt(self, prompt: Prompt, decoded: Sequence[Any]) -> dict[str, Any]:

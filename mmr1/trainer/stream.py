@@ -352,7 +352,11 @@ class Stream:
         return {
             "rollout/staleness_mean": sum(age * tokens for age, tokens in spans) / max(1, count),
             "rollout/mixed_versions": fmean(bool(c.versions) for c in completions),
-            "rollout/recomputed_tokens": float(sum(map(_recomputed, completions))),
+            **(
+                {"rollout/recomputed_tokens": float(sum(map(_recomputed, completions)))}
+                if self._streaming.kv_cache == "recompute"
+                else {}
+            ),
         }
 
 

@@ -80,7 +80,7 @@ class Engine:
     Attributes:
         running: A heap: of each completion the engine's step that ends it and the one that began
             it, its group, and its first version.
-        ended: When, of which group, and its first version.
+        ended: When, of which group, and its first version; until somebody takes them.
     """
 
     def __init__(self, task: Task, costs: Costs) -> None:
@@ -123,8 +123,7 @@ class Engine:
             self._steps(at)
 
     def run_to_next_end(self) -> None:
-        before = len(self.ended)
-        while self.running and len(self.ended) == before:
+        while self.running and not self.ended:
             self._steps(math.inf)
 
     def _steps(self, until: float) -> None:
@@ -205,13 +204,11 @@ def streaming(task: Task, costs: Costs, ahead: int, window: int = 0) -> Outcome:
     now, idle, drawn, marks = 0.0, 0.0, 0, list[float]()
     ages: list[int] = []
     open_groups: dict[int, list[tuple[float, int]]] = {}  # what has ended of each
-    counted = [0] * task.engines
 
-    def collect() -> None:
-        for place, engine in enumerate(engines):
-            for ended, group, version in engine.ended[counted[place] :]:
-                open_groups[group].append((ended, version))
-            counted[place] = len(engine.ended)
+    def collect(engine: Engine) -> None:
+        for ended, group, version in engine.ended:
+            open_groups[group].append((ended, version))
+        engine.ended.clear()
 
     def ready() -> int | None:
         oldest = next(iter(open_groups))
@@ -232,13 +229,14 @@ def streaming(task: Task, costs: Costs, ahead: int, window: int = 0) -> Outcome:
             drawn += 1
         for engine in engines:
             engine.run_until(now)
-        collect()
+            collect(engine)
         began = now
         for _ in range(task.groups):
             while (group := ready()) is None:
                 # The engine whose clock is the furthest behind is the next in which one may end.
-                min((e for e in engines if e.running), key=lambda e: e.now).run_to_next_end()
-                collect()
+                engine = min((e for e in engines if e.running), key=lambda e: e.now)
+                engine.run_to_next_end()
+                collect(engine)
             ended = open_groups.pop(group)
             now = max(now, *(at for at, _ in ended))
             ages += [step - 1 - version for _, version in ended]

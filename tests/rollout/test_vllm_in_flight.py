@@ -6,6 +6,8 @@ import copy
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,19 +49,18 @@ def parts(request, tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
         model.model.visual.requires_grad_(False)
     media = MediaCache(family.prepare_media)
     prompts = [family.render_prompt(sample) for sample in read_records(mixed)[:4]]
-    config = Config(
-        model={
-            "path": str(tiny_model),
-            "dtype": "float32",
-            "freeze_vision_tower": request.param,
-        },
-        rollout={"max_prompt_length": 64, "max_response_length": 64},
-        trainer={"threads": 1},
-    )
-    log = tmp_path_factory.mktemp("engine") / "engine.log"
-    engine = EngineProcess(build_vllm_engine, (config,), log, 1, 600, restarts=1)
+    engine = engine_of(tiny_model, tmp_path_factory.mktemp("engine"), frozen=request.param)
     yield family, model, media, prompts, engine
     engine.close()
+
+
+def engine_of(model: Path, folder: Path, frozen: bool = False, **rollout: Any) -> EngineProcess:
+    config = Config(
+        model={"path": str(model), "dtype": "float32", "freeze_vision_tower": frozen},
+        rollout={"max_prompt_length": 64, "max_response_length": 64, **rollout},
+        trainer={"threads": 1},
+    )
+    return EngineProcess(build_vllm_engine, (config,), folder / "engine.log", 1, 600, restarts=1)
 
 
 def groups_of(prompts: list[Prompt], media: MediaCache) -> dict[int, PreparedRequest]:
@@ -135,6 +136,31 @@ def test_each_token_has_the_log_prob_of_the_weights_that_it_names(parts):
     assert max(gaps.values()) <= 1e-4, gaps
     others = {1: models[2], 2: models[3], 3: models[1]}
     assert min(worst_gaps(parts, others, ended).values()) > 1e-2  # the versions differ
+
+
+def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_path):
+    """What goes on has them, and is of neither policy; what comes later does not read them."""
+    _, model, media, prompts, _ = parts
+    models = {1: model, 2: changed(model, 0)}
+    keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
+    engine = engine_of(tiny_model, tmp_path, **keeps)
+    try:
+        engine.load_weights(models[1].state_dict(), 1)
+        requests = groups_of(prompts, media)
+        ended = advanced(engine, requests, 20)
+        engine.load_weights(models[2].state_dict(), 2)
+        again = {number + len(requests): request for number, request in requests.items()}
+        ended |= advanced(engine, again, 1)
+        ended = to_the_end(engine, {*requests, *again}, ended)
+    finally:
+        engine.close()
+    later = {n - len(requests): ended.pop(n) for n in again}
+    assert {c.policy_version for c in later.values()} == {2}
+    assert any([version for version, _ in c.versions] == [1, 2] for c in ended.values())
+    gaps = worst_gaps(parts, models, ended)
+    assert gaps[1] <= 1e-4
+    assert gaps[2] > 1e-2
+    assert worst_gaps(parts, models, later)[2] <= 1e-4
 
 
 def test_what_is_abandoned_is_counted_and_begins_again(parts):

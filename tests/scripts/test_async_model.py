@@ -35,9 +35,10 @@ def test_a_stream_fills_the_engine(model):
     costs = model.Costs(lambda count, cached: 1.0, lambda tokens: 0.0, load=0.0, update=0.0)
     for ahead in (1, 2, 4):
         outcome = model.streaming(task, costs, ahead)
-        assert outcome.step_s == pytest.approx(10 / (ahead + 1))
+        assert outcome.step_s == pytest.approx(10 / (ahead + 1), rel=0.02)  # no whole rounds
         assert outcome.sequences == ahead + 1
-        assert (outcome.oldest, outcome.engine_idle) == (ahead, 0)
+        assert outcome.oldest == ahead
+        assert outcome.engine_idle == pytest.approx(0, abs=0.02)
 
 
 def test_what_continues_is_computed_again_and_a_window_lets_others_pass(model):

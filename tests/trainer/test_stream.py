@@ -430,6 +430,10 @@ REFUSED = [
     (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
     (["environment.tools=[zoom]"], "turns of conversations and agent programs"),
     (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
+    (
+        ["rollout.streaming.partial_rollout=false", "rollout.streaming.kv_cache=keep"],
+        "none has keys and values to keep",
+    ),
     (["rollout.streaming.window=99", "data.train_batch_size=4"], "lower the window"),
 ]
 

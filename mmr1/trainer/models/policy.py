@@ -25,7 +25,8 @@ from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weigh
 from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, TokenBatch
 
 WIDEST_GAP = "rollout/logprob_gap_max"
-GAP_AFTER_PICTURE, TOKENS_AFTER_PICTURE = "rollout/logprob_gap_after_picture", "after_picture"
+COUNTED = "tokens of "
+"""Before a gap's name: the number of tokens that it is the mean of."""
 
 
 class SentWeights(Protocol):
@@ -165,10 +166,11 @@ class LocalPolicy:
         groups = [scored.group for scored in experience.groups]
         mini_batches = experience.mini_batches
         cut = [model.batches(groups, mini_batch.learning) for mini_batch in mini_batches]
+        before = self.version
         steps: list[StepStats] = []
         for _ in range(self._passes):
             for mini_batch, batches in zip(mini_batches, cut, strict=True):
-                stats = self._accumulate(experience, batches)
+                stats = self._accumulate(experience, batches, before)
                 if ptx := experience.coefficients.ptx:
                     stats["ptx_loss"] = self._add_ptx_gradient(mini_batch.demonstrations, ptx)
                 with record_function("mmr1/optimizer"):
@@ -177,8 +179,14 @@ class LocalPolicy:
                 steps.append(stats)
         return averaged(steps)
 
-    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
-        """Sum up the gradient over micro-batches; token means of what is logged."""
+    def _accumulate(
+        self, experience: Experience, batches: Sequence[MicroBatch], before: int
+    ) -> StepStats:
+        """Sum up the gradient over micro-batches; token means of what is logged.
+
+        Args:
+            before: The policy's version before the update.
+        """
         model, tokens, numbers, counted = self._packed_model, experience.tokens, [], 0
         for batch in batches:
             reference = None
@@ -196,10 +204,11 @@ class LocalPolicy:
             counted += len(counting)
             own = tokens.select(batch.rows, width, device)
             counting = counting.to(device, non_blocking=True)
-            numbers.append(self._add_gradient(own, scores, experience.coefficients, counting))
+            coefficients = experience.coefficients
+            numbers.append(self._add_gradient(own, scores, coefficients, counting, before))
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(counted)}
-        if tokens.after_picture is not None:
-            read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
+        for name in _gaps_apart(tokens, before):
+            read = {name: 0.0, COUNTED + name: 0.0, **read}
         return self._means(model.process_group.total(read))
 
     def _add_ptx_gradient(self, groups: Sequence[RolloutGroup], coefficient: float) -> float:
@@ -215,6 +224,7 @@ class LocalPolicy:
         scores: TokenScores,
         coefficients: LossCoefficients,
         counting: torch.Tensor,
+        before: int,
     ) -> dict[str, torch.Tensor]:
         """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
 
@@ -223,6 +233,7 @@ class LocalPolicy:
         Args:
             tokens: Those of the micro-batch.
             counting: ``[N]`` int64 indices into ``[b, R]``, flattened: the tokens that count.
+            before: As in ``_accumulate``.
         """
         old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
         x = LossInputs(
@@ -258,10 +269,10 @@ class LocalPolicy:
         sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
         if len(counting):
             sums[WIDEST_GAP] = counted["rollout/logprob_gap"].max()
-            if tokens.after_picture is not None:
-                after = tokens.after_picture.flatten()[counting]
-                sums[GAP_AFTER_PICTURE] = (counted["rollout/logprob_gap"] * after).sum()
-                sums[TOKENS_AFTER_PICTURE] = after.sum()
+            for name, apart in _gaps_apart(tokens, before).items():
+                own = apart.flatten()[counting]
+                sums[name] = (counted["rollout/logprob_gap"] * own).sum()
+                sums[COUNTED + name] = own.sum()
         return sums
 
     def _means(self, sums: dict[str, float]) -> StepStats:
@@ -270,14 +281,26 @@ class LocalPolicy:
         Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
         """
         tokens = sums.pop("tokens")
-        after_picture = sums.pop(TOKENS_AFTER_PICTURE, 0)
+        apart = [name.removeprefix(COUNTED) for name in sums if name.startswith(COUNTED)]
+        gaps = {name: (sums.pop(name), sums.pop(COUNTED + name)) for name in apart}
         whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
         loss = whole["loss"]
         if not math.isfinite(loss):
             self.optimizer.zero_grad()
         check_finite(loss)
-        gap = sums.pop(GAP_AFTER_PICTURE, 0.0)
-        if after_picture:
-            whole[GAP_AFTER_PICTURE] = gap / after_picture
+        whole |= {name: gap / count for name, (gap, count) in gaps.items() if count}
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
         return {**whole, **means}
+
+
+def _gaps_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
+    """Tokens whose gap is logged by itself, ``[B, R]`` bool, by its name.
+
+    Of what the newest weights sampled the gap is the engine's alone.
+    """
+    apart = {}
+    if tokens.after_picture is not None:
+        apart["rollout/logprob_gap_after_picture"] = tokens.after_picture
+    if tokens.versions is not None:
+        apart["rollout/logprob_gap_newest"] = tokens.versions == version
+    return apart

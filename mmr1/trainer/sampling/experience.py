@@ -141,6 +141,7 @@ def build_experience(
         ref_logprobs=ref_logprobs,
         chosen=chosen,
         after_picture=after_picture(groups),
+        versions=_versions(groups, mask.shape),
     )
     return Experience(
         groups=tuple(scored),
@@ -194,6 +195,18 @@ def _rollout_logprobs(groups: Sequence[RolloutGroup], shape: torch.Size) -> torc
     completions = (c for group in groups for c in group.completions)
     for row, completion in zip(rows, completions, strict=True):
         row[: len(completion.logprobs)] = torch.tensor(completion.logprobs)  # Ray's are read-only
+    return rows
+
+
+def _versions(groups: Sequence[RolloutGroup], shape: torch.Size) -> torch.Tensor | None:
+    """``[B, R]`` int64: of the weights that sampled each token; -1 behind the completions."""
+    completions = [c for group in groups for c in group.completions]
+    if not any(c.versions for c in completions):
+        return None
+    rows = torch.full(shape, -1)
+    for row, c in zip(rows, completions, strict=True):
+        numbers, counts = zip(*c.versions or [(c.policy_version, len(c.token_ids))], strict=True)
+        row[: sum(counts)] = torch.tensor(numbers).repeat_interleave(torch.tensor(counts))
     return rows
 
 

@@ -125,6 +125,29 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     assert name not in policy.update(batch)
 
 
+def test_the_gap_of_what_the_newest_weights_sampled_is_logged_apart(learning):
+    """The first completion of each group goes on with version 3; the others are of version 2."""
+    model, media, scored = learning
+    config = AlgorithmConfig(name="rloo")
+    policy = policy_of(copy.deepcopy(model), media, config)
+    policy.version, carried, gaps = 3, [], []
+    for s in scored:
+        first, *others = (replace(c, policy_version=2) for c in s.group.completions)
+        first = replace(first, versions=((2, 4), (3, len(first.token_ids) - 4)))
+        logprobs = plain_logprobs(model, media, s.group, first, family().forbidden_ids).detach()
+        newest = policys_tokens(first) & (torch.arange(len(first.token_ids)) >= 4)
+        gaps.append(logprobs[newest].abs())  # the engine's were 0
+        carried.append(replace(s, group=replace(s.group, completions=(first, *others))))
+    name = "rollout/logprob_gap_newest"
+    batch = build_experience(carried, build_algorithm(config), Models(policy))
+    every = MiniBatch(torch.ones(len(batch.tokens.advantages), dtype=torch.bool))
+    stats = policy.update(replace(batch, mini_batches=(every,)))
+    assert stats[name] == pytest.approx(torch.cat(gaps).mean().item(), rel=1e-4)
+    assert 0 < stats[name] != pytest.approx(stats["rollout/logprob_gap"])
+    plain = build_experience(scored, build_algorithm(config), Models(policy))
+    assert name not in policy.update(plain)
+
+
 @pytest.mark.parametrize(
     "options",
     [
