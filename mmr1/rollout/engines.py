@@ -8,7 +8,6 @@ anything is loaded.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmr1.config import Config, CustomEngineConfig
-from mmr1.registry import ENGINES
+from mmr1.registry import ENGINES, check_options
 
 if TYPE_CHECKING:
     from mmr1.vision.families.family import ModelFamily
@@ -112,12 +111,7 @@ def engine_type(config: Config) -> EngineType:
 
 
 def _with_options(kind: EngineType, engine: CustomEngineConfig) -> EngineType:
-    try:
-        inspect.signature(kind.build).bind(None, **engine.options)
-    except TypeError as error:
-        raise ValueError(
-            f"rollout.engine.options do not fit rollout.engine.use={engine.use}: {error}"
-        ) from error
+    check_options("rollout.engine", engine.use, kind.build, engine.options, given=1)
     return replace(kind, build=partial(kind.build, **engine.options)) if engine.options else kind
 
 

@@ -6,7 +6,6 @@ keyword arguments.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from mmr1.config import CustomAdvantage, CustomLoss
-from mmr1.registry import Registry
+from mmr1.registry import Registry, check_options
 from mmr1.trainer.algorithms.algorithm import (
     Advantage,
     AdvantageInputs,
@@ -56,10 +55,7 @@ def _checked(
 
 def _made(registry: Registry, key: str, use: str, options: dict[str, Any], wanted: type[T]) -> T:
     build = registry.load(use)
-    try:
-        inspect.signature(build).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"{key}.options do not fit {key}.use={use}: {error}") from error
+    check_options(key, use, build, options)
     made = build(**options)
     if not isinstance(made, wanted):
         raise ValueError(
