@@ -36,18 +36,17 @@ FILES = dict(
 
 @contextmanager
 def server(model: Path) -> Iterator[str]:
-    """The address of a server of the model."""
+    """The address of a server of the model, which ends when its standard input does."""
     command = [sys.executable, http_server.__file__, str(model)]
     with subprocess.Popen(
         command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        process.kill()
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_model, digits, tmp_path_factory) -> Iterator[Path]:
+def folder(tiny_model, digits, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name, source in FILES.items():
         (folder / name).write_text(source)
@@ -61,8 +60,8 @@ def folder(tiny_model, digits, tmp_path_factory) -> Iterator[Path]:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with server(folder / "model") as url, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        changes = ["model.dtype=float32", f"rollout.engine.options.url={url}"]
-        run_training(load_config(Path("run.yaml"), changes))
+        changes = ["model.dtype=float32", "optimizer.lr=1e-3", "optimizer.scheduler.warmup_steps=0"]
+        run_training(load_config(Path("run.yaml"), [*changes, f"rollout.engine.options.url={url}"]))
     return folder
 
 
