@@ -87,19 +87,19 @@ def reporting_waits() -> Iterator[None]:
 
 
 def _report_waits(ended: threading.Event) -> None:
-    told: dict[int, float] = {}  # how long each activity had taken when it was told
+    reported: dict[int, float] = {}  # how long each activity had taken when it was last reported
     while not ended.wait(0.5):
         going_on = dict(_activities)
-        told = {number: seconds for number, seconds in told.items() if number in going_on}
+        reported = {number: seconds for number, seconds in reported.items() if number in going_on}
         for number, activity in going_on.items():
-            if activity.seconds >= _due(activity, told.get(number)):
-                told[number] = activity.seconds
+            if activity.seconds >= _due(activity, reported.get(number)):
+                reported[number] = activity.seconds
                 _report(activity)
 
 
-def _due(activity: Activity, told: float | None) -> float:
+def _due(activity: Activity, reported: float | None) -> float:
     usual = 3 * _longest.get(activity.what, 0.0)
-    return max(usual, activity.report_after_s if told is None else max(LONG_S, 2 * told))
+    return max(usual, activity.report_after_s if reported is None else max(LONG_S, 2 * reported))
 
 
 def _report(activity: Activity) -> None:

@@ -32,7 +32,7 @@ class Ticks(threading.Event):
         return at is None
 
 
-def told(clock, capsys, times, what="reading the data", **options) -> list[str]:
+def reports(clock, capsys, times, what="reading the data", **options) -> list[str]:
     with progress.report_activity(what, **options):
         progress._report_waits(Ticks(clock, times))
     return capsys.readouterr().err.splitlines()
@@ -40,7 +40,7 @@ def told(clock, capsys, times, what="reading the data", **options) -> list[str]:
 
 def test_a_wait_is_told_at_growing_intervals(clock, capsys):
     seconds = [float(s) for s in range(0, 200)]
-    assert told(clock, capsys, seconds) == [
+    assert reports(clock, capsys, seconds) == [
         "reading the data ...",
         *(f"reading the data, {s} s so far" for s in (30, 60, 120)),
     ]
@@ -50,12 +50,12 @@ def test_a_phase_is_told_when_it_takes_three_times_as_long_as_ever(clock, capsys
     with progress.report_activity("rollout", "step 1", progress.LONG_S):
         clock[0] = 40.0
     times = [40.0 + s for s in range(0, 200)]
-    lines = told(clock, capsys, times, "rollout", label="step 2", report_after_s=progress.LONG_S)
+    lines = reports(clock, capsys, times, "rollout", label="step 2", report_after_s=progress.LONG_S)
     assert lines == ["step 2: rollout, 120 s so far"]
 
 
 def test_short_work_is_not_told(clock, capsys):
-    assert told(clock, capsys, [0.5, 1.0, 1.9]) == []
+    assert reports(clock, capsys, [0.5, 1.0, 1.9]) == []
 
 
 def test_the_thread_ends_with_its_block():

@@ -67,10 +67,10 @@ def explain(error: ValidationError, source: str) -> list[str]:
 
 def _relevant(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     """Drop "should be a string" where a mapping was given for one, and has an error itself."""
-    told = [
+    specific = [
         p for p in problems if p["type"] != "string_type" or not isinstance(p["input"], Mapping)
     ]
-    return told or problems
+    return specific or problems
 
 
 def _place(location: Sequence[int | str]) -> _Place:

@@ -34,12 +34,6 @@ _QUESTION = f" {_MARK} "
 _TERM = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:\[(?P<key>[^\]]+)\])?")
 
 
-def template_names() -> dict[str, str]:
-    """The built-in templates by name, with the comment at the top of each."""
-    texts = templates.named_texts(_folder())
-    return {name: text.split("#}")[0].removeprefix("{#").strip() for name, text in texts.items()}
-
-
 def load_template(name: str) -> Template:
     """A built-in template by name, a ``.jinja`` or ``.txt`` file, or constants of a ``.py`` file.
 

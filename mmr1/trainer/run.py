@@ -40,8 +40,8 @@ from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DiskFullError,
     is_full,
+    name_last,
     step_of,
-    told_last,
 )
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_output_dir
@@ -231,7 +231,7 @@ class Run:
             kind = DiskFullError if is_full(error) else RecordError
             raise kind(
                 f"the metrics and rollouts of step {step.number} could not be written ({error}). "
-                f"{told_last(self.directory.checkpoints.last)}: free some space or repair the "
+                f"{name_last(self.directory.checkpoints.last)}: free some space or repair the "
                 "disk, then continue with --resume"
             ) from error
 

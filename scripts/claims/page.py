@@ -24,30 +24,29 @@ IMAGES = DOCS / "images/claims"
 INTRODUCTION = """\
 # What papers claim, tested at 0.7M parameters
 
-Each claim is about a method, and is tested on a small task: real scans of the digits 0 to 4, unless
-its README says otherwise. The model has 0.7M parameters and trains on a CPU. **No published number
-is reproduced here, and what holds at this size may not hold at 7B parameters.**
+Each claim is about a method. We test it on a small task: real scans of the digits 0 to 4, unless
+its README names another. The model has 0.7M parameters and trains on a CPU. **No published number
+is reproduced here. A result at this size may not hold at 7B parameters.**
 
-The README of each claim has the hypotheses, the measures and the smallest difference that matters.
-They were written before the runs. All arms of a claim have the same seeds. The tables give the mean
-difference between arms with the same seed, and its 95% interval (Student's t).
+The README of each claim states the hypotheses, the measures and the smallest difference that
+matters, all written before the runs. All arms of a claim use the same seeds. The tables give the
+mean paired difference between two arms and its 95% interval (Student's t).
 
-| verdict | when |
+| verdict | meaning |
 |---|---|
-| holds | the whole interval is above 0, and its upper end is at least the smallest difference |
+| holds | the whole interval is above 0, and its upper end reaches the smallest difference |
 | does not hold | the whole interval is below the smallest difference |
 | undecided in small | anything else, and any single seed |
 
-A negative smallest difference means "not worse by more than this": the whole interval must be above
-it. Accuracy is measured on 500 held-out scans, or on 500 pictures drawn as in training and 500 that
-look otherwise.
+A negative smallest difference means "not worse by more than this". The hypothesis then holds if
+the whole interval is above it. Accuracy is measured on 500 held-out scans, or on 500 pictures like
+those in training and 500 that look different.
 
     scripts/claims/run.sh format_and_accuracy --seeds 5
 
-The learning rate of RL is 2e-4, chosen before the runs by three trials of GRPO with seed 0. With
-2e-4 the policy learned, with 5e-4 it learned nothing in 20 steps, and with 1e-3 it collapsed (this
-one after a cold start of 80 steps). `python -m scripts.claims.page` writes this page from the
-stored results.
+RL uses a learning rate of 2e-4. Three trials of GRPO with seed 0 chose it before the runs: the
+policy learned with 2e-4, learned nothing in 20 steps with 5e-4, and collapsed with 1e-3 (after a
+cold start of 80 steps). `python -m scripts.claims.page` writes this page from the stored results.
 """
 
 

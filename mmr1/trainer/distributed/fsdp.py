@@ -306,7 +306,7 @@ def spread(
     shard(model, mesh, getattr(torch, config.dtype), offload)
     model.to_empty(device="cpu" if offload else mesh.device_type)
     if offload:
-        _whole_ones_to(model, mesh.device_type)
+        _move_unsharded(model, mesh.device_type)
     unwrapped(backbone).tie_weights()
     return model
 
@@ -330,7 +330,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
     return dict(chain(model.named_parameters(), model.named_buffers()))
 
 
-def _whole_ones_to(model: Any, device: str) -> None:
+def _move_unsharded(model: Any, device: str) -> None:
     """Move buffers and parameters that are not sharded to the device."""
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

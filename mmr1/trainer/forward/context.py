@@ -52,7 +52,7 @@ class Context:
 
         return wait
 
-    def told(self, own: torch.Tensor | None) -> torch.Tensor:
+    def broadcast(self, own: torch.Tensor | None) -> torch.Tensor:
         """Broadcast from rank 0, into main memory; the other ranks give None."""
         shared = [own]
         first = dist.get_global_rank(self.group, 0)

@@ -205,7 +205,7 @@ class ServedReference:
         """
         if self._context is None:
             return self._asked(groups)
-        return self._context.told(self._asked(groups) if self._context.rank == 0 else None)
+        return self._context.broadcast(self._asked(groups) if self._context.rank == 0 else None)
 
     def _asked(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         rows = self._thread.run(self._ask_all(groups))

@@ -35,9 +35,9 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.offline.training import (
-    itself,
     learning,
     run_offline,
+    same_group,
     scalar_learner,
 )
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
@@ -239,7 +239,7 @@ def _ranked_line(result: dict[str, Any], answers: int) -> str:
 
 
 _RANKINGS: RewardTask[RolloutGroup] = RewardTask(
-    ranking_of, build_reward_model, itself, _group, True, _ranked, _ranked_line
+    ranking_of, build_reward_model, same_group, _group, True, _ranked, _ranked_line
 )
 
 

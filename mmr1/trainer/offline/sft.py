@@ -22,10 +22,10 @@ from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.offline.training import (
-    itself,
     learning,
     policy_learner,
     run_offline,
+    same_group,
 )
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import MediaRef, Prompt, RolloutGroup, Sample, Span, StepStats
@@ -49,7 +49,7 @@ def sft_steps(config: Config, *, resume: bool = False) -> Steps:
     records = check_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     family = records.family
-    with learning(config, family, records.media, build_sft, itself) as learner:
+    with learning(config, family, records.media, build_sft, same_group) as learner:
 
         def example(sample: Sample) -> RolloutGroup:
             group = demonstration(family, records.render(sample), records.media)

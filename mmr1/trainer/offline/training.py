@@ -122,7 +122,7 @@ def scalar_learner(
     return ScalarLearner(PackedScalarModel(model, backbone, "at"), optimizer, learn, supervision)
 
 
-def itself(group: RolloutGroup) -> RolloutGroup:
+def same_group(group: RolloutGroup) -> RolloutGroup:
     """The group itself: the example is no more than a prompt and completions."""
     return group
 

@@ -76,7 +76,7 @@ def write_checkpoint(
         kind = DiskFullError if is_full(error) else CheckpointError
         raise kind(
             f"{target} could not be written ({_first_line(error)}). "
-            f"{told_last(max(checkpoints(folder), key=step_of, default=None))}: free some space or "
+            f"{name_last(max(checkpoints(folder), key=step_of, default=None))}: free some space or "
             "repair the disk, then continue with --resume"
         ) from error
     return target
@@ -139,7 +139,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step_*") if _STEP_NAME.fullmatch(p.name)), key=step_of)
 
 
-def told_last(checkpoint: Path | None) -> str:
+def name_last(checkpoint: Path | None) -> str:
     """A sentence that names the last checkpoint."""
     there = checkpoint is not None and checkpoint.exists()
     return f"The last checkpoint is {checkpoint}" if there else "There is no checkpoint"
@@ -198,7 +198,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
         self.last: Path | None = None
         self.unsaved: DiskFullError | None = None
-        self._told: int | None = None  # the step whose save met a full disk
+        self._reported: int | None = None  # the step whose save met a full disk
 
     def save(self, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
         """Write the checkpoint of ``step``.
@@ -230,21 +230,21 @@ class Checkpoints:
             self.last = write_checkpoint(self._folder, step, write_files, metrics)
         except DiskFullError as error:
             self.unsaved = error
-            self._tell_full(step, _first_line(error.__cause__ or error))
+            self._report_full(step, _first_line(error.__cause__ or error))
             return
         self.unsaved = None
         prune(self._folder, self._keep, self._best_by)
 
-    def _tell_full(self, step: int, reason: str) -> None:
+    def _report_full(self, step: int, reason: str) -> None:
         """Report a full disk once for each step: further attempts are not news."""
-        if step == self._told:
+        if step == self._reported:
             return
-        self._told = step
+        self._reported = step
         report_fault(
             logger,
             "checkpoint/disk_full",
             f"step {step} could not be saved, because the disk is full ({reason}). "
-            f"{told_last(self.last)}. The run saves again when the next checkpoint is due; free "
+            f"{name_last(self.last)}. The run saves again when the next checkpoint is due; free "
             "some space",
         )
 

@@ -381,7 +381,7 @@ class RunSummary:
         before = _read(self._path)
         if before["step"] and not self._began:
             self._counter.counts.update(before["faults"])
-            _tell_end(before)
+            _report_previous_end(before)
         self._began = True
         self.write(step)
 
@@ -418,7 +418,7 @@ class RunSummary:
             file.write(text.encode(errors="backslashreplace"))
 
 
-def _tell_end(before: dict[str, Any]) -> None:
+def _report_previous_end(before: dict[str, Any]) -> None:
     """Record how the process before this one ended."""
     kinds = {RUNNING: "killed", STOPPED: "stopped", FAILED: "failed"}
     if kind := kinds.get(before["state"]):

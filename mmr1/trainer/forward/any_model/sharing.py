@@ -61,13 +61,13 @@ def probe(model_class: Any, config: Any, groups: Sequence[GroupInput] = ()) -> V
             given = list(groups) or _any_text()
             alone = _Scores.of(twin, [_alone(twin, group) for group in given])
         except Exception as error:
-            why = f"a small model of its class does not run alone ({told(error)})"
+            why = f"a small model of its class does not run alone ({one_line(error)})"
             continue
         return _compared(twin, given, alone)
     return Verdict("padded", why)
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error on one line."""
     first = (str(error).strip().splitlines() or [""])[0]
     return (
@@ -124,7 +124,7 @@ def _compared(twin: Any, groups: Sequence[GroupInput], alone: _Scores) -> Verdic
         with torch.no_grad():
             _packed(twin.train(), groups)  # where it may ask for more
     except Exception as error:
-        return Verdict("padded", told(error))
+        return Verdict("padded", one_line(error))
     return Verdict("packed", "", _calls_per_module(twin, calls), *gaps)
 
 
