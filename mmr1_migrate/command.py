@@ -53,12 +53,11 @@ class Migrated:
     def report(self, output: Path) -> str:
         """The message when the YAML is in a file: first the losses."""
         count = len(self.migration.unneeded)
-        rest = f"{output} lists besides what is not needed here ({count})" if count else ""
-        if not self.lost:
-            return _lines([self._origin, "nothing is lost", *filter(None, [rest]), *self._to_run])
-        head = f"{self._origin}; lost, or another thing here:"
+        rest = [f"not needed in mmr1, and listed in {output}: {count}"] if count else []
+        found = "lost or different in mmr1:" if self.lost else "nothing is lost"
+        head = f"wrote {output} {self._origin}; {found}"
         lost = [f"- {' '.join(note.split())}" for note in self.lost]
-        return _lines([head, *lost, *filter(None, [rest]), *self._to_run])
+        return _lines([head, *lost, *rest, *self._to_run])
 
     @property
     def _origin(self) -> str:

@@ -14,7 +14,7 @@ class Migration:
 
     Attributes:
         tree: Our configuration, with the keys that theirs sets or takes for granted.
-        notes: What is lost, or another thing here, and what the user has to do by hand.
+        notes: What is lost or different in mmr1, and what the user has to do by hand.
         unneeded: Keys that need no counterpart, and keys that other keys make idle.
         theirs: Their settings of the loss, as their project reads them, by key.
     """

@@ -391,7 +391,8 @@ def _validate(values: Any, source: str) -> Config:
 
 def _read_yaml(path: Path) -> Any:
     if not path.is_file():
-        raise ValueError(f"{path}: no such configuration file")
+        hint = "; a YAML file comes first, then KEY=VALUE" if "=" in str(path) else ""
+        raise ValueError(f"{path}: no such configuration file{hint}")
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"))
         is_mapping = node is None or isinstance(node, yaml.MappingNode)

@@ -43,7 +43,7 @@ class Fault:
     test: str
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in a set
 class Outcomes:
     """A pytest plugin that keeps the outcome and the seconds of each test of a commit."""
 

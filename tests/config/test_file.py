@@ -313,6 +313,11 @@ def test_a_missing_file_is_named(tmp_path):
         load_config(tmp_path / "nowhere.yaml")
 
 
+def test_an_override_in_the_place_of_the_file_is_named():
+    with pytest.raises(ValueError, match="a YAML file comes first, then KEY=VALUE"):
+        load_config(Path("model.path=models/tiny"))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

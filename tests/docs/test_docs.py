@@ -139,6 +139,19 @@ def test_a_page_is_short(path):
         assert len(path.read_text().splitlines()) <= 150
 
 
+# Pages of evidence, and those that say how a contributor tests.
+EVIDENCE = {"fault_tests", "model_tests", "validation", "own_algorithm", "own_family"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path.stem not in EVIDENCE], ids=lambda path: path.stem
+)
+def test_a_page_names_its_tests_in_the_section_validation(path):
+    before = path.read_text().partition("\n## Validation\n")[0]
+    assert re.findall(r"`(?:tests/[\w/]*)?test_\w+\.py", before) == []
+    assert "not measured" not in before
+
+
 @pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_the_tests_and_scripts_that_a_page_names_are_there(path):
     known = {file.name for file in (REPOSITORY / "tests").rglob("test_*.py")}

@@ -210,11 +210,12 @@ def test_what_is_lost_is_said_first(tmp_path: Path, mmr1):
                                "--output", tmp_path / "ours.yaml")  # fmt: skip
     assert code == 0, message
     head, first, *rest = said.splitlines()
-    assert head == f"from {tmp_path / 'theirs.yaml'}, read as EasyR1; lost, or another thing here:"
+    ours, theirs = tmp_path / "ours.yaml", tmp_path / "theirs.yaml"
+    assert head == f"wrote {ours} from {theirs}, read as EasyR1; lost or different in mmr1:"
     assert first.startswith("- ")
     assert any("data.seeed: 2: no key that is known here" in line for line in rest)
     assert not any("not needed;" in line for line in rest)
-    assert re.search(r"ours\.yaml lists besides what is not needed here \(\d+\)", rest[-1])
+    assert re.fullmatch(rf"not needed in mmr1, and listed in {ours}: \d+", rest[-1])
     written = (tmp_path / "ours.yaml").read_text()
     assert 0 < written.index("data.seeed") < written.index("not needed;")
     assert load_config(tmp_path / "ours.yaml").rollout.n == 5
