@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -53,42 +54,59 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A step's groups, the engines that sample them, and how long completions are."""
+    """A step's groups, the engines that sample them, and the lengths of a group's completions."""
 
     groups: int
     n: int
     prompt: int
-    median: float
-    p99: float
-    longest: int
+    lengths: Callable[[int], Sequence[int]]
     engines: int = 1
 
-    def lengths(self, group: int) -> list[int]:
-        """Of the completions of a group; 2.326 deviations lie below the 99th percentile."""
-        sigma = math.log(self.p99 / self.median) / 2.326
-        draws = np.random.default_rng(group).normal(math.log(self.median), sigma, self.n)
-        return [max(1, int(length)) for length in np.exp(draws).clip(1, self.longest)]
+
+def log_normal(median: float, p99: float, longest: int, n: int) -> Callable[[int], list[int]]:
+    """Lengths of the completions of a group; 2.326 deviations lie below the 99th percentile."""
+    sigma = math.log(p99 / median) / 2.326
+
+    def of_group(group: int) -> list[int]:
+        draws = np.random.default_rng(group).normal(math.log(median), sigma, n)
+        return [max(1, int(length)) for length in np.exp(draws).clip(1, longest)]
+
+    return of_group
 
 
 class Engine:
     """An engine's clock, and what it samples.
 
     Attributes:
-        running: Tokens to come, tokens so far, group and first version of each completion.
-        ended: When, of which group, and its first version.
+        running: A heap: of each completion the engine's step that ends it and the one that began
+            it, its group, and its first version.
+        ended: When, of which group, and its first version; until somebody takes them.
     """
 
     def __init__(self, task: Task, costs: Costs) -> None:
         self.task, self.costs = task, costs
         self.now = self.busy = 0.0
-        self.running: list[list[int]] = []
+        self.running: list[tuple[int, int, int, int]] = []
         self.ended: list[tuple[float, int, int]] = []
         self.recomputed = self.sequence_steps = self.steps = 0
+        self._began = 0  # the sum over what is running
+
+    @property
+    def sampled(self) -> int:
+        """Tokens so far of what is running."""
+        return self.steps * len(self.running) - self._began
+
+    @property
+    def cached(self) -> float:
+        """Likewise, with the prompts that a group shares."""
+        return len(self.running) * self.task.prompt / self.task.n + self.sampled
 
     def add(self, group: int, version: int, at: float) -> None:
         if not self.running:
             self.now = max(self.now, at)
-        self.running += [[length, 0, group, version] for length in self.task.lengths(group)]
+        for length in self.task.lengths(group):
+            heappush(self.running, (self.steps + length, self.steps, group, version))
+            self._began += self.steps
         self._work(self.costs.prefill(self.task.prompt))
 
     def load(self, at: float, streams: bool) -> None:
@@ -96,9 +114,8 @@ class Engine:
         self.now = max(self.now, at)
         self._work(self.costs.load)
         if streams and self.running:
-            tokens = sum(self.task.prompt / self.task.n + r[1] for r in self.running)
-            self.recomputed += sum(r[1] for r in self.running)
-            self._work(self.costs.prefill(tokens))
+            self.recomputed += self.sampled
+            self._work(self.costs.prefill(self.cached))
 
     def run_until(self, at: float) -> None:
         """Whole steps, to the first that ends at that time or later."""
@@ -106,26 +123,23 @@ class Engine:
             self._steps(at)
 
     def run_to_next_end(self) -> None:
-        before = len(self.ended)
-        while self.running and len(self.ended) == before:
+        while self.running and not self.ended:
             self._steps(math.inf)
 
     def _steps(self, until: float) -> None:
         """As many steps as nothing ends in between; fewer if the time comes."""
         count = len(self.running)
-        cached = sum(self.task.prompt / self.task.n + r[1] for r in self.running)
-        steps = min(r[0] for r in self.running)
-        seconds = self.costs.step(count, cached + count * steps / 2)
+        steps = self.running[0][0] - self.steps
+        seconds = self.costs.step(count, self.cached + count * steps / 2)
         if self.now + seconds * steps > until:
             steps = max(1, min(steps, math.ceil((until - self.now) / seconds)))
         self._work(seconds * steps)
         self.steps += steps
         self.sequence_steps += steps * count
-        for row in self.running:
-            row[0] -= steps
-            row[1] += steps
-        self.ended += [(self.now, r[2], r[3]) for r in self.running if r[0] == 0]
-        self.running = [r for r in self.running if r[0] > 0]
+        while self.running and self.running[0][0] == self.steps:
+            _, began, group, version = heappop(self.running)
+            self._began -= began
+            self.ended.append((self.now, group, version))
 
     def _work(self, seconds: float) -> None:
         self.now += seconds
@@ -148,13 +162,13 @@ class Outcome:
         return {
             "schedule": name,
             "s/step": self.step_s,
-            "of in turn": self.step_s / of.step_s,
-            "trainer idle": self.trainer_idle,
-            "engine idle": self.engine_idle,
-            "sequences": self.sequences,
-            "age, mean": self.staleness,
-            "oldest": self.oldest,
-            "recomputed/step": self.recomputed,
+            "share": self.step_s / of.step_s,
+            "trainer": self.trainer_idle,
+            "engine": self.engine_idle,
+            "seqs": round(self.sequences),
+            "age": self.staleness,
+            "max": self.oldest,
+            "redone": round(self.recomputed),
         }
 
 
@@ -190,13 +204,11 @@ def streaming(task: Task, costs: Costs, ahead: int, window: int = 0) -> Outcome:
     now, idle, drawn, marks = 0.0, 0.0, 0, list[float]()
     ages: list[int] = []
     open_groups: dict[int, list[tuple[float, int]]] = {}  # what has ended of each
-    counted = [0] * task.engines
 
-    def collect() -> None:
-        for place, engine in enumerate(engines):
-            for ended, group, version in engine.ended[counted[place] :]:
-                open_groups[group].append((ended, version))
-            counted[place] = len(engine.ended)
+    def collect(engine: Engine) -> None:
+        for ended, group, version in engine.ended:
+            open_groups[group].append((ended, version))
+        engine.ended.clear()
 
     def ready() -> int | None:
         oldest = next(iter(open_groups))
@@ -217,13 +229,14 @@ def streaming(task: Task, costs: Costs, ahead: int, window: int = 0) -> Outcome:
             drawn += 1
         for engine in engines:
             engine.run_until(now)
-        collect()
+            collect(engine)
         began = now
         for _ in range(task.groups):
             while (group := ready()) is None:
                 # The engine whose clock is the furthest behind is the next in which one may end.
-                min((e for e in engines if e.running), key=lambda e: e.now).run_to_next_end()
-                collect()
+                engine = min((e for e in engines if e.running), key=lambda e: e.now)
+                engine.run_to_next_end()
+                collect(engine)
             ended = open_groups.pop(group)
             now = max(now, *(at for at, _ in ended))
             ages += [step - 1 - version for _, version in ended]
@@ -265,30 +278,35 @@ def rows_of(name: str, task: Task, costs: Costs) -> Iterator[dict[str, Any]]:
     for ahead in (1, 2):
         schedules[f"{ahead} ahead"] = in_steps(task, costs, ahead)
     for ahead in (1, 2, 4):
-        schedules[f"streaming, S={ahead}"] = streaming(task, costs, ahead)
+        schedules[f"S={ahead}"] = streaming(task, costs, ahead)
         window = int(0.3 * (ahead + 1) * task.groups)
-        schedules[f"streaming, S={ahead}, window {window}"] = streaming(task, costs, ahead, window)
+        schedules[f"S={ahead}, window {window}"] = streaming(task, costs, ahead, window)
     for schedule, outcome in schedules.items():
         yield {"task": name, **outcome.row(schedule, in_turn)}
 
 
-CPU = Task(groups=8, n=4, prompt=80, median=90, p99=600, longest=600)
+CPU = Task(groups=8, n=4, prompt=80, lengths=log_normal(90, 600, 600, 4))
 
 
-def cpu_costs(of_step: tuple[float, float], of_prefill: tuple[float, float]) -> Costs:
+def cpu_costs(
+    of_step: tuple[float, float],
+    of_prefill: tuple[float, float],
+    load: float = 16e-3,
+    update: float = 0.35,
+) -> Costs:
     """Of a tiny model on one core."""
     return Costs(
         step=lambda count, cached: of_step[0] + of_step[1] * count,
         prefill=lambda tokens: of_prefill[0] + of_prefill[1] * tokens,
-        load=16e-3,
-        update=0.35,
+        load=load,
+        update=update,
     )
 
 
 def on_gpus(gpus: int, model: str) -> tuple[Task, Costs, str]:
     """R1-like lengths: median 800, 99th percentile 8,000. 16 groups of 16 completions per GPU."""
     language, weights, engine_gpus = MODELS[model]
-    task = Task(groups=2 * gpus, n=16, prompt=512, median=800, p99=8000, longest=16_384)
+    task = Task(2 * gpus, 16, 512, log_normal(800, 8000, 16_384, 16))
     mean = int(np.mean([length for group in range(500) for length in task.lengths(group)]))
     shape = ModelShape(language, TOWER)
     machine = Machine()
@@ -358,10 +376,8 @@ def figure_of(rows: Sequence[dict[str, Any]]) -> Figure:
     figure, axes = plt.subplots(figsize=(6, 3.5))
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task and "window" not in row["schedule"]]
-        strict = [own[0], *(row for row in own if row["schedule"].startswith("streaming"))]
-        axes.plot(
-            [r["oldest"] for r in strict], [r["of in turn"] for r in strict], "o-", label=task
-        )
+        strict = [own[0], *(row for row in own if row["schedule"].startswith("S="))]
+        axes.plot([r["oldest"] for r in strict], [r["share"] for r in strict], "o-", label=task)
     axes.set(xlabel="oldest weights, steps", ylabel="time, of in turn", ylim=(0, 1.05))
     axes.legend()
     return figure
@@ -376,11 +392,20 @@ def main() -> None:
     if args.measure:
         of_step, of_prefill = measured(args.measure)
         print(f"step {of_step}, prefill {of_prefill}")
-    rows = list(rows_of("one core each", CPU, cpu_costs(of_step, of_prefill)))
+    tasks = [("one core each", CPU, cpu_costs(of_step, of_prefill))]
     for gpus in (8, 64):
         task, costs, name = on_gpus(gpus, "7B")
-        rows += rows_of(name, task, costs)
-    common.table(rows)
+        tasks.append((name, task, costs))
+    rows = []
+    for name, task, costs in tasks:
+        of_task = list(rows_of(name, task, costs))
+        print(f"\n{name}")
+        common.table([{key: row[key] for key in row if key != "task"} for row in of_task])
+        rows += of_task
+    print(
+        "\nshare: of the time in turn; trainer, engine: idle; seqs: of an engine's step; age, max: "
+        "mean\nand oldest, in steps; redone: tokens that a step's new weights compute again"
+    )
     common.save(args.output, "async_model", {"rows": rows}, figure_of(rows))
 
 

@@ -437,8 +437,8 @@ def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tm
     times = [path.stat().st_mtime for path in (tmp_path / "whole/rollouts").iterdir()]
     step_s = (max(times) - min(times)) / (len(times) - 1)  # with its checkpoint
     rng = random.Random(0)
-    killed = 0
-    while killed < 20:
+    killed, kills = 0, 20 if ranks == 1 else 8
+    while killed < kills:
         process = start("killed")
         metrics = tmp_path / "killed/metrics.jsonl"
         before = metrics.stat().st_size if metrics.exists() else 0
@@ -450,7 +450,7 @@ def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tm
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         killed += 1
-    assert killed >= 10
+    assert killed >= kills // 2
     assert start("killed").wait(1800) == 0
     assert_same(tmp_path / "whole", tmp_path / "killed")
     resolved = yaml.safe_load((tmp_path / "killed/config.yaml").read_text())
