@@ -20,17 +20,17 @@ from jinja2 import TemplateError
 from datasets_prep.carry import Carrier
 from datasets_prep.demonstrations import is_text, with_answer
 from datasets_prep.outputs import check_new, refuse_repeated_ids
-from datasets_prep.record_files import record_files, rows_of
+from datasets_prep.record_files import BadRecordError, record_files, rows_of
 from datasets_prep.select import variables
 from datasets_prep.server import Reply, Server, in_order, prompt_of
 from mmr1.data.ids import hash64
-from mmr1.data.lines import pieces
+from mmr1.data.lines import Piece, pieces
 from mmr1.files import atomic_binary, stamp
 from mmr1.progress import Progress
 from mmr1.templates import environment
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
-Record = tuple[Path, dict[str, Any], Sample]
+Record = tuple[Piece, int, dict[str, Any], Sample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Question:
         try:
             text = environment().from_string(self.prompt).render(**variables(sample), reply=reply)
         except TemplateError as error:
-            raise ValueError(f"--prompt fails on {sample.id}: {error}") from error
+            raise ValueError(f"--prompt fails: {error}") from error
         shown = [p for m in prompt_of(sample) for p in m.parts if isinstance(p, MediaRef)]
         return Message("user", (*(shown if self.media else ()), TextPart(text)))
 
@@ -94,17 +94,23 @@ def ask(path: Path, output: Path, server: Server, question: Question) -> tuple[i
     part = output.with_name(f"{output.name}.{digest[:8]}.part")
 
     def reply(record: Record) -> Reply:
-        sample = record[2]
-        return server.replies([question.message(sample)], 1, sample.id)[0]
+        piece, position, _, sample = record
+        try:
+            message = question.message(sample)
+        except ValueError as error:
+            raise BadRecordError(piece.path, position, str(error)) from error
+        return server.replies([message], 1, sample.id)[0]
 
     output.parent.mkdir(parents=True, exist_ok=True)
     with part.open("ab+") as file, Progress("asking", "records") as progress:
         done = _whole_lines(file)
         progress.advance(done)
-        for (source, row, _), said in in_order(islice(_records(files), done, None), reply):
+        for (piece, _, row, _), said in in_order(islice(_records(files), done, None), reply):
             line = b"\n"  # of a record that is left out
             if question.takes(said):
-                line = Carrier(output.parent).line(question.answered(row, said.text), source.parent)
+                line = Carrier(output.parent).line(
+                    question.answered(row, said.text), piece.path.parent
+                )
             file.write(line)
             file.flush()
             progress.advance(1)
@@ -113,8 +119,8 @@ def ask(path: Path, output: Path, server: Server, question: Question) -> tuple[i
 
 def _records(files: list[Path]) -> Iterator[Record]:
     for piece in pieces(files):
-        for _, row, sample in rows_of(piece):
-            yield piece.path, row, sample
+        for position, row, sample in rows_of(piece):
+            yield piece, position, row, sample
 
 
 def _whole_lines(file: Any) -> int:

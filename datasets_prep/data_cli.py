@@ -190,13 +190,11 @@ def split(
         typer.echo(f"{file}: {count:,} records")
     total = sum(counts.values())
     for file in (file for file, count in counts.items() if not count):
-        largest = max(counts, key=lambda file: counts[file])
-        why = (
-            f"all {total:,} records are about the same images or videos, which stay together"
-            if counts[largest] == total
-            else f"its share of {total:,} records is less than one group of the same media"
+        typer.echo(
+            f"warning: {file} is empty: its share of {total:,} records is less than one record, or "
+            "than those about one image or video, which stay together",
+            err=True,
         )
-        typer.echo(f"warning: {file} is empty: {why}", err=True)
 
 
 @app.command()

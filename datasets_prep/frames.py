@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from mmr1.files import atomic
-from mmr1.types import MediaRef
-from mmr1.vision.images import image_size
+from mmr1.vision.images import size_of_all
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
@@ -30,7 +28,7 @@ def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
     files = sorted(images, key=_natural)[::every]
     if not files:
         raise ValueError(f"{folder} holds no images")
-    _refuse_other_sizes(files)
+    size_of_all(files)
     frames = [
         {"path": f"{folder.name}/{p.name}", "sha256": hashlib.sha256(p.read_bytes()).hexdigest()}
         for p in files
@@ -46,13 +44,3 @@ def _natural(path: Path) -> tuple[list[tuple[bool, int, str]], str]:
     pieces = re.findall(r"\d+|\D+", path.stem)
     numbers = [(not p.isdecimal(), int(p) if p.isdecimal() else 0, p.lower()) for p in pieces]
     return numbers, path.name
-
-
-def _refuse_other_sizes(files: Sequence[Path]) -> None:
-    sizes = [image_size(MediaRef("image", file)) for file in files]
-    for file, size in zip(files, sizes, strict=True):
-        if size != sizes[0]:
-            raise ValueError(
-                f"{file} is {size[0]}x{size[1]} pixels and {files[0]} {sizes[0][0]}x{sizes[0][1]}; "
-                "make all frames of a video the same size"
-            )

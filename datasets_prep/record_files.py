@@ -50,11 +50,10 @@ def record_files(path: Path) -> list[Path]:
         return [path]
     files = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
     if not files:
-        others = [path] if path.is_file() else [p for p in path.glob("*") if kind_of(p) is not None]
         remedy = (
-            f"; mmr1-data convert NAME --input {others[0]} --output FOLDER writes one; data.train "
-            "reads that file as it is"
-            if others
+            f"; mmr1-data convert NAME --input {path} --output FOLDER writes one; data.train reads "
+            "the rows as they are"
+            if path.is_file() or any(kind_of(file) is not None for file in path.glob("*"))
             else ""
         )
         raise ValueError(f"{path} holds no record file (.jsonl){remedy}")

@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
 from datasets_prep.pass_rate import pass_rates
-from datasets_prep.record_files import map_pieces, record_files, rows_of
+from datasets_prep.record_files import BadRecordError, map_pieces, record_files, rows_of
 from datasets_prep.server import Server
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
@@ -49,15 +49,29 @@ def keep(path: Path, output: Path, expression: str) -> tuple[int, int]:
 
 def carry_kept(piece: Piece, expression: str, folder: Path) -> tuple[bytes, array[int], int]:
     """Lines of the records of a piece that satisfy the rule, hashes of their ids, and the total."""
-    matches = rule(expression)
     lines, ids, total = bytearray(), array("Q"), 0
     carrier, root = Carrier(folder), piece.path.parent
-    for _, row, sample in rows_of(piece):
+    for row, sample, matches in judged(piece, expression):
         total += 1
-        if matches(sample):
+        if matches:
             ids.append(hash64(sample.id))
             lines += carrier.line(row, root)
     return bytes(lines), ids, total
+
+
+def judged(piece: Piece, expression: str | None) -> Iterator[tuple[Any, Sample, bool]]:
+    """``(row, sample, whether it satisfies the rule)`` of every record of a piece.
+
+    Raises:
+        BadRecordError: A line is not a valid record, or the rule fails on it.
+    """
+    matches = rule(expression) if expression is not None else lambda sample: True
+    for position, row, sample in rows_of(piece):
+        try:
+            verdict = matches(sample)
+        except ValueError as error:
+            raise BadRecordError(piece.path, position, str(error)) from error
+        yield row, sample, verdict
 
 
 def keep_band(
@@ -84,7 +98,8 @@ def keep_band(
     Raises:
         ValueError: As :func:`keep`; or the server fails.
     """
-    matches = rule(expression) if expression is not None else lambda sample: True
+    if expression is not None:
+        rule(expression)
     check_new(output)
     files = record_files(path)
     kept = total = 0
@@ -92,9 +107,9 @@ def keep_band(
     def asked() -> Iterator[tuple[Path, Any, Sample]]:
         nonlocal total
         for piece in pieces(files):
-            for _, row, sample in rows_of(piece):
+            for row, sample, matches in judged(piece, expression):
                 total += 1
-                if matches(sample):
+                if matches:
                     yield piece.path, row, sample
 
     ids: list[array[int]] = [array("Q")]
@@ -133,7 +148,7 @@ def rule(expression: str) -> Callable[[Sample], bool]:
         try:
             return bool(holds(**variables(sample)))
         except (TemplateError, TypeError) as error:
-            raise ValueError(f"the rule '{expression}' fails on {sample.id}: {error}") from error
+            raise ValueError(f"the rule '{expression}' fails: {error}") from error
 
     return matches
 

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from mmr1.config.file import load_config
     from mmr1.python.trainer import Trainer, evaluate
     from mmr1.rewards.extract import extract_answer
+    from mmr1.rollout.engine import Probe
     from mmr1.trainer.runs.step import Step
     from mmr1.trainer.validation.evaluate import Evaluation
+    from mmr1.types import Completion, RolloutGroup
 
 __version__ = "0.1.0"
 __all__ = [
+    "Completion",
     "Config",
     "Evaluation",
+    "Probe",
+    "RolloutGroup",
     "Step",
     "Trainer",
     "evaluate",
@@ -31,8 +36,11 @@ __all__ = [
     "load_config",
 ]
 _HOME = {
+    "Completion": "mmr1.types",
     "Config": "mmr1.config",
     "Evaluation": "mmr1.trainer.validation.evaluate",
+    "Probe": "mmr1.rollout.engine",
+    "RolloutGroup": "mmr1.types",
     "Step": "mmr1.trainer.runs.step",
     "Trainer": "mmr1.python.trainer",
     "evaluate": "mmr1.python.trainer",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import entry_points
@@ -46,6 +47,27 @@ def import_file(path: Path) -> ModuleType:
 def _imported(path: Path, changed_ns: int) -> ModuleType:
     """The module of a file, imported again where the file has changed."""
     return import_file(path)
+
+
+def check_options(
+    key: str, use: str, function: Callable[..., Any], options: Mapping[str, Any], given: int = 0
+) -> None:
+    """Check the options of what ``key.use`` names against its signature.
+
+    Args:
+        given: How many arguments it gets before the options.
+
+    Raises:
+        ValueError: It does not take one, or needs one more.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*[None] * given, **options)
+    except TypeError as error:
+        taken = ", ".join(list(signature.parameters)[given:]) or "none"
+        raise ValueError(
+            f"{key}.options do not fit {key}.use={use}: {error}; its options: {taken}"
+        ) from error
 
 
 def check_file(spec: str) -> None:

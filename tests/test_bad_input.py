@@ -379,6 +379,8 @@ finally:
         ("train", "model.path={folder}/other", "'bert'"),
         ("train", "trainer.output_dir={folder}/used", "already holds a run"),
         ("train", "algorithm.name=gprpo", "'grpo'"),
+        ("train", "algorithm.advantage={folder}/gone.py:mine", "no such Python file"),
+        ("train", "algorithm.loss={folder}/gone.py:mine", "no such Python file"),
         ("sft", "data.train={folder}/gone.jsonl", "data.train"),
         ("rm", "model.path={folder}/gone", "mmr1 model new"),
         ("dpo", "trainer.output_dir={folder}/used", "already holds a run"),

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from mmr1.config import (
     AlgorithmConfig,
@@ -49,18 +52,21 @@ class Kind:
     use: Callable[[str, Path], None]
 
 
+TOKENS: Any = SimpleNamespace(mask=torch.ones(2, 3))
+
+
 def _use_reward(name: str, folder: Path) -> None:
     assert describe(name, "{}", None)["media"] is False
 
 
 def _use_advantage(name: str, folder: Path) -> None:
     config = AlgorithmConfig(advantage={"type": "custom", "use": name})
-    assert build_algorithm(config).advantage.of_tokens(3) == 10
+    assert build_algorithm(config).advantage.of_tokens(TOKENS).eq(8).all()
 
 
 def _use_loss(name: str, folder: Path) -> None:
     config = AlgorithmConfig(loss={"type": "custom", "use": name})
-    assert build_algorithm(config).policy_loss.of_tokens(3) == 10
+    assert build_algorithm(config).policy_loss.of_tokens(TOKENS).eq(8).all()
 
 
 def _use_preference_loss(name: str, folder: Path) -> None:
@@ -141,13 +147,13 @@ ADVANTAGE = """
 from mmr1.trainer.algorithms import Advantage
 
 def mine():
-    return Advantage(lambda x: x + 7)
+    return Advantage(lambda x: x.mask + 7)
 """
 LOSS = """
 from mmr1.trainer.algorithms import Loss
 
 def mine():
-    return Loss(lambda x: x + 7)
+    return Loss(lambda x: x.mask + 7)
 """
 ENGINE = """
 from mmr1.rollout.engines import EngineType

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from mmr1.compare.plan import Hypothesis, Plan, differing
-from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict
+from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict, with_seeds_needed
 from mmr1.compare.trials import Trial
 from mmr1.files import atomic
 from mmr1.report.colours import COLOURS, DPI
@@ -95,7 +95,10 @@ def page(plan: Plan, trials: Sequence[Trial]) -> str:
     for d in differences(plan, trials):
         smallest = "" if d.smallest is None else f"{d.smallest:g}"
         cells = [d.text, d.metric, formatted(d.difference, sign="+"), smallest]
-        lines.append(f"| {' | '.join(cells)} | {d.difference.seeds} | {d.verdict or ''} |")
+        found = ""
+        if d.verdict is not None and d.smallest is not None:
+            found = with_seeds_needed(d.verdict, d.difference, d.smallest)
+        lines.append(f"| {' | '.join(cells)} | {d.difference.seeds} | {found} |")
     lines += ["", f"| key | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for key, of_arms in differing(plan.arms).items():
         lines.append(f"| `{key}` | {' | '.join(json.dumps(of_arms[name]) for name in names)} |")

@@ -10,6 +10,8 @@ from typing import Literal
 from scipy.stats import t as student
 
 CONFIDENCE = 0.95
+POWER = 0.8
+MOST_SEEDS = 1000
 Verdict = Literal["holds", "does not hold", "undecided"]
 
 
@@ -59,3 +61,32 @@ def verdict(difference: Estimate, smallest: float) -> Verdict:
     if difference.high < smallest:
         return "does not hold"
     return "holds" if difference.low > min(0.0, smallest) else "undecided"
+
+
+def seeds_needed(difference: Estimate, smallest: float) -> int | None:
+    """The seeds that decide an undecided difference with a probability of 80%, in a repetition.
+
+    It assumes that mean and deviation are those measured, so it is rough after few seeds. The mean
+    then has to be ``(t_0.975 + t_0.8) s / √n`` away from the bound (Cohen 1988, chapter 2). None
+    where more than 1000 are needed, or where one seed says nothing about the deviation.
+    """
+    if difference.low is None or difference.high is None:
+        return None
+    n = difference.seeds
+    width = (difference.high - difference.low) / 2
+    deviation = width * n**0.5 / float(student.ppf((1 + CONFIDENCE) / 2, n - 1))
+    for seeds in range(2, MOST_SEEDS + 1):
+        reach = sum(float(student.ppf(p, seeds - 1)) for p in ((1 + CONFIDENCE) / 2, POWER))
+        away = reach * deviation / seeds**0.5
+        repeated = Estimate(difference.mean, difference.mean - away, difference.mean + away, seeds)
+        if verdict(repeated, smallest) != "undecided":
+            return seeds
+    return None
+
+
+def with_seeds_needed(found: Verdict, difference: Estimate, smallest: float) -> str:
+    """A verdict as text; an undecided one with the seeds that would decide it."""
+    if found != "undecided" or difference.seeds < 2:
+        return found
+    needed = seeds_needed(difference, smallest)
+    return f"{found}: {needed or f'over {MOST_SEEDS}'} seeds needed"

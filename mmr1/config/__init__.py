@@ -88,6 +88,7 @@ from mmr1.config.rewards import (
 )
 from mmr1.config.rollout import (
     ColocatedVllmConfig,
+    CustomEngineConfig,
     RolloutConfig,
     SamplingConfig,
     VllmArguments,
@@ -112,6 +113,7 @@ __all__ = [
     "CriticConfig",
     "CurriculumConfig",
     "CustomAdvantage",
+    "CustomEngineConfig",
     "CustomEnvironmentConfig",
     "CustomLoss",
     "CustomPreferenceLoss",

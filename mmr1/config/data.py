@@ -101,8 +101,8 @@ class DataConfig(Section):
     )
     format: str | ColumnsConfig | None = Field(
         None,
-        description="Format of the rows (easyr1, verl, trl, ...), or the names of their columns; "
-        "null: detected from their keys",
+        description="Format of the rows (easyr1, verl, ...), a function that makes it of a row "
+        "(file.py:function), or the names of their columns; null: detected from their keys",
     )
     prompt_template: str | None = Field(
         None,

@@ -109,11 +109,11 @@ def _open_large(
         return apply_template(sample, template) if template else sample
 
     facts = {
-        "format": config.format_name,
+        "format": _with_text(config.format_name),
         "columns": columns,
         "media_root": str(_media_root(spec, config).resolve()),
         "source": source_name(spec),
-        "template": _template_text(config.prompt_template),
+        "template": _with_text(config.prompt_template),
     }
 
     def unread(row: Any, sample: Sample) -> list[str]:
@@ -165,8 +165,8 @@ def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample
     return sample_of
 
 
-def _template_text(name: str | None) -> str | None:
-    """The text of a template's file; for a constant of a file its name and the file's text."""
+def _with_text(name: str | None) -> str | None:
+    """The text of a file; for a name in a Python file that name and the file's text."""
     if name is None:
         return None
     file = name.rpartition(":")[0] if ".py:" in name else name

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmr1.config import Config
-from mmr1.registry import ENGINES
+from mmr1.config import Config, CustomEngineConfig
+from mmr1.registry import ENGINES, check_options
 
 if TYPE_CHECKING:
     from mmr1.vision.families.family import ModelFamily
@@ -59,7 +60,7 @@ class EngineType:
     ``close`` of ``RolloutEngine`` it trains in one process, ahead, with an environment and on Ray.
 
     Attributes:
-        build: Builds the engine.
+        build: Builds the engine of an ``EngineSetting`` and ``rollout.engine.options``.
         samples_from_policy: It samples from a transformers model in its process. Without Ray that
             is the policy itself, so it needs no weights and cannot sample ahead.
         streams: It is a ``StreamingEngine``. Otherwise it is asked for all completions at once.
@@ -77,7 +78,7 @@ class EngineType:
         preload: Begins to load what the engine needs while this process does other things.
     """
 
-    build: Callable[[EngineSetting], Any]
+    build: Callable[..., Any]
     samples_from_policy: bool = False
     streams: bool = False
     holds_conversations: bool = False
@@ -95,16 +96,23 @@ def engine_type(config: Config) -> EngineType:
     """The type of the engine that ``rollout.engine`` names.
 
     Raises:
-        ValueError: The name is unknown, or names something else.
+        ValueError: The name is unknown or names something else, or its options do not fit.
     """
-    name = config.rollout.engine_name
+    name, engine = config.rollout.engine_name, config.rollout.engine
     kind = ENGINES.load(name)
+    if isinstance(kind, type):
+        kind = EngineType(kind)
     if not isinstance(kind, EngineType):
         raise ValueError(
-            f"rollout.engine={name} is a {type(kind).__name__}; it must name an "
-            "mmr1.rollout.engines.EngineType"
+            f"rollout.engine={name} is a {type(kind).__name__}; it must name the class of an "
+            "engine, or an mmr1.rollout.engines.EngineType"
         )
-    return kind
+    return _with_options(kind, engine) if isinstance(engine, CustomEngineConfig) else kind
+
+
+def _with_options(kind: EngineType, engine: CustomEngineConfig) -> EngineType:
+    check_options("rollout.engine", engine.use, kind.build, engine.options, given=1)
+    return replace(kind, build=partial(kind.build, **engine.options)) if engine.options else kind
 
 
 def hands_over_gpu_memory(config: Config) -> bool:

@@ -206,23 +206,28 @@ _PROMPT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 
 
 def length_facts(config: Config) -> dict[str, Any]:
-    """The settings that a prompt's length depends on: the model's files and template."""
+    """The settings that a prompt's length depends on: the model's files, template and format."""
     folder = Path(config.model.path)
     files = sorted(p for pattern in _PROMPT_FILES for p in folder.glob(pattern))
+    data = config.data.model_dump(mode="json", exclude={"train", "train_batch_size"})
     return {
         "model": config.model.model_dump(mode="json"),
-        "files": [(p.name, *_stamp(p)) for p in files],
-        "data": config.data.model_dump(mode="json", exclude={"train", "train_batch_size"}),
+        "files": [(p.name, *_stamp(p)) for p in (*files, *sorted(_files(data)))],
+        "data": data,
         "transformers": version("transformers"),
     }
 
 
 def gold_facts(config: Config) -> dict[str, Any]:
-    """The settings that the check of a gold answer depends on: reward functions and their files."""
+    """The settings that the check of a gold answer depends on: reward functions and their files.
+
+    A format of the user's own makes the gold answer, so its file is one of them.
+    """
     rewards = config.rewards.model_dump(mode="json")
+    files = _files([rewards, config.data.format_name])
     return {
         "rewards": rewards,
-        "files": [(str(p), *_stamp(p)) for p in _files(rewards)],
+        "files": [(str(p), *_stamp(p)) for p in files],
         "math-verify": version("math-verify"),
     }
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mmr1.config import (
     Config,
+    CustomAdvantage,
+    CustomLoss,
     EnvironmentConfig,
     NearModelReference,
     RewardFunctionConfig,
@@ -62,6 +64,9 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
             check_dataset(config.algorithm.ptx.data, "algorithm.ptx.data")
         _check_rewards(config)
         check_engine(config)
+        for part in (config.algorithm.advantage, config.algorithm.loss):
+            if isinstance(part, CustomAdvantage | CustomLoss):
+                check_file(part.use)
     _check_environment(config)
     _check_data_keys(config)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -152,6 +153,24 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     with _opened(ref, header=True) as image:
         width, height = image.size
         return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
+
+
+def size_of_all(frames: Sequence[Path]) -> tuple[int, int]:
+    """``(width, height)`` of the frames of a video.
+
+    Raises:
+        ValueError: One has another size than the first.
+    """
+    first, *others = frames
+    width, height = image_size(MediaRef("image", first))
+    for frame in others:
+        size = image_size(MediaRef("image", frame))
+        if size != (width, height):
+            raise ValueError(
+                f"{frame} is {size[0]}x{size[1]} pixels and {first} {width}x{height}; "
+                "make all frames of a video the same size"
+            )
+    return width, height
 
 
 def data_url(ref: MediaRef) -> str:

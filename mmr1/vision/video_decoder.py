@@ -39,7 +39,7 @@ from mmr1.rewards.sandbox.worker import provide_stand_ins
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoHeader
 from mmr1.vision.containers import open_video
-from mmr1.vision.images import MAX_PIXELS, image_size, load_image
+from mmr1.vision.images import MAX_PIXELS, image_size, load_image, size_of_all
 from mmr1.vision.other_decoders import MATROSKA, MP4, READS, frames_by
 from mmr1.vision.paths import resolve_media
 
@@ -433,7 +433,8 @@ def probe(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     """Count the frames by their packets and read their times; only the first one is decoded."""
     path = request["path"]
     if path.endswith(".frames.json"):
-        header = probe_list(Path(path))[0]
+        header, frames, _ = probe_list(Path(path))
+        size_of_all(frames)
     else:
         header = _index_of(path, stamp(Path(path)))[0].header
     return dataclasses.asdict(header), np.empty(0, np.uint8)

@@ -341,6 +341,30 @@ def test_a_mixture_names_its_weights(root: Path) -> None:
         load_mixture(DataConfig())
 
 
+def test_a_function_of_ones_own_makes_rows_that_are_read(root: Path) -> None:
+    file = root / "own.py"
+    file.write_text(
+        "def read(row):\n"
+        '    return {"problem": row["q"], "images": row["pics"], "answer": row["gold"]["value"]}\n'
+        "def nothing(row): pass\n"
+        "NUMBER = 3\n"
+    )
+    row = {"q": "How many?", "pics": ["images/a.png"], "gold": {"value": "3"}, "level": 2}
+    place = Place(root, "set", 4)
+    sample = read_row(row, place, f"{file}:read")
+    assert shape(sample) == ["user: image 'How many?'"]
+    assert (sample.answer, sample.meta["row"]["level"]) == ("3", 2)
+    for name, changed, message in (
+        ("read", {"q": "How many?"}, "the key 'pics' is missing"),
+        ("read", {**row, "gold": "3"}, r"not a row of '.*own.py:read': .*TypeError"),
+        ("nothing", row, r"nothing returned NoneType; it must return a row"),
+        ("NUMBER", row, r"own.py:NUMBER is an? int; it must name a function"),
+        ("raed", row, r"has no 'raed' \(did you mean 'read'\?\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_row(changed, place, f"{file}:{name}")
+
+
 def test_media_values_that_are_none(root: Path) -> None:
     for value, message in (
         (3, "the image column holds int"),

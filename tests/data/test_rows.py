@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from datasets_prep.manifest import content_hashes
-from mmr1.config import DataConfig
+from mmr1.config import Config, DataConfig
+from mmr1.data.forms import named_form
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import Rows, kinds_of, measured, open_rows
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_samples
 from mmr1.data.stores import LinesStore
+from mmr1.trainer.inputs import gold_facts, length_facts
 from mmr1.types import Message, Sample, TextPart
 from tests.vision.media import encoded
 
@@ -139,6 +141,22 @@ def test_a_file_that_changes_is_noticed(path: Path, small: None) -> None:
     path.write_text(path.read_text().replace("Wie", "What"))
     with pytest.raises(ValueError, match=r"changed since|row \d+"):
         [rows[i] for i in range(len(rows))]
+
+
+def test_an_edited_format_reads_the_rows_anew(tmp_path: Path, small: None) -> None:
+    rows, own = tmp_path / "rows.jsonl", tmp_path / "own.py"
+    rows.write_text('{"q": "2 + 1?", "gold": "3"}\n{"q": "2 + 2?", "value": "4"}\n')
+    config = Config(model={"path": str(tmp_path)}, data={"format": f"{own}:read"})
+    seen, facts = [], []
+    for gold in ('row["gold"]', 'row.get("gold", row.get("value"))'):
+        own.write_text(f'def read(row): return {{"problem": row["q"], "answer": {gold}}}\n')
+        named_form.cache_clear()  # as a new process
+        quarantine = Quarantine(0.5)
+        samples = load_samples(rows, config.data, quarantine)
+        seen.append([s.answer for s in samples])
+        facts.append((length_facts(config), gold_facts(config)))
+    assert seen == [["3"], ["3", "4"]]
+    assert all(old != new for old, new in zip(*facts, strict=True))
 
 
 def test_repeated_ids_leave_no_index(path: Path, small: None) -> None:

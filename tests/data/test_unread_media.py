@@ -35,6 +35,7 @@ CLIP_NAMES = (
 IDS = {
     "image_id": 1234, "imageId": "n161313", "img_id": "000000581857", "video_id": "fFjv93ACGo8",
     "videoID": "fFjv93ACGo8", "video_uid": "a0b1",
+    "youtube_id": "fFjv93ACGo8",
 }  # fmt: skip
 
 

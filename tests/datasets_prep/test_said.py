@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
         Image.new("RGB", size).save(tmp_path / f"clip/{number}.png")
     with pytest.raises(ValueError, match=r"clip/2.png is 30x40 pixels and .*0.png 40x30; make all"):
         list_frames(tmp_path / "clip", fps=2.0)
+    frames = [
+        {
+            "path": f"clip/{name}",
+            "sha256": sha256((tmp_path / "clip" / name).read_bytes()).hexdigest(),
+        }
+        for name in ("0.png", "1.png", "2.png")
+    ]
+    (tmp_path / "own.frames.json").write_text(json.dumps({"fps": 2.0, "frames": frames}))
+    path = tmp_path / "rows.jsonl"
+    row = {"problem": "<video>What?", "answer": "1", "videos": ["own.frames.json"]}
+    path.write_text(json.dumps(row))
+    with pytest.raises(
+        ValueError, match=r"rows.jsonl:1: .*2.png is 30x40 pixels and .*0.png 40x30"
+    ):
+        convert("easyr1", path, tmp_path / "out", workers=1)
 
 
 def write_webm(path: Path, frames: int) -> None:
@@ -121,7 +137,8 @@ def test_an_empty_split_is_said(tmp_path: Path) -> None:
     said = run("split", path, "train=0.9", "eval=0.1", "--output", tmp_path / "out")
     assert said.exit_code == 0
     assert "eval.jsonl: 0 records" in said.stdout
-    assert "eval.jsonl is empty: all 5 records are about the same images or videos" in said.stderr
+    assert "eval.jsonl is empty: its share of 5 records is less than one record" in said.stderr
+    assert "those about one image or video, which stay together" in said.stderr
 
 
 @pytest.mark.parametrize(

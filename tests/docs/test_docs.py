@@ -135,12 +135,16 @@ GENERATED = {"commands", "configuration", "claims", "exact", "migration"}
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_is_short(path):
+    """Whole files that a page shows, and a test writes, do not count."""
     if path.stem not in GENERATED:
-        assert len(path.read_text().splitlines()) <= 150
+        text = re.sub(
+            r"^<!-- file: .*?\n```\w+\n.*?^```\n", "", path.read_text(), flags=re.M | re.S
+        )
+        assert len(text.splitlines()) <= 150
 
 
 # Pages of evidence, and those that say how a contributor tests.
-EVIDENCE = {"fault_tests", "model_tests", "validation", "own_algorithm", "own_family"}
+EVIDENCE = {"fault_tests", "model_tests", "validation", "extend", "own_family"}
 
 
 @pytest.mark.parametrize(

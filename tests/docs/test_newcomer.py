@@ -1,115 +1,116 @@
-"""What a newcomer adds, each in one file: an advantage, a loss, a reward and a tracker.
+"""What a newcomer adds, each in one file: the files of ``docs/extend.md``, all used in one run.
 
-One run uses them all. The lines of code are counted, so that the ways stay short.
+The lines of code and the imports of mmr1 are counted, so that the ways stay short.
 """
 
 from __future__ import annotations
 
-import inspect
+import csv
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
-from mmr1.config.file import config_from
+from mmr1.config.file import load_config
 from mmr1.trainer.train import run_training
-from tests.engines import http_engine
+from tests.engines import http_server
 from tests.jsonl import read_jsonl
+from tests.paths import REPOSITORY
+from tests.trainer.conversations import brief_model
 
-ADVANTAGE = """
-import torch
-from mmr1.trainer.algorithms import Advantage, per_completion
-
-def quantile(q=0.5):
-    def of_group(rewards, valid):
-        baseline = torch.where(valid, rewards, torch.nan).nanquantile(q, -1, keepdim=True)
-        return torch.where(valid, rewards - baseline, 0.0)
-
-    return Advantage(per_completion(of_group))
-"""
-LOSS = """
-from mmr1.trainer.algorithms import Loss, losses
-
-def log_prob():
-    return Loss(lambda x: losses.policy_gradient(x.logprobs, x.advantages))
-"""
-REWARD = """
-def short(completion, answer):
-    return len(completion) % 7 / 7
-"""
-TRACKER = """
-class Lines:
-    def __init__(self, run):
-        self.file = open(run.folder / "lines.txt", "w")
-
-    def log(self, step, numbers):
-        print(step, numbers["reward/mean"], file=self.file)
-
-    def log_rollouts(self, step, rows):
-        pass
-
-    def close(self):
-        self.file.close()
-"""
-SOURCES = {"advantage": ADVANTAGE, "loss": LOSS, "reward": REWARD, "tracker": TRACKER}
+FILES = dict(
+    re.findall(
+        r"<!-- file: (\S+) -->\n```\w+\n(.*?)```",
+        (REPOSITORY / "docs/extend.md").read_text(),
+        re.S,
+    )
+)
 
 
-def lines_of_code(source: str) -> int:
-    return sum(bool(line.strip()) for line in source.splitlines())
+@contextmanager
+def server(model: Path) -> Iterator[str]:
+    """The address of a server of the model, which ends when its standard input does."""
+    command = [sys.executable, http_server.__file__, str(model)]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
 
 
 @pytest.fixture(scope="module")
-def run(tiny_model, digits, tmp_path_factory) -> Path:
+def folder(tiny_model, digits, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
-    for name, source in SOURCES.items():
-        (folder / f"{name}.py").write_text(source)
-    config = config_from(
-        {
-            "model": {"path": str(tiny_model), "dtype": "float32"},
-            "data": {"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
-            "rollout": {
-                "engine": "hf",
-                "n": 4,
-                "max_prompt_length": 56,
-                "max_response_length": 8,
-            },
-            "rewards": {"functions": {"short": {"use": f"{folder}/reward.py:short"}}},
-            "algorithm": {
-                "advantage": {
-                    "type": "custom",
-                    "use": f"{folder}/advantage.py:quantile",
-                    "options": {"q": 0.25},
-                },
-                "loss": f"{folder}/loss.py:log_prob",
-            },
-            "trainer": {
-                "max_steps": 1,
-                "output_dir": str(folder / "run"),
-                "tracking": {"report_to": [f"{folder}/tracker.py:Lines"]},
-            },
-        }
-    )
-    run_training(config)
-    return folder / "run"
+    for name, source in FILES.items():
+        (folder / name).write_text(source)
+    brief_model(tiny_model, folder / "model")
+    shutil.copytree(digits / "images", folder / "images")
+    rows = []
+    for record in read_jsonl(digits / "rl.jsonl")[:12]:
+        picture, text = record["messages"][0]["content"]
+        gold = {"value": record["answer"]}
+        rows.append({"q": text["text"], "pic": picture["path"], "gold": gold})
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with server(folder / "model") as url, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        changes = ["model.dtype=float32", "optimizer.lr=1e-3", "optimizer.scheduler.warmup_steps=0"]
+        run_training(load_config(Path("run.yaml"), [*changes, f"rollout.engine.options.url={url}"]))
+    return folder
 
 
-def test_one_run_uses_an_advantage_a_loss_a_reward_and_a_tracker(run: Path) -> None:
-    (row,) = read_jsonl(run / "metrics.jsonl")
-    assert (run / "lines.txt").read_text() == f"1 {row['reward/mean']}\n"
-    for group in read_jsonl(run / "rollouts/step_000001.jsonl"):
+def test_one_run_uses_all_parts(folder: Path) -> None:
+    steps = read_jsonl(folder / "run/metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2]
+    with (folder / "run/metrics.csv").open() as file:
+        logged = {(row[0], row[1]): float(row[2]) for row in csv.reader(file)}
+    for step in steps:
+        assert logged[str(step["step"]), "reward/mean"] == step["reward/mean"]
+        assert step["capped"] == 0.0  # one update of each rollout: the ratio is 1
+        assert step["rollout/logprob_gap"] < 1e-5  # the server has the new weights
+        assert 1 <= step["environment/turns"] <= 2
+        assert step["reward/vowels"] > 0
+    assert steps[0]["grad_norm"] > 0
+
+
+def test_the_advantage_is_of_the_rewards_and_the_options_of_the_file(folder: Path) -> None:
+    for group in groups(folder):
         completions = group["completions"]
-        rewards = torch.tensor([len(c["text"]) % 7 / 7 for c in completions])
-        assert [c["reward"] for c in completions] == pytest.approx(rewards.tolist())
-        advantages = (rewards - rewards.quantile(0.25)).tolist()
+        rewards = [c["reward"] for c in completions]
+        advantages = [2.0 * (r - statistics.median_low(rewards)) for r in rewards]
         assert [c["advantage"] for c in completions] == pytest.approx(advantages, abs=1e-6)
 
 
+def groups(folder: Path) -> list[dict]:
+    return read_jsonl(folder / "run/rollouts/step_000001.jsonl")
+
+
 def test_each_is_one_file_of_few_lines() -> None:
-    counted = {name: lines_of_code(source) for name, source in SOURCES.items()}
-    assert counted == {"advantage": 7, "loss": 3, "reward": 2, "tracker": 9}
-
-
-def test_an_engine_is_one_file_of_few_lines() -> None:
-    """A client of a server, which trains alone, ahead, with tools and on Ray: tests/engines."""
-    source = inspect.getsource(http_engine.HttpEngine) + inspect.getsource(http_engine._read)
-    assert lines_of_code(source) <= 60
+    code = {
+        name: [
+            line
+            for line in re.sub(r'^""".*?"""', "", source, flags=re.S).splitlines()
+            if line.strip() and not line.strip().startswith("#")
+        ]
+        for name, source in FILES.items()
+        if name.endswith(".py")
+    }
+    assert {name: len(lines) for name, lines in code.items()} == {
+        "median.py": 7,
+        "capped.py": 9,
+        "brief.py": 4,
+        "table.py": 11,
+        "rows.py": 2,
+        "guess.py": 7,
+        "engine.py": 48,
+    }
+    for name, lines in code.items():
+        assert sum("mmr1" in line for line in lines) == (
+            name in ("median.py", "capped.py", "engine.py")
+        )

@@ -176,13 +176,27 @@ def test_an_entry_point_registers_it(tiny_model, files, tmp_path, monkeypatch):
     [
         ("vlm", r"unknown rollout engine 'vlm' \(did you mean 'vllm'\?\); known: .*file\.py:NAME"),
         ("no_such_file.py:ENGINE", "no_such_file.py: no such Python file"),
-        (f"{Path(__file__)}:ENGINE", "is a str; it must name an mmr1.rollout.engines.EngineType"),
+        (f"{Path(__file__)}:ENGINE", "is a str; it must name the class of an engine, or an "),
     ],
 )
 def test_a_name_that_is_not_an_engines_is_refused(engine, message, tiny_model, files, tmp_path):
     rollout = {"engine": {"type": "custom", "use": engine}}
     with pytest.raises(ValueError, match=message):
         check_engine(config(tiny_model, files, tmp_path, rollout=rollout))
+
+
+def test_a_class_alone_is_an_engine_and_gets_the_options(tiny_model, files, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "class Engine:\n    def __init__(self, setting, url='a'): self.url = setting, url\n"
+    )
+    engine: dict = {"type": "custom", "use": f"{file}:Engine", "options": {"url": "b"}}
+    own = config(tiny_model, files, tmp_path, rollout={"engine": engine})
+    assert engine_type(own).build(3).url == (3, "b")
+    engine["options"] = {"adress": "b"}
+    wrong = config(tiny_model, files, tmp_path, rollout={"engine": engine})
+    with pytest.raises(ValueError, match=r"options do not fit .*own.py:Engine: .*'adress'"):
+        check_engine(wrong)
 
 
 def test_adapters_alone_are_refused(tiny_model, files, tmp_path):

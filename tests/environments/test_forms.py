@@ -269,6 +269,19 @@ def test_an_environment_of_no_form_is_told(tmp_path, source, message):
         build_environment(CustomEnvironmentConfig(use=f"{file}:E", workers=1))
 
 
+def test_options_that_a_class_does_not_take_are_told(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "class E:\n"
+        "    def __init__(self, limit=3): ...\n"
+        "    def reset(self, sample): ...\n"
+        "    def step(self, action): return '', True, 1.0\n"
+    )
+    config = CustomEnvironmentConfig(use=f"{file}:E", options={"limt": 3}, workers=1)
+    with pytest.raises(ValueError, match=r"options do not fit .*own.py:E: .*'limt'; .*: limit"):
+        build_environment(config)
+
+
 def test_an_executor_with_a_loop_of_its_own_is_told():
     with pytest.raises(ValueError, match="execute samples turns itself"):
         described(CustomEnvironmentConfig(use=f"{AGENT}:OwnLoop"))

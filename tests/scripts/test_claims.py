@@ -71,7 +71,7 @@ def test_a_table_has_means_differences_and_the_verdict():
     lines = list(table(SMALL, TWO_SEEDS))
     assert lines[2] == "| a | 0.600 (-0.671 to 1.871) | 0.500 (0.500 to 0.500) |"
     assert lines[-1] == (
-        "| a is above b. | +0.050 (-0.585 to 0.685) | 0.05 | 2 | undecided in small |"
+        "| a is above b. | +0.050 (-0.585 to 0.685) | 0.05 | 2 | undecided: 18 seeds needed |"
     )
     assert facts(TWO_SEEDS) == (
         "4 trials of 20 CPU seconds each on average, at commit `abcdefabcdef`."

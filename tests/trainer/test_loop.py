@@ -130,7 +130,7 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
     [
         # Distillation needs a teacher that differs: tests/trainer/algorithms/test_distillation.py.
         *((name, {}) for name in sorted(PRESETS) if name != "on_policy_distillation"),
-        ("grpo", {"advantage": "median.py:median_baseline", "loss": "median.py:log_prob"}),
+        ("grpo", {"advantage": "median.py:median_baseline", "loss": "median.py:capped"}),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
         ("rloo", {"ppo_epochs": 2, "loss": PER_DECISION}),
         ("process_grpo", {"ppo_epochs": 2, "loss": PER_DECISION}),

@@ -5,7 +5,9 @@ The formats are in ``catalog``, by where their rows come from. What they share l
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
+from inspect import isfunction
 
 from mmr1.data.forms.assemble import is_json
 from mmr1.data.forms.columns import is_media_column, remedy
@@ -50,7 +52,8 @@ FORMS = Registry(
     group="mmr1.forms",
     attribute="FORM",
 )
-"""Each is a ``Form``. One that is not built in is used where ``data.format`` names it."""
+"""Each is a ``Form``. One that is not built in is used where ``data.format`` names it, as is a
+function that turns its rows into those of a format that is recognised."""
 
 
 @cache
@@ -81,12 +84,24 @@ def named_form(name: str) -> Form:
         ValueError: There is none of this name, or the name is another thing's.
     """
     form = FORMS.load(name)
-    if not isinstance(form, Form):
+    if isinstance(form, Form):
+        return form
+    if isfunction(form):
+        return Form(name, "", (), partial(_read_rewritten, form), {})
+    raise ValueError(
+        f"data.format={name} is a {type(form).__name__}; it must name a function from a row to a "
+        "row of a known format, or an mmr1.data.forms.form.Form"
+    )
+
+
+def _read_rewritten(rewrite: Callable[[Row], Row], row: Row, place: Place) -> Sample:
+    made = rewrite(row)
+    if not isinstance(made, Mapping):
         raise ValueError(
-            f"data.format={name} is a {type(form).__name__}; it must name an "
-            "mmr1.data.forms.form.Form"
+            f"{rewrite.__name__} returned {type(made).__name__}; it must return a row as a "
+            'dictionary, such as {"problem": ..., "images": [...], "answer": ...}'
         )
-    return form
+    return read_row(made, place)
 
 
 def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = None) -> Sample:

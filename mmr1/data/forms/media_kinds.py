@@ -33,7 +33,7 @@ _DEPTH, _WIDTH = 4, 16
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _KINDS = {
     **dict.fromkeys(("image", "images", "img", "imgs", "picture", "pic", "photo"), "image"),
-    **dict.fromkeys(("video", "videos", "vid", "clip"), "video"),
+    **dict.fromkeys(("video", "videos", "vid", "clip", "youtube"), "video"),
 }
 _NAMING = frozenset(
     ("id", "ids", "uid", "uuid", "path", "paths", "file", "files", "filename", "filenames", "name",

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from mmr1.environments.forms.openrlhf import AgentEpisode, StepEpisode, instance_class, is_step
 from mmr1.environments.forms.own import OwnEpisode, StepResult
 from mmr1.environments.forms.trl import TrlEpisode, tools_of
-from mmr1.registry import Registry, import_file
+from mmr1.registry import Registry, check_options, import_file
 from mmr1.types import Sample
 
 PLUGINS = Registry("environment", {}, group="mmr1.environments", attribute="Class")
@@ -52,9 +52,12 @@ def _load(spec: str, options: str) -> tuple[Any, Form]:
     try:
         if inspect.isclass(found) and callable(getattr(found, "execute", None)):
             found = instance_class(found)
-        return found, form_of(found, json.loads(options))
+        form = form_of(found, json.loads(options))
     except ValueError as error:
         raise ValueError(f"environment '{spec}': {error}") from error
+    if inspect.isclass(found):
+        check_options("environment", spec, found, json.loads(options))
+    return found, form
 
 
 def form_of(found: Any, options: Mapping[str, Any]) -> Form:

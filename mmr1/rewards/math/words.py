@@ -39,7 +39,7 @@ _FACTOR = rf"[\s-]*(?:{'|'.join(_FACTORS)})s?{_END}"
 _MULTIPLE = rf"(?:{_LITERAL}|an?|{_UP_TO_99})(?:{_FACTOR})+"
 _PART = rf"(?:half|(?:\d+|an?|{_UP_TO_99})[\s-](?:{'|'.join(_PARTS)})s?){_END}"
 _POINT = rf"{_TO_999}\spoint(?:\s(?:{'|'.join(_ONES)}){_END})+"
-_SIGN = r"(?:minus|negative)\s+"
+_SIGN = r"(?:minus|negative)\s+|-\s?(?=[\d.])"
 _TOKEN = re.compile(r"[a-z]{3,}")
 _AROUND = {*_SMALL, *_FACTORS, "minus", "negative", "half", "halve"}
 _AROUND |= {f"{word}s" for word in _AROUND}
@@ -95,7 +95,7 @@ def with_digits(text: str) -> str:
 
 def _read(match: re.Match[str]) -> str:
     literal = match["literal"]
-    if literal and not (match["sign"] or match["rest"]):
+    if literal and match["sign"] in (None, "-", "- ") and not match["rest"]:
         return match[0]
     if match["part"]:
         value: Fraction | None = _part(match["part"])

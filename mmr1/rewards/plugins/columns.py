@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from mmr1.registry import suggest
@@ -96,6 +97,8 @@ def all_row_columns(item: RewardItem) -> dict[str, Any]:
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
     """Check the options against the function's signature; ``name`` is for messages.
 
+    A function with ``**columns`` takes any, unless it is nearly the name of a parameter.
+
     Raises:
         ValueError: The function does not take an option, or a required one is missing.
     """
@@ -108,15 +111,15 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], name
         )
         if is_required and parameter.name not in options:
             raise ValueError(f"reward function '{name}' needs the option '{parameter.name}'")
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
+    names = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in COLUMNS]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
-        if option not in parameters:
-            option_names = [n for n in parameters if n not in COLUMNS]
-            raise ValueError(
-                f"reward function '{name}' has no option '{option}'"
-                f"{suggest(option, option_names)}; it has: {', '.join(option_names) or 'none'}"
-            )
+        if option in parameters or (takes_any and not get_close_matches(option, names, 1, 0.8)):
+            continue
+        raise ValueError(
+            f"reward function '{name}' has no option '{option}'{suggest(option, names)}; "
+            f"it has: {', '.join(names) or 'none'}"
+        )
 
 
 def bind(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from mmr1.rewards.item import (
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths
+from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths, worker_environment
 from mmr1.types import Reward
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
@@ -42,6 +43,7 @@ _READING = (
     "; it ran isolated: name what it reads outside its own folder in "
     "rewards.functions.NAME.sandbox.readable, or set sandbox: null"
 )
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _IMPORTED = Job("mmr1.rewards.plugins.user_function:warm_up", ())
 _OURS = ("conversational", "of")
 """Options that are for this module, and not for the function unless it has such a parameter."""
@@ -375,9 +377,16 @@ def _with_remedy(reward: Reward) -> Reward:
 
 
 def _remedy(error: str) -> str:
-    """Advice where a wall was in the way: EACCES is Landlock's, EPERM the filter's."""
+    """Advice where a wall was in the way: EACCES is Landlock's, EPERM the filter's.
+
+    Or where the error speaks of a variable of the environment that workers do not get.
+    """
     if "[Errno 13]" in error:
         return _READING
+    seen = worker_environment(os.environ)
+    for name in _VARIABLE.findall(error):
+        if name in os.environ and name not in seen:
+            return f"; it ran isolated: {name} is not set there; set sandbox: null"
     blocked = ("PermissionError", "[Errno 1]", "MemoryError", "Operation not permitted")
     return _REMEDY if any(word in error for word in blocked) else ""
 

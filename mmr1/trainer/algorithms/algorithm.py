@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -288,16 +289,37 @@ def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
     )
 
 
+def of_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:
+    """What a function made, if it is a tensor of this shape; a scalar would be broadcast.
+
+    Raises:
+        ValueError: It is something else. Says ``whose`` it is and what is ``wanted``.
+    """
+    if isinstance(made, torch.Tensor) and made.shape == shape:
+        return made
+    what = f"shape {tuple(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
+    raise ValueError(f"{whose} returned {what}; it must return a tensor {tuple(shape)}: {wanted}")
+
+
 def per_completion(
     advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Callable[[AdvantageInputs], torch.Tensor]:
     """Gives each token of a completion the advantage ``(rewards, valid) -> [G, n]`` of the whole.
 
     With ``algorithm.kl.type: reward`` each reward is first reduced by the completion's KL penalty.
+
+    Raises:
+        ValueError: When it is called, if the advantage returns another shape.
     """
 
     def of_tokens(x: AdvantageInputs) -> torch.Tensor:
-        return advantage(penalised(x), x.valid).flatten()[:, None] * x.mask
+        made = of_shape(
+            advantage(penalised(x), x.valid),
+            x.rewards.shape,
+            "an advantage per completion",
+            "[G, n], as the rewards are",
+        )
+        return made.flatten()[:, None] * x.mask
 
     return of_tokens
 

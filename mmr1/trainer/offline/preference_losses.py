@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from mmr1.config import (
     SimpoLoss,
 )
 from mmr1.config.dpo import PreferenceLoss
-from mmr1.registry import Registry
+from mmr1.registry import Registry, check_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,12 @@ def loss_on_pairs(config: PreferenceLoss) -> LossOnPairs:
     """The loss of ``dpo.loss``. One of your own is called with its section and its options.
 
     Raises:
-        ValueError: The name of a loss of your own is unknown, or its file or function is missing.
+        ValueError: The name of a loss of your own is unknown, its file or function is missing, or
+            its options do not fit.
     """
     if isinstance(config, CustomPreferenceLoss):
-        own = partial(_OWN.load(config.use), **config.options)
-        return lambda pairs: own(pairs, config)
+        own = _OWN.load(config.use)
+        check_options("dpo.loss", config.use, own, config.options, given=2)
+        return lambda pairs: own(pairs, config, **config.options)
     function = _ON_PAIRS[config.type]
     return lambda pairs: function(pairs, config)

@@ -1,4 +1,7 @@
-"""Answers written before the code that reads them: to build with, held out, and negations."""
+"""Answers written before the code that reads them: to build with, held out, and negations.
+
+The second ones were written later, by someone who had not read the code.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def score(function: str, rows: list[dict[str, Any]]) -> list[Reward]:
         return reward.score([item(think(row["answer"]), row["gold"]) for row in rows])
 
 
-@pytest.mark.parametrize("name", ["build", "held_out"])
+@pytest.mark.parametrize("name", ["build", "held_out", "second"])
 def test_math_pays_no_wrong_answer_and_nine_right_ones_of_ten(name: str) -> None:
     rows = read(name)
     rewards = score("math", rows)
@@ -41,7 +44,8 @@ def test_math_pays_no_wrong_answer_and_nine_right_ones_of_ten(name: str) -> None
 
 @pytest.mark.parametrize("function", ["choice", "count", "numeric"])
 def test_no_negation_is_paid(function: str) -> None:
-    rows = [row for row in read("negations") if row["reward"] == function]
+    rows = [*read("negations"), *read("second_negations")]
+    rows = [row for row in rows if row["reward"] == function]
     rewards = score(function, rows)
     assert all(reward.valid for reward in rewards)
     paid = [row["answer"] for row, reward in zip(rows, rewards, strict=True) if reward.value]

@@ -514,6 +514,11 @@ NUMBER_WORDS: list[Case] = [
         ["1.25", "1.25 billion", "1.25 thousand", "12.5万"],
     ),
     (
+        "-2500000",
+        ["-2.5 million", "- 2.5 million", "$-2.5$ million", "−2.5 million", "minus 2.5 million"],
+        ["2.5 million", "-2.5", "-2.5 billion", "5 - 2.5 million", "0 to -2.5 million"],
+    ),
+    (
         "1.25 million",
         ["1250000", "1,250,000", "1.25 \\times 10^6", "1.25\\text{ million}"],
         ["1.25", "1.25 billion", "1250", "million"],

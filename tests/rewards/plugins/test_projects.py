@@ -502,6 +502,18 @@ def test_the_path_that_an_import_could_not_open_is_named(tmp_path: Path) -> None
         score({"f": {"use": f"{folder}/tls.py:reward"}}, [])
 
 
+def test_a_variable_that_isolated_workers_do_not_get_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "hunter2")
+    (tmp_path / "client.py").write_text(
+        "import os\nKEY = os.environ['LAB_API_KEY']\ndef reward(completion, answer): return 1.0\n"
+    )
+    said = r"client\.py .*LAB_API_KEY'; it ran isolated: LAB_API_KEY is not set there; set sandbox"
+    with pytest.raises(ValueError, match=said):
+        score({"f": {"use": f"{tmp_path}/client.py:reward"}}, [])
+
+
 def test_a_bad_row_costs_the_other_rows_of_a_batch_nothing(tmp_path: Path, media: Path) -> None:
     """However many completions its prompt has."""
     (tmp_path / "batch.py").write_text(

@@ -228,6 +228,18 @@ def test_an_unknown_option_is_refused() -> None:
         score(f"{PLUGINS}/own.py:shortest", [], options={"limt": 3})
 
 
+def test_an_option_that_is_nearly_a_parameter_is_refused_where_any_is_taken(tmp_path: Path) -> None:
+    """The documentation's form: ``**sample`` would swallow it."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "def reward(completion, answer, *, limit=3, **sample):\n"
+        "    return limit + sample.get('more', 0)\n"
+    )
+    assert score(f"{file}:reward", items(["x"]), options={"more": 4})[0].value == 7
+    with pytest.raises(ValueError, match=r"no option 'limitt' \(did you mean 'limit'\?\)"):
+        score(f"{file}:reward", [], options={"limitt": 3})
+
+
 def test_a_file_with_a_syntax_error(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text("def reward(completion, answer)\n    return 1.0\n")

@@ -41,7 +41,7 @@ from mmr1.types import (
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import config_of
 
-PAGES = ("algorithms", "ppo", "reward_models", "own_algorithm")
+PAGES = ("algorithms", "ppo", "reward_models", "extend")
 DOCS = "\n".join((REPOSITORY / f"docs/{name}.md").read_text() for name in PAGES)
 NAMES = sorted(PRESETS)
 
@@ -551,25 +551,53 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
 
 
 def own_algorithm() -> str:
-    """The documentation's file; the whole loop runs it in ``test_loop.py``."""
+    """The documentation's files in one; the whole loop runs it in ``test_loop.py``."""
     blocks = re.findall(r"```python\n(.*?)```", DOCS, re.S)
-    return next(b for b in blocks if "median" in b)
+    return "\n".join(b for b in blocks if "median" in b or "def capped" in b)
 
 
 def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     own = own_algorithm()
-    assert len(own.splitlines()) <= 30
+    assert len(own.splitlines()) <= 40
     path = tmp_path / "median.py"
     path.write_text(own)
-    keys = {"advantage": f"{path}:median_baseline", "loss": f"{path}:log_prob"}
+    keys = {"advantage": f"{path}:median_baseline", "loss": f"{path}:capped"}
     config = Config(model={"path": "a"}, algorithm=keys).algorithm
     algorithm = build_algorithm(config)
     batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, Models(Fixed(-1.0)))
     assert batch.tokens.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
     loss = algorithm.loss(inputs_of(batch, torch.full((3, 2), -1.0)))
-    torch.testing.assert_close(loss, batch.tokens.advantages)
+    torch.testing.assert_close(loss, -batch.tokens.advantages)
     of_preset = AlgorithmConfig(name="gspo", advantage=keys["advantage"])
     assert build_algorithm(of_preset).policy_loss.ratio == "completion_mean"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("Advantage(per_completion(lambda r, v: r.mean()))", r"shape \(\); .* \(1, 3\): \[G, n\]"),
+        ("Advantage(per_completion(lambda r, v: r.tolist()))", r"returned list; .* \(1, 3\)"),
+        ("Advantage(lambda x: x.rewards)", r"advantage\.use=.*own.py:mine.*\(1, 3\); .* \(3, 2\)"),
+        ("Loss(lambda x: -x.logprobs.mean())", r"loss\.use=.*shape \(\); .* \(3, 2\): \[B, R\]"),
+        ("Loss(lambda x: (-x.logprobs, {}))", r"loss\.use=.*returned tuple; "),
+    ],
+)
+def test_an_own_part_that_is_not_a_number_for_each_token_is_refused(tmp_path, code, message):
+    """A scalar would be broadcast, and the run would learn something else."""
+    path = tmp_path / "own.py"
+    names = "Advantage, Loss, per_completion"
+    path.write_text(f"from mmr1.trainer.algorithms import {names}\ndef mine(): return {code}\n")
+    key = "loss" if "Loss(" in code else "advantage"
+    config = Config(model={"path": "a"}, algorithm={key: f"{path}:mine"}).algorithm
+    algorithm = build_algorithm(config)
+
+    def learn() -> None:
+        group = scored([1, 2, 1], [1.0, 0.0, 0.25])
+        batch = build_experience([group], algorithm, Models(Fixed(-1.0)))
+        algorithm.loss(inputs_of(batch, torch.full((3, 2), -1.0)))
+
+    with pytest.raises(ValueError, match=message):
+        learn()
 
 
 def test_the_documented_step_rewards_run():

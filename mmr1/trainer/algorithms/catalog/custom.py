@@ -6,16 +6,26 @@ keyword arguments.
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
+
 from mmr1.config import CustomAdvantage, CustomLoss
-from mmr1.registry import Registry
-from mmr1.trainer.algorithms.algorithm import Advantage, Loss
+from mmr1.registry import Registry, check_options
+from mmr1.trainer.algorithms.algorithm import (
+    Advantage,
+    AdvantageInputs,
+    Loss,
+    LossInputs,
+    of_shape,
+)
 
 ADVANTAGES = Registry("advantage", {}, group="mmr1.advantages")
 LOSSES = Registry("loss", {}, group="mmr1.losses")
 T = TypeVar("T")
+Inputs = TypeVar("Inputs", AdvantageInputs, LossInputs)
 
 
 def build_advantage(section: CustomAdvantage) -> Advantage:
@@ -26,20 +36,26 @@ def build_advantage(section: CustomAdvantage) -> Advantage:
             f"algorithm.advantage.use={section.use}: a critic learns the returns of its Advantage; "
             "set both algorithm.advantage.critic={} and Advantage(returns=...), or neither"
         )
-    return advantage
+    return replace(advantage, of_tokens=_checked(advantage.of_tokens, "advantage", section.use))
 
 
 def build_loss(section: CustomLoss) -> Loss:
     """Load a custom loss. Raises ValueError if it cannot be built."""
-    return _made(LOSSES, "algorithm.loss", section.use, section.options, Loss)
+    loss = _made(LOSSES, "algorithm.loss", section.use, section.options, Loss)
+    return replace(loss, of_tokens=_checked(loss.of_tokens, "loss", section.use))
+
+
+def _checked(
+    of_tokens: Callable[[Inputs], torch.Tensor], kind: str, use: str
+) -> Callable[[Inputs], torch.Tensor]:
+    whose = f"algorithm.{kind}.use={use}: of_tokens"
+    wanted = f"[B, R], the {kind} of each token"
+    return lambda x: of_shape(of_tokens(x), x.mask.shape, whose, wanted)
 
 
 def _made(registry: Registry, key: str, use: str, options: dict[str, Any], wanted: type[T]) -> T:
     build = registry.load(use)
-    try:
-        inspect.signature(build).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"{key}.options do not fit {key}.use={use}: {error}") from error
+    check_options(key, use, build, options)
     made = build(**options)
     if not isinstance(made, wanted):
         raise ValueError(
