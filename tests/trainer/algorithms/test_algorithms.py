@@ -439,14 +439,6 @@ def test_the_documentation_has_every_preset_type_and_key():
     assert sorted(words - named) == []
 
 
-def test_the_documented_files_are_the_real_ones():
-    blocks = re.findall(r"```python\n(.*?)```", DOCS, re.S)
-    for name in ("remax", "sapo"):
-        path = f"mmr1/trainer/algorithms/catalog/{name}.py"
-        assert f"`{path}`" in DOCS
-        assert (REPOSITORY / path).read_text() in blocks
-
-
 EQUAL, MIXED = [1.0, 1.0], [1.0, 0.0]
 
 
