@@ -38,7 +38,7 @@ class TwoTurnEngine:
         """Sample conversations; ``sampling.max_tokens`` limits a turn."""
         family = self._engine.family
         shows = not is_packed(family) or "image" in family.placeholder_kinds.values()
-        parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
+        parts = (TextPart("Look again."), *((picture(),) if shows else ()))
         conversing = self._engine.with_environment(
             TwoTurns(Message("tool", parts)), sampling.max_tokens
         )
@@ -76,8 +76,14 @@ class _Episode:
         return Ending()
 
 
-def _picture() -> MediaRef:
-    """A picture without two equal regions."""
+def picture(shift: int = 0) -> MediaRef:
+    """A picture without two equal regions; another one for each ``shift`` of its colours."""
     image = Image.new("RGB", (_SIDE, _SIDE))
-    image.putdata([(3 * x, 3 * y, (x * y) % 256) for y in range(_SIDE) for x in range(_SIDE)])
+    image.putdata(
+        [
+            ((3 * x + shift) % 256, (3 * y + shift) % 256, (x * y + shift) % 256)
+            for y in range(_SIDE)
+            for x in range(_SIDE)
+        ]
+    )
     return MediaRef("image", data=png(image))

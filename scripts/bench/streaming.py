@@ -1,11 +1,11 @@
 """Wall seconds of an update in turn, one step ahead, and streaming; a core for each side.
 
     python scripts/bench/streaming.py                        # 20 minutes on a quiet machine
-    python scripts/bench/streaming.py --minutes 5            # begins or goes on, for 5 minutes
+    python scripts/bench/streaming.py --minutes 5            # starts or continues, for 5 minutes
     python scripts/bench/streaming.py --steps 3 --seeds 0    # tries the program out
 
 The trainer has the first core of this process, the engine's process the second. A tiny model names
-the digit in a picture and then goes on talking, for 20 to 600 tokens with a long tail. Half of its
+the digit in a picture and then keeps talking, for 20 to 600 tokens with a long tail. Half of its
 demonstrations are wrong, so that it has something to learn. A round has one run of each schedule,
 and there is one round for each seed. Every run writes a line per step as it comes, runs that exist
 under ``--output`` are not repeated, and the table is of those.
@@ -97,7 +97,7 @@ def all_runs(args: argparse.Namespace) -> None:
                 continue
             began = time.monotonic()
             if began + longest > until:
-                print(f"{args.minutes:g} minutes are over; the same command goes on")
+                print(f"{args.minutes:g} minutes are over; run the same command to continue")
                 return report(args)
             shutil.rmtree(folder, ignore_errors=True)
             again("--run", arm, seed, "--steps", args.steps, "--output", args.output)
@@ -231,9 +231,7 @@ def summary(lines: Sequence[Line], accuracy: float) -> Line:
         "accuracy": fmean(line["reward/mean"] for line in lines[-10:]),
         "s to accuracy": seconds_to(lines, accuracy),
         "tokens": fmean(line["tokens/completion"] for line in timed),
-        "age": fmean(
-            line.get("rollout/staleness_mean", line["rollout/staleness"]) for line in timed
-        ),
+        "age": fmean(map(age, timed)),
     }
 
 
