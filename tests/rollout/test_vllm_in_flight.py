@@ -139,7 +139,7 @@ def test_each_token_has_the_log_prob_of_the_weights_that_it_names(parts):
 
 
 def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_path):
-    """What goes on has them, and is of neither policy; what comes later does not read them."""
+    """A completion that continues reads them, and is of neither policy; later ones do not."""
     _, model, media, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
     keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}

@@ -126,7 +126,7 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
 
 
 def test_the_gap_of_what_the_newest_weights_sampled_is_logged_apart(learning):
-    """The first completion of each group goes on with version 3; the others are of version 2."""
+    """The first completion of each group continues with version 3; the others are of version 2."""
     model, media, scored = learning
     config = AlgorithmConfig(name="rloo")
     policy = policy_of(copy.deepcopy(model), media, config)
