@@ -115,6 +115,8 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
         tag = str(problem["ctx"]["tag"])
         known = place.shape.variants
         hint = near(tag, known) or f"; it may be {', '.join(known)}"
+        if tag.endswith(".py") and "custom" in known:
+            hint = f". Name the function of the file too: {place.key}={tag}:FUNCTION"
         return f"'{place.key}.type': there is no '{tag}'{hint}"
     message = problem["msg"].removeprefix("Value error, ")
     value = redact(problem["input"], path=tuple(place.names))
@@ -135,7 +137,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
         return f"{why}; type {shown} {'has' if len(others) == 1 else 'have'} it", ""
     if close := difflib.get_close_matches(leaf, valid, 1, 0.6):
         return f"{why}; did you mean '{prefix}{close[0]}'?", f"{prefix}{close[0]}"
-    if meant := _elsewhere(leaf, prefix):
+    if not place.kind and (meant := _elsewhere(leaf, prefix)):
         return f"{why}; did you mean '{meant}'?", meant
     return f"{why}; valid keys here: {', '.join(valid)}", ""
 

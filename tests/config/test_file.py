@@ -256,6 +256,14 @@ def test_a_command_has_its_sections():
         ("algorithm.klx.coef=0.01", "unknown key 'algorithm.klx'; did you mean 'algorithm.kl'?"),
         ("algorithm.loss.type=gsop", "'algorithm.loss.type': there is no 'gsop'; did you mean 'gs"),
         ("algorithm.loss=gsop", "did you mean 'gspo'?"),
+        (
+            "algorithm.advantage=own.py",
+            "the file too: algorithm.advantage=own.py:FUNCTION",
+        ),
+        (
+            "algorithm.advantage.temperature=1",
+            "'grpo' has no 'temperature'; valid keys here: ",
+        ),
         ("algorithm.name=dappo", "there is no such preset (did you mean 'dapo'?)"),
         ("algorithm.advantage.gamma=0.9", "type reinforce, reinforce_pp, gae have it"),
         ("algorithm.kl.coef=0", "'algorithm.kl.coef': Input should be greater than 0 (it is 0)"),
