@@ -2,6 +2,8 @@
 
 Only the adapters are trained. Outside the trainer nobody sees them: engines and checkpoints get
 ``W + scaling * B A`` under the names of the plain transformers model.
+
+peft loads bitsandbytes and torch's compiler, so it is imported where adapters are.
 """
 
 from __future__ import annotations
@@ -9,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import peft
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -24,6 +25,9 @@ from mmr1.trainer.models.quantization import (
     is_constant,
     quantized_weights,
 )
+
+if TYPE_CHECKING:
+    import peft
 
 ADAPTER_FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
@@ -40,6 +44,8 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
         ValueError: ``model.lora.target_modules`` names no layer of the model, or the adapters of
             ``model.lora.path`` do not fit it.
     """
+    import peft
+
     if isinstance(config, StoredLoraConfig):
         return _with_stored_adapters(model, config.path, config.dropout, freeze_vision_tower)
     assert isinstance(config, NewLoraConfig)
@@ -63,6 +69,8 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
 
 
 def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_tower: bool) -> Any:
+    import peft
+
     settings = _stored_settings(Path(path))
     settings.lora_dropout, settings.inference_mode = dropout, False
     if freeze_vision_tower and settings.exclude_modules is None:
@@ -89,6 +97,8 @@ def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_t
 
 def _stored_settings(folder: Path) -> peft.LoraConfig:
     """The settings of stored adapters, if this package can train and merge them."""
+    import peft
+
     if not (folder / "adapter_config.json").is_file() or not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"model.lora.path '{folder}' has no adapters; name a folder with adapter_config.json "
@@ -123,7 +133,11 @@ def has_adapters(model: Any) -> bool:
 
 def adapter_state(model: Any) -> dict[str, torch.Tensor]:
     """The adapters' own tensors, as peft saves them; empty for a plain model."""
-    return peft.get_peft_model_state_dict(model) if has_adapters(model) else {}
+    if not has_adapters(model):
+        return {}
+    import peft
+
+    return peft.get_peft_model_state_dict(model)
 
 
 def adapter_weights(model: Any) -> dict[str, torch.Tensor]:
