@@ -86,19 +86,18 @@ def estimated(
     return sum(i.bytes for i in items if i.owner == "trainer" and i.name != "vision features")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "options"),
     [
-        ("qwen2_5_vl_7b", 8, CHECKPOINTED),
         *(
-            pytest.param(name, size, options, marks=pytest.mark.slow)
+            (name, size, options)
             for name in ("qwen2_5_vl_3b", "qwen2_5_vl_7b")
             for size in (8, 64)
             for options in ({}, CHECKPOINTED, FROZEN, ADAPTERS)
-            if (name, size, options) != ("qwen2_5_vl_7b", 8, CHECKPOINTED)
         ),
         *(
-            pytest.param(name, size, options, marks=pytest.mark.slow)
+            (name, size, options)
             for name in ("qwen2_5_vl_32b", "qwen2_5_vl_72b")
             for size in (8, 16)
             for options in (FROZEN, ADAPTERS)

@@ -286,6 +286,7 @@ EngineProcess(build, (sys.argv[1],), Path(sys.argv[1], "engine.log"))
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_runs_as_it_is_imported_is_told_what_it_lacks(tmp_path):
     (tmp_path / "main.py").write_text(UNGUARDED)
     command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path)]
@@ -356,6 +357,7 @@ def build(): ...
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_engine_imports_is_the_trainers_alone(tmp_path):
     (tmp_path / "main.py").write_text(INTERRUPTED)
     (tmp_path / "slow_engine.py").write_text(SLOW_ENGINE)

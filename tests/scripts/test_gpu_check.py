@@ -24,6 +24,7 @@ def check(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_short_form_on_a_cpu_and_what_it_keeps(tmp_path):
     finished = check(tmp_path, "--short", "--only", "negative", "kernels", "checkpointed")
     assert finished.returncode == 0, finished.stdout + finished.stderr

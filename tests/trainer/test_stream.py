@@ -525,6 +525,7 @@ def assert_within(out: Path, bound: int, updates: int) -> None:
         assert lines[step]["rollout/staleness_mean"] == pytest.approx(mean)
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_a_run_that_stops_keeps_its_groups_and_the_bound(
     tiny_model, digits, tmp_path, capsys, monkeypatch

@@ -70,6 +70,7 @@ class Worker:
         return [own_choice.distributed_executor_backend, ours.distributed_executor_backend]
 
 
+@pytest.mark.slow
 def test_each_worker_has_its_gpus(reserved):
     place = _placement(own_places(4, 2, 2), 60, reserved)
     workers = [place(Worker, i) for i in range(6)]
@@ -78,6 +79,7 @@ def test_each_worker_has_its_gpus(reserved):
     assert len({gpu for gpus in of_worker for gpu in gpus}) == 8
 
 
+@pytest.mark.slow
 def test_colocated_workers_share_a_gpu(reserved):
     place = _placement(shared_places(4), 60, reserved)
     workers = [place(Worker, i) for i in range(8)]

@@ -240,6 +240,7 @@ def folder(tiny_model, mixed, url, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_one_rank_of_a_context_asks_a_served_reference(folder):
     """Each of the two contexts, in each of two updates, about every completion."""
     asked = Counter(map(tuple, json.loads((folder / "asked.json").read_text())))

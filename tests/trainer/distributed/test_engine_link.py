@@ -154,6 +154,7 @@ def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "key"),
     [

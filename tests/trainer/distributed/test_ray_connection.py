@@ -64,6 +64,7 @@ def join_from_another_process(environment: dict[str, str]) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_a_local_cluster_listens_on_loopback_and_asks_for_its_token(
     tiny_model, tmp_path, monkeypatch
 ):

@@ -94,6 +94,7 @@ def tokens(groups: list[RolloutGroup]) -> list[list[int]]:
     return [c.token_ids.tolist() for g in groups for c in g.completions]
 
 
+@pytest.mark.slow
 def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
     cluster, requests, tiny_model, tmp_path, caplog
 ):
@@ -203,6 +204,7 @@ def test_conversations_go_on_over_engines_of_vllm(brief, mixed, tmp_path):
         np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_path):
     """Also where an engine dies in the middle: its turns are drawn again."""
     settings = zooming(brief, tmp_path)

@@ -57,6 +57,7 @@ def ray_of_this_test() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_two_ranks_score_as_one_process_and_the_driver_holds_no_model(
     tiny_model, judge, mixed, tmp_path, monkeypatch, request
 ):

@@ -40,6 +40,7 @@ print(json.dumps(counted))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux counts the bytes")
 def test_ragged_lengths_and_a_real_vocabulary_leave_nothing_behind(tiny_model):
     command = [sys.executable, "-c", STEPS, str(tiny_model)]

@@ -132,7 +132,7 @@ print(saved("large", num_hidden_layers=6))
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux counts the bytes")
-@pytest.mark.parametrize("kind", ["plain", "adapters"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("adapters", marks=pytest.mark.slow)])
 def test_saving_takes_one_weight_in_main_memory(kind, tmp_path):
     """Of 420 MiB; the largest weight has 32, and merging one takes three times its size.
 
@@ -164,6 +164,7 @@ def _saved_to_a_full_disk(rank: int, mesh: Any, path: Path, out: Path) -> None:
     assert whole.keys() == load_file(path / "model.safetensors").keys()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
 def test_where_the_disk_of_rank_0_is_full_the_others_are_not_kept_waiting(tiny_model, tmp_path):
     (tmp_path / "model.safetensors").symlink_to("/dev/full")

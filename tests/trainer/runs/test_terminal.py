@@ -49,8 +49,8 @@ def sft(config: Config, tmp_path: Path, redirection: str = "") -> subprocess.Com
     [
         ("| head -2", "stdout"),
         ("> /dev/full", "stdout"),
-        ("2>&1 --log-level info | head -2", "stdout"),
-        ("--log-level info 2> /dev/full", "stderr"),
+        pytest.param("2>&1 --log-level info | head -2", "stdout", marks=pytest.mark.slow),
+        pytest.param("--log-level info 2> /dev/full", "stderr", marks=pytest.mark.slow),
         (">&- 2>&-", None),
     ],
 )
@@ -101,6 +101,7 @@ def test_a_closed_terminal_saves_and_ends_as_sigterm_does(config, tmp_path):
     assert (tmp_path / f"run/checkpoints/step_{steps[-1]:06d}").exists()
 
 
+@pytest.mark.slow
 def test_under_nohup_a_closed_terminal_ends_nothing(config, tmp_path):
     file = tmp_path / "sft.yaml"
     file.write_text(dump_yaml(config))
