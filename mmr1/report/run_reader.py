@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mmr1.config.secrets import redact
@@ -223,6 +223,7 @@ class _Completion(TypedDict):
     components: dict[str, Any]
     status: str
     turns: NotRequired[list[_Turn]]
+    vision_use: NotRequired[list[Annotated[list[str | float], Field(min_length=2, max_length=2)]]]
 
 
 class _Row(TypedDict):

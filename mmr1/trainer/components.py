@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mmr1.data.sampler import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
@@ -32,6 +33,7 @@ class TrainerComponents:
             beyond a step's groups.
         open_groups: With ``rollout.streaming``.
         ranks: Where other processes than this one learn.
+        tokenizer: Decodes the pieces of ``trainer.vision_use_steps``.
     """
 
     loader: SampleLoader
@@ -51,3 +53,4 @@ class TrainerComponents:
     open_groups: OpenGroups | None = None
     validation: Validation | None = None
     ranks: Traceable | None = None
+    tokenizer: Any = None

@@ -15,7 +15,7 @@ from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
-from mmr1.trainer.sampling.views import vision_use
+from mmr1.trainer.sampling.views import VisionUse, vision_use
 from mmr1.types import StepStats
 
 
@@ -52,9 +52,12 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         own = components.demonstrations.next()
                         experience = experience.with_demonstrations(own)
                 advantages = first_advantages(experience.tokens.advantages).tolist()
+                looks = VisionUse()
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
-                        stats |= vision_use(policy, [scored.group for scored in batch.groups])
+                        groups = [scored.group for scored in batch.groups]
+                        looks = vision_use(policy, groups, components.tokenizer)
+                stats |= looks.metrics
 
                 with timer("update"):
                     try:
@@ -78,4 +81,4 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             if validation is not None and config.trainer.validates(number):
                 sampler.finish()
                 line |= validation(number)
-            yield Step(number, line, batch.groups, advantages, batch.state)
+            yield Step(number, line, batch.groups, advantages, batch.state, looks.pieces)

@@ -220,9 +220,11 @@ class Run:
                 self.trackers.log(step.metrics)
             ends = (1, self.config.trainer.max_steps)
             due = step.number % self.log_completions_steps == 0 or step.number in ends
-            if step.scored and due:
+            if step.scored and (due or step.vision_use):
                 advantages = step.advantages or repeat(None)
-                self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
+                self.directory.log_rollouts(
+                    step.number, step.scored, self.media, advantages, vision_use=step.vision_use
+                )
                 if self.trackers is not None:
                     self.trackers.log_rollouts(step.number, step.scored, advantages)
             self.directory.log_dropped(self.quarantines)

@@ -1,10 +1,11 @@
 """Make the pictures of the report in the documentation, from runs: none is drawn by hand.
 
-    python scripts/dev/pictures.py RL HIGH_LR ZOOM
+    python scripts/dev/pictures.py RL HIGH_LR ZOOM LOOKS
 
 RL is the quickstart's ``runs/quickstart/rl``. HIGH_LR is the same run with ``optimizer.lr=3e-3``,
-which collapses. ZOOM is ``runs/small_zoom/seed0/rl``, whose completions have tools' pictures. Needs
-Playwright and a Chromium: its own, or the one that the environment variable CHROMIUM names.
+which collapses. ZOOM is ``runs/small_zoom/seed0/rl``, whose completions have tools' pictures. LOOKS
+is the quickstart's with ``trainer.vision_use_steps=40``. ``-`` leaves a run and its picture out.
+Needs Playwright and a Chromium: its own, or the one that the environment variable CHROMIUM names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SCALE = 2
 """Pixels of a picture per pixel of the page, so that it is sharp on any screen."""
 
 
-def main(rl: str, high_lr: str, zoom: str) -> None:
+def main(rl: str, high_lr: str, zoom: str, looks: str) -> None:
     with TemporaryDirectory() as folder, sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
 
@@ -40,10 +41,15 @@ def main(rl: str, high_lr: str, zoom: str) -> None:
             shown.wait_for_timeout(500)  # pictures are put in as they are read
             return shown
 
-        shoot(page(rl), "report")
-        shoot(page(high_lr), "findings", height=640)
-        last = page(zoom, "#rollouts?where=math%3D1+and+advantage%3E0&order=last")
-        shoot(last, "conversation", "article")
+        if rl != "-":
+            shoot(page(rl), "report")
+        if high_lr != "-":
+            shoot(page(high_lr), "findings", height=640)
+        if zoom != "-":
+            last = page(zoom, "#rollouts?where=math%3D1+and+advantage%3E0&order=last")
+            shoot(last, "conversation", "article")
+        if looks != "-":
+            shoot(page(looks, "#rollouts?order=spread&step=40"), "looks", "article", height=500)
         browser.close()
 
 

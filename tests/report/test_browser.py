@@ -343,6 +343,23 @@ def test_a_long_completion_is_folded_until_it_is_asked_for(page, tmp_path):
     assert page.locator(".groups mark").all_inner_texts() == ["needle"] * 8
 
 
+def test_tokens_that_need_their_picture_are_coloured_by_how_much(page, tmp_path):
+    pieces = [["<answer>", 0.0], ["<b>7", 1.2], [" of", 0.3], [" 9", -0.2], ["</answer>", 0.01]]
+    text = "".join(piece for piece, _ in pieces)
+    rows = [completion(text, vision_use=pieces), completion(text)]
+    show(page, write(tmp_path, write_run(tmp_path / "run", {1: [prompt("a", rows)]})))
+    coloured = page.locator(".looks")
+    assert coloured.all_inner_texts() == ["<b>7", " of", "</answer>"]
+    assert page.locator("td.text").first.inner_text() == text
+    assert "up to 1.2 nats" in page.locator("article thead").inner_text()
+    titles = [coloured.nth(i).get_attribute("title") for i in range(3)]
+    assert [title.split()[0] for title in titles] == ["−1.2", "−0.3", "−0.01"]
+    alpha = "e => +getComputedStyle(e).backgroundColor.match(/[/,] ?([\\d.]+)\\)/)[1]"
+    assert [coloured.nth(i).evaluate(alpha) for i in range(2)] == pytest.approx([0.6, 0.15])
+    page.fill("[name=words]", "of")
+    assert page.locator(".groups mark").all_inner_texts() == ["of", "of"]
+
+
 def test_a_finding_leads_to_the_completions_that_show_it(page, tmp_path):
     cut = [completion("<think>so", 0.0, truncated=True), completion("<answer>7</answer>")]
     rollouts = {step: [prompt("a", cut)] for step in (2, 4, 6)}

@@ -39,6 +39,27 @@ function completionText(text, words) {
   return [holder];
 }
 
+// The most nats that a piece of a group's completions loses with another picture; null if that was not measured.
+function mostLost(group) {
+  const pieces = group.completions.flatMap((completion) => completion.vision_use || []);
+  return pieces.length ? pieces.reduce((most, [, nats]) => Math.max(most, nats), 0.1) : null;
+}
+
+// The text in pieces, each coloured by how much its tokens need the picture of their prompt.
+function lookedText(pieces, strongest) {
+  const shown = (part) => part.map(([text, nats]) => h('span', {
+    class: nats > 0 ? 'looks' : null, style: `--share: ${Math.round((100 * Math.max(0, nats)) / strongest)}%`, title: `${nats > 0 ? '−' : '+'}${short(Math.abs(nats))} nats with another picture`,
+  }, text));
+  let length = 0;
+  const ends = pieces.map(([text]) => (length += text.length));
+  if (length <= FOLD.from) return shown(pieces);
+  const head = ends.findIndex((end) => end > FOLD.head), tail = ends.findIndex((end) => end > length - FOLD.tail);
+  const holder = h('span', { class: 'folded' });
+  const more = h('button', { class: 'more', onclick: () => holder.replaceChildren(...shown(pieces)) }, `… ${(ends[tail - 1] - ends[head - 1]).toLocaleString('en')} more characters …`);
+  holder.append(...shown(pieces.slice(0, head)), more, ...shown(pieces.slice(tail)));
+  return [holder];
+}
+
 // The turns of a conversation: who spoke, what was said, and a tool's pictures where they came.
 function conversation(turns, source, words) {
   return turns.map((turn) => h('div', { class: `turn ${turn.role}` }, h('b', {}, `${turn.role} `), turnContent(turn, source, words)));
@@ -81,7 +102,9 @@ function change([a, b]) {
 
 // What the browser gives a card: the state, the filters, and go(), which changes filters.
 function card({ group, indices }, { state, filters, go, stepsOf }) {
-  const rows = indices.map((index) => completionRow(group.completions[index], index, state.source, filters.words));
+  const strongest = mostLost(group);
+  const rows = indices.map((index) => completionRow(group.completions[index], index, state.source, filters.words, strongest));
+  const completions = ['completion', strongest && !filters.words ? h('span', { class: 'hint' }, `, coloured by what another picture costs: up to ${short(strongest)} nats`) : null];
   const others = stepsOf(group).filter((step) => step !== group.step);
   const beside = h('select', { 'aria-label': 'beside step', onchange: () => go({ id: group.id, step: String(group.step), beside: beside.value, order: 'step' }) },
     h('option', { value: '' }, 'beside step …'), others.map((step) => h('option', { value: step, selected: String(step) === filters.beside && String(group.step) === filters.step }, step)));
@@ -96,18 +119,23 @@ function card({ group, indices }, { state, filters, go, stepsOf }) {
       others.length ? beside : null, h('a', { href: own, title: 'an address to send to somebody who has this file' }, 'link'))),
     h('div', { class: 'question' }, media(group, state.source),
       h('div', {}, h('pre', { class: 'prompt' }, ...marked(promptText(group.prompt), filters.words)), h('p', {}, 'gold ', h('code', { class: 'gold' }, describe(group.answer))))),
-    h('table', {}, h('thead', {}, h('tr', {}, ['completion', 'reward', 'components', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), body));
+    h('table', {}, h('thead', {}, h('tr', {}, [completions, 'reward', 'components', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), body));
   article.addEventListener('pointerover', (event) => highlight(article, event.target.closest('[data-completion]')?.dataset.completion));
   article.addEventListener('pointerleave', () => highlight(article, null));
   return article;
 }
 
-function completionRow(completion, index, source, words) {
+function said(completion, source, words, strongest) {
+  if (completion.turns) return conversation(completion.turns, source, words);
+  return completion.vision_use && !words ? lookedText(completion.vision_use, strongest) : completionText(completion.text, words);
+}
+
+function completionRow(completion, index, source, words, strongest) {
   const valid = completion.reward != null;
   const components = Object.entries(completion.components).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
   const flags = [completion.status !== 'ok' ? completion.status : null, completion.truncated ? 'truncated' : null, completion.loops ? 'repeats itself' : null].filter(Boolean);
   return h('tr', { 'data-completion': index, class: valid ? null : 'invalid' },
-    h('td', { class: 'text' }, completion.turns ? conversation(completion.turns, source, words) : completionText(completion.text, words),
+    h('td', { class: 'text' }, said(completion, source, words, strongest),
       flags.map((flag) => h('span', { class: 'flag' }, flag)), completion.error ? h('p', { class: 'error' }, completion.error) : null),
     h('td', { 'data-name': 'reward' }, valid ? short(completion.reward) : 'none'), h('td', { class: 'components' }, components),
     h('td', { 'data-name': 'advantage', class: completion.advantage > 0 ? 'up' : completion.advantage < 0 ? 'down' : null }, short(completion.advantage)),

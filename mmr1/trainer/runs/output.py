@@ -203,13 +203,15 @@ class RunDirectory:
         media: MediaCache,
         advantages: Iterable[float | None] = repeat(None),
         mode: str | None = None,
+        vision_use: Mapping[int, Sequence[Any]] = MappingProxyType({}),
     ) -> Path:
         """Write the prompts, completions, rewards and (in RL) advantages; returns the file.
 
-        ``mode`` is a validation's way of decoding; its completions go into ``validation/``.
+        ``mode`` is a validation's way of decoding; its completions go into ``validation/``. Of a
+        group in ``vision_use``, by its number, each completion has what it gives for it.
         """
         in_order, rows = iter(advantages), []
-        for group in scored:
+        for number, group in enumerate(scored):
             prompt, sample = group.group.prompt, group.group.prompt.sample
             completions = [
                 {
@@ -227,6 +229,8 @@ class RunDirectory:
                 }
                 for completion, reward in zip(group.group.completions, group.rewards, strict=True)
             ]
+            for shown, pieces in zip(completions, vision_use.get(number, ()), strict=False):
+                shown["vision_use"] = pieces
             row = {
                 "step": step,
                 "id": sample.id,

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
@@ -84,6 +84,7 @@ class Step:
         scored: The groups that the step learned from.
         advantages: One per completion, in group order.
         rollout_state: Gives the state after the step's rollout; see ``sampler.Batch``.
+        vision_use: ``pieces`` of ``sampling.views.VisionUse``, where the step measured it.
     """
 
     number: int
@@ -91,6 +92,7 @@ class Step:
     scored: Sequence[ScoredGroup] = ()
     advantages: Sequence[float] = ()
     rollout_state: Callable[[], Mapping[str, Any]] = dict
+    vision_use: Mapping[int, Sequence[Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
 
 class FailedStepError(NonFiniteError):

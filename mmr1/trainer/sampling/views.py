@@ -6,13 +6,14 @@ Text and tokens stay as they are. What the policy makes of that tells whether it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
-from mmr1.types import MediaRef, Prompt, RolloutGroup, StepStats
+from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup, StepStats
 
 
 def shown_as(prompt: Prompt, view: Callable[[MediaRef], MediaRef]) -> Prompt:
@@ -51,38 +52,92 @@ def swapped(prompts: Sequence[Prompt]) -> dict[int, Prompt]:
     }
 
 
-def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> StepStats:
-    """Metrics of how much completions depend on the media of their prompts, in nats per token.
+Piece = tuple[str, float]
+"""A piece of a completion's text, and the nats that its tokens lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionUse:
+    """How much completions depend on the media of their prompts.
+
+    Attributes:
+        metrics: ``vision/blank`` and ``vision/swapped``; empty without media.
+        pieces: The completions of a group, by its index, as pieces with what each loses with the
+            media of another prompt. Conversations and groups without another have none.
+    """
+
+    metrics: StepStats = field(default_factory=dict)
+    pieces: Mapping[int, list[list[Piece]]] = field(default_factory=dict)
+
+
+def vision_use(
+    policy: SupportsLogprobs, groups: Sequence[RolloutGroup], tokenizer: Any
+) -> VisionUse:
+    """Measure how much completions depend on the media of their prompts, in nats per token.
 
     ``vision/blank`` is the mean of ``log p(token | prompt) - log p(token | prompt, media grey)``
     over all tokens that the policy sampled for prompts with media, ``vision/swapped`` the same with
     the media of another prompt of the step. A policy that does not look has 0.
     """
-    seen = [group for group in groups if group.prompt.media]
-    views = {
-        "vision/blank": {index: blank(group.prompt) for index, group in enumerate(seen)},
-        "vision/swapped": swapped([group.prompt for group in seen]),
+    seen = {index: group for index, group in enumerate(groups) if group.prompt.media}
+    if not seen:
+        return VisionUse()
+    indices, prompts = list(seen), [group.prompt for group in seen.values()]
+    whole = policy.logprobs(list(seen.values()))
+    grey = _lost(policy, seen, whole, {n: blank(seen[n].prompt) for n in seen})
+    others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
+    means = {
+        f"vision/{name}": float(torch.cat([x for group in lost.values() for x in group]).mean())
+        for name, lost in (("blank", grey), ("swapped", others))
+        if lost
     }
-    whole = policy.logprobs(seen) if seen else None
-    return {
-        name: _lost(policy, seen, whole, prompts)
-        for name, prompts in views.items()
-        if prompts and whole is not None
+    pieces = {
+        index: [
+            _pieces(tokenizer, completion, values.tolist())
+            for completion, values in zip(seen[index].completions, lost, strict=True)
+        ]
+        for index, lost in others.items()
+        if not any(completion.spans for completion in seen[index].completions)
     }
+    return VisionUse(means, pieces)
 
 
 def _lost(
     policy: SupportsLogprobs,
-    groups: Sequence[RolloutGroup],
+    groups: Mapping[int, RolloutGroup],
     whole: torch.Tensor,
     prompts: Mapping[int, Prompt],
-) -> float:
-    size = len(groups[0].completions)
-    rows = torch.tensor([index * size + row for index in prompts for row in range(size)])
+) -> dict[int, list[torch.Tensor]]:
+    """What the sampled tokens of each completion lose with these prompts, by the group's index.
+
+    ``whole`` has the log-probs of all groups.
+    """
+    if not prompts:
+        return {}
     viewed = [replace(groups[index], prompt=prompt) for index, prompt in prompts.items()]
+    size = len(viewed[0].completions)
+    places = {index: size * place for place, index in enumerate(groups)}
+    rows = torch.tensor([places[index] + row for index in prompts for row in range(size)])
     mask = completion_mask(viewed)
-    lost = whole[rows, : mask.shape[1]] - policy.logprobs(viewed)
-    return float(lost[mask].double().mean())
+    lost = (whole[rows, : mask.shape[1]] - policy.logprobs(viewed)).double()
+    each = [values[sampled] for values, sampled in zip(lost, mask, strict=True)]
+    return {index: each[n * size : (n + 1) * size] for n, index in enumerate(prompts)}
+
+
+def _pieces(tokenizer: Any, completion: Completion, lost: Sequence[float]) -> list[Piece]:
+    """The text by tokens; those that share a character are one piece, special ones are empty."""
+    pieces: list[Piece] = []
+    ids = completion.token_ids.tolist()
+    start, nats = 0, 0.0
+    for end, value in enumerate(lost, 1):
+        nats += value
+        before = ids[max(0, start - 1) : start]  # some tokenizers drop a space at the beginning
+        known = tokenizer.decode(before, skip_special_tokens=True)
+        text = tokenizer.decode(before + ids[start:end], skip_special_tokens=True)[len(known) :]
+        if not text.endswith("\ufffd") or end == len(ids):
+            pieces.append((text, round(nats, 4)))
+            start, nats = end, 0.0
+    return pieces
 
 
 def _with_option(medium: MediaRef, name: str, value: int) -> MediaRef:

@@ -12,9 +12,16 @@ from PIL import Image
 from mmr1.config.file import load_config
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.sampling.views import blank, shuffled, swapped, vision_use
+from mmr1.trainer.sampling.views import (
+    VisionUse,
+    _pieces,
+    blank,
+    shuffled,
+    swapped,
+    vision_use,
+)
 from mmr1.trainer.train import run_training
-from mmr1.types import MediaRef, RolloutGroup
+from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
 from tests.jsonl import read_jsonl
@@ -79,16 +86,42 @@ def test_what_is_lost_equals_a_plain_forward_of_each_completion(parts):
         [x for g, p in zip(groups, pictures[::-1], strict=True) for x in logprobs(g, p)]
     )
     policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
-    found = vision_use(policy, groups)
-    assert found["vision/blank"] == pytest.approx(float((plain - blanked).mean()), abs=1e-5)
-    assert found["vision/swapped"] == pytest.approx(float((plain - other).mean()), abs=1e-5)
-    assert abs(found["vision/blank"]) > 1e-3
+    found = vision_use(policy, groups, family.tokenizer)
+    means = found.metrics
+    assert means["vision/blank"] == pytest.approx(float((plain - blanked).mean()), abs=1e-5)
+    assert means["vision/swapped"] == pytest.approx(float((plain - other).mean()), abs=1e-5)
+    assert abs(means["vision/blank"]) > 1e-3
+    lost = iter((plain - other).split([len(c.token_ids) for g in groups for c in g.completions]))
+    for index, group in enumerate(groups):
+        for completion, pieces in zip(group.completions, found.pieces[index], strict=True):
+            said = family.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+            assert "".join(text for text, _ in pieces) == said
+            values = next(lost)
+            assert sum(nats for _, nats in pieces) == pytest.approx(float(values.sum()), abs=1e-3)
+            if len(pieces) == len(values):
+                assert [nats for _, nats in pieces] == pytest.approx(values.tolist(), abs=1e-4)
+
+
+def test_pieces_are_whole_characters_and_have_all_nats(parts):
+    tokenizer = parts[0].tokenizer
+    text = "so 日本 is é 7</answer>"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    completion = Completion(np.array(ids), np.zeros(len(ids), np.float32), text, False, 0)
+    pieces = _pieces(tokenizer, completion, [0.5] * len(ids))
+    assert "".join(piece for piece, _ in pieces) == text
+    assert sum(nats for _, nats in pieces) == 0.5 * len(ids)
+    assert len(pieces) < len(ids)  # a tiny vocabulary has bytes of 日
 
 
 def test_prompts_without_media_have_no_figure(parts):
     family, model, media, scored = parts
     text = [RolloutGroup(replace(s.group.prompt, shown=()), s.group.completions) for s in scored]
-    assert vision_use(PackedModel(model, ModelInputs(family, media), 1.0, 10_000), text) == {}
+    assert (
+        vision_use(
+            PackedModel(model, ModelInputs(family, media), 1.0, 10_000), text, family.tokenizer
+        )
+        == VisionUse()
+    )
 
 
 def test_views_are_digests_of_their_own(digit_samples, parts):
@@ -111,6 +144,11 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert [{"vision/blank", "vision/swapped"} <= row.keys() for row in rows] == [0, 1, 0, 1]
     assert rows[1]["time/vision"] > 0
+    # The completions of a measured step are logged, each with what its tokens lost.
+    for step in (2, 4):
+        groups = read_jsonl(tmp_path / f"run/rollouts/step_{step:06d}.jsonl")
+        for completion in (c for group in groups for c in group["completions"]):
+            assert "".join(text for text, _ in completion["vision_use"]) == completion["text"]
 
 
 def test_data_without_pictures_are_refused(tiny_model, tmp_path):
