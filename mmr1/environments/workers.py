@@ -30,6 +30,11 @@ def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
 
 
+def network_of(config: EnvironmentConfig) -> tuple[tuple[str, int | None], ...]:
+    """The hosts that a tool may reach from the sandbox."""
+    return config.sandbox.hosts if config.sandbox is not None else ()
+
+
 def tool_workers(
     config: EnvironmentConfig, specs: Sequence[str], prepare: Job | None = None
 ) -> ToolWorkers:
@@ -49,6 +54,7 @@ def tool_workers(
         limits=_LIMITS,
         readable=readable,
         walls=config.sandbox is not None,
+        network=network_of(config),
     )
 
 

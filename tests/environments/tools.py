@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+import urllib.request
 from pathlib import Path
 
 from PIL import Image
@@ -153,3 +154,13 @@ def noted_calls(text):
 
 
 several = [lookup, python]
+
+
+def fetch(url: str) -> str:
+    """Read a page.
+
+    Args:
+        url: Its address.
+    """
+    with urllib.request.urlopen(url, timeout=3) as page:
+        return str(page.read().decode())
