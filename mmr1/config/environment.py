@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from mmr1.config.rewards import SandboxConfig
 from mmr1.config.section import Coefficient, Positive, Section
 
-
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<name>[^\s:/\[\]*@]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -67,9 +66,7 @@ Hosts = tuple[Annotated[str, AfterValidator(_checked_host)], ...]
 class ToolSandboxConfig(SandboxConfig):
     """A sandbox without file writes, with limited memory, and a network of the listed hosts."""
 
-    network: Annotated[
-        Literal["none", "loopback"] | Hosts, BeforeValidator(_network)
-    ] = Field(
+    network: Annotated[Literal["none", "loopback"] | Hosts, BeforeValidator(_network)] = Field(
         "none",
         description="Servers that it may reach over TCP by Python's socket module. loopback: all "
         "of this machine's 127.0.0.1; or a list of hosts, each with a port if only that one is "

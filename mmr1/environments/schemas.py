@@ -18,7 +18,7 @@ from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
 from mmr1.environments.interpreter import python
-from mmr1.environments.mcp_servers import is_server_list, servers_of
+from mmr1.environments.mcp_servers import check_reachable, is_server_list, servers_of
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import network_of, readable_of
 from mmr1.rewards.item import Job
@@ -75,11 +75,8 @@ def described(config: EnvironmentConfig) -> list[Tool]:
     """
     own = isinstance(config, CustomEnvironmentConfig)
     specs = config.specs
-    if config.sandbox is not None and (listed := next(filter(is_server_list, specs), None)):
-        raise ValueError(
-            f"environment.tools '{listed}': an MCP server is a program or on the network, which "
-            "the sandbox lets no tool reach; set environment.sandbox=null"
-        )
+    for listed in filter(is_server_list, specs if config.sandbox is not None else ()):
+        check_reachable(listed, bool(network_of(config)))
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
     options = json.dumps(config.arguments, sort_keys=True)

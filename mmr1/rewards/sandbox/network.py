@@ -66,17 +66,21 @@ def use_broker(line: socket.socket) -> None:
 
 def _ask(line: socket.socket, request: Any) -> tuple[Any, list[int]]:
     """The broker's answer, and the descriptors with it. Raises OSError as the broker did."""
-    body = json.dumps(request).encode()
-    line.sendall(LENGTH.pack(len(body)) + body)
-    head, descriptors, _, _ = socket.recv_fds(line, LENGTH.size, 1)
-    head += recv_exactly(line, LENGTH.size - len(head)) if head else b""
-    if not head:
-        raise ConnectionError("the process that connects for this one has ended")
-    error, value = json.loads(recv_exactly(line, LENGTH.unpack(head)[0]))
+    try:
+        (error, value), descriptors = _exchange(line, json.dumps(request).encode())
+    except (EOFError, ConnectionError):
+        os._exit(1)  # the broker is gone: the pool starts another one, and a worker with a line
     if error is not None:
         kind, code, told = error
         raise socket.gaierror(code, told) if kind == "gaierror" else OSError(code, told)
     return value, descriptors
+
+
+def _exchange(line: socket.socket, body: bytes) -> tuple[Any, list[int]]:
+    line.sendall(LENGTH.pack(len(body)) + body)
+    head, descriptors, _, _ = socket.recv_fds(line, LENGTH.size, 1)
+    head += recv_exactly(line, LENGTH.size - len(head))
+    return json.loads(recv_exactly(line, LENGTH.unpack(head)[0])), descriptors
 
 
 def _take_place(waiting: socket.socket, connected: socket.socket) -> None:

@@ -299,9 +299,7 @@ def shared_zygote(
     with _lock:
         zygote = _zygotes.get(key)
         if zygote is None or not zygote.usable:
-            zygote = _zygotes[key] = Zygote(
-                command, environment, patience_s, walls=settings.walls
-            )
+            zygote = _zygotes[key] = Zygote(command, environment, patience_s, walls=settings.walls)
         for kept in _keepers:
             kept.add(zygote)
     return zygote
