@@ -34,16 +34,46 @@ def servers_of(spec: str) -> Servers:
         ValueError: The file cannot be read, or a server not reached.
     """
     try:
+        targets = {name: _target(server) for name, server in _listed(spec).items()}
+    except ImportError as error:
+        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[agents]'") from error
+    return Servers(spec, targets)
+
+
+def check_reachable(spec: str, network: bool) -> None:
+    """Check that tools behind walls can use the servers of a file.
+
+    Args:
+        network: The tools may reach hosts.
+
+    Raises:
+        ValueError: They cannot, or the file cannot be read.
+    """
+    servers = _listed(spec)
+    if started := next((name for name, server in servers.items() if "url" not in server), None):
+        raise ValueError(
+            f"environment.tools '{spec}': the MCP server '{started}' is a program, which the "
+            "sandbox does not start; set environment.sandbox=null, or start it yourself and give "
+            "its url"
+        )
+    if servers and not network:
+        raise ValueError(
+            f"environment.tools '{spec}': the sandbox has no network; list the hosts of the MCP "
+            "servers in environment.sandbox.network, or set environment.sandbox=null"
+        )
+
+
+def _listed(spec: str) -> Mapping[str, Mapping[str, Any]]:
+    try:
         listed = json.loads(Path(spec).expanduser().read_text())["mcpServers"]
-        targets = {name: _target(server) for name, server in listed.items()}
+        if wrong := [n for n, s in listed.items() if not {"url", "command"} & set(s)]:
+            raise ValueError(f"{wrong[0]} has neither url nor command")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f'{spec}: not {{"mcpServers": {{NAME: {{"command", "args", "env"}} or {{"url"}}}}}} '
             f"({type(error).__name__}: {error})"
         ) from error
-    except ImportError as error:
-        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[agents]'") from error
-    return Servers(spec, targets)
+    return dict(listed)
 
 
 def _target(server: Mapping[str, Any]) -> Any:

@@ -18,9 +18,9 @@ from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
 from mmr1.environments.interpreter import python
-from mmr1.environments.mcp_servers import is_server_list, servers_of
+from mmr1.environments.mcp_servers import check_reachable, is_server_list, servers_of
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
-from mmr1.environments.workers import readable_of
+from mmr1.environments.workers import network_of, readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits
@@ -75,16 +75,14 @@ def described(config: EnvironmentConfig) -> list[Tool]:
     """
     own = isinstance(config, CustomEnvironmentConfig)
     specs = config.specs
-    if config.sandbox is not None and (listed := next(filter(is_server_list, specs), None)):
-        raise ValueError(
-            f"environment.tools '{listed}': an MCP server is a program or on the network, which "
-            "the sandbox lets no tool reach; set environment.sandbox=null"
-        )
+    for listed in filter(is_server_list, specs if config.sandbox is not None else ()):
+        check_reachable(listed, bool(network_of(config)))
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
     options = json.dumps(config.arguments, sort_keys=True)
     walls = config.sandbox is not None
-    tools = _described(specs, own, options, config.parser, readable, walls)
+    network = network_of(config)
+    tools = _described(specs, own, options, config.parser, readable, walls, network)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
@@ -99,10 +97,12 @@ def _described(
     parser: str | None,
     readable: tuple[str, ...],
     walls: bool,
+    network: tuple[tuple[str, int | None], ...],
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
     warm = Job("mmr1.environments.schemas:warm_up", ())
-    with Pool(1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, walls=walls) as pool:
+    of_pool: Any = {"limits": _LIMITS, "readable": readable, "walls": walls, "network": network}
+    with Pool(1, warm=warm, prepare=job, **of_pool) as pool:
         return [Tool(**tool) for tool in pool.start()]
 
 

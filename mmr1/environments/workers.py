@@ -10,6 +10,7 @@ from typing import Any
 
 from mmr1.config import AgentConfig, EnvironmentConfig
 from mmr1.environments.forms.verl import is_tool_config
+from mmr1.environments.mcp_servers import is_server_list
 from mmr1.lifetime import Deadline, Watch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Answer, Pool
@@ -27,7 +28,14 @@ _LIMITS = Limits(memory=8 * GIB, open_files=256)
 def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     """The files that a tool may read: the folder of its file, and those in the configuration."""
     readable = config.sandbox.readable if config.sandbox is not None else ()
+    if is_server_list(spec):
+        return plugin_paths("", (spec, *readable))  # the file alone, not what lies beside it
     return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
+
+
+def network_of(config: EnvironmentConfig) -> tuple[tuple[str, int | None], ...]:
+    """The hosts that a tool may reach from the sandbox."""
+    return config.sandbox.hosts if config.sandbox is not None else ()
 
 
 def tool_workers(
@@ -49,6 +57,7 @@ def tool_workers(
         limits=_LIMITS,
         readable=readable,
         walls=config.sandbox is not None,
+        network=network_of(config),
     )
 
 

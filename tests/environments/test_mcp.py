@@ -69,15 +69,33 @@ def test_a_turn_calls_its_tools_and_sees_their_pictures(servers):
     assert [call.error is None for call in answer.calls] == [True, True, False, True, False]
 
 
-def test_a_server_needs_tools_without_walls(tmp_path):
-    with pytest.raises(ValueError, match=r"set environment\.sandbox=null"):
-        tool_schemas(ToolsConfig(tools=(str(tmp_path / "servers.json"),)))
+def test_a_server_behind_a_url_needs_no_more_than_its_host(servers):
+    (listed,) = json.loads(Path(servers).read_text())["mcpServers"].values()
+    sandbox = {"network": "loopback"}
+    if "url" in listed:
+        sandbox = {"network": [listed["url"].split("/")[2]]}
+    config = ToolsConfig(tools=(servers,), workers=1, timeout_s=60, sandbox=sandbox)
+    if "command" in listed:
+        with pytest.raises(ValueError, match=r"'colours' is a program.* environment\.sandbox=null"):
+            tool_schemas(config)
+        return
+    with pytest.raises(ValueError, match=r"list the hosts .* in environment\.sandbox\.network"):
+        tool_schemas(ToolsConfig(tools=(servers,)))
+    elsewhere = {"network": ["example.org"]}
+    with pytest.raises(ValueError, match="the MCP server 'colours' cannot be reached"):
+        tool_schemas(ToolsConfig(tools=(servers,), sandbox=elsewhere))
+    environment = ToolEnvironment(config)
+    answer = environment.episode(Sample("1", ())).step(Action(TURN, (), False))
+    environment.close()
+    assert answer.messages[0].parts == (TextPart("5"),)
+    assert isinstance(answer.messages[1].parts[0], MediaRef)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("{}", "mcpServers"),
+        ('{"mcpServers": {"a": {"program": "/no/such"}}}', "a has neither url nor command"),
         ('{"mcpServers": {"a": {"command": "/no/such"}}}', "the MCP server 'a' cannot be reached"),
     ],
 )

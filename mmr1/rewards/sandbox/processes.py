@@ -108,7 +108,7 @@ class Processes:
             OSError: There is no descriptor left.
         """
         self._leave()
-        self._zygote = shared_zygote(warm, environment, patience_s, walls=settings.walls)
+        self._zygote = shared_zygote(warm, environment, patience_s, settings)
         self._line = self._zygote.connect(settings)
         self._line.settimeout(patience_s)
         self._allow_weak = settings.allow_weak
@@ -183,7 +183,8 @@ class Processes:
 _BOOT = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
     "from mmr1.rewards.sandbox import zygote; "
-    "zygote.main(int(sys.argv[2]), a['target'], a['args'], walls=a['walls'])"
+    "zygote.main(int(sys.argv[2]), a['target'], a['args'], walls=a['walls'], "
+    "network=a['network'])"
 )
 _END_S = 2.0
 
@@ -277,9 +278,10 @@ _keepers: list[set[Zygote]] = []
 
 
 def shared_zygote(
-    warm: Job, environment: Mapping[str, str], patience_s: float, *, walls: bool
+    warm: Job, environment: Mapping[str, str], patience_s: float, settings: Settings
 ) -> Zygote:
-    """The zygote of this folder with this warm-up and environment; started if there is none.
+    """The zygote of this folder with this warm-up, environment, walls and network; started if there
+    is none.
 
     Raises:
         ValueError: Its warm-up fails or takes too long.
@@ -288,7 +290,8 @@ def shared_zygote(
         "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd
         "target": warm.target,
         "args": warm.args,
-        "walls": walls,
+        "walls": settings.walls,
+        "network": settings.network,
     }
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
     folder = Path().stat()  # relative paths of plugins are looked up in it
@@ -296,7 +299,7 @@ def shared_zygote(
     with _lock:
         zygote = _zygotes.get(key)
         if zygote is None or not zygote.usable:
-            zygote = _zygotes[key] = Zygote(command, environment, patience_s, walls=walls)
+            zygote = _zygotes[key] = Zygote(command, environment, patience_s, walls=settings.walls)
         for kept in _keepers:
             kept.add(zygote)
     return zygote
