@@ -89,7 +89,7 @@ class Reachable:
         if all(name != listed for listed, _ in self._hosts):
             raise _refusal(host, port)
         answers = socket.getaddrinfo(host, port, *hints)
-        found = [(address, a) for a in answers if (address := _address(a[4][0])) is not None]
+        found = [(address, a) for a in answers if (address := _address(str(a[4][0]))) is not None]
         kept = [(address, answer) for address, answer in found if _may_be(name, address)]
         if not kept:
             told = ", ".join(sorted({str(address) for address, _ in found}))

@@ -61,7 +61,7 @@ def use_broker(line: socket.socket) -> None:
 
     socket.socket.connect = connect  # type: ignore[method-assign, assignment]
     socket.socket.connect_ex = connect_ex  # type: ignore[method-assign, assignment]
-    socket.getaddrinfo = getaddrinfo  # type: ignore[assignment]
+    socket.getaddrinfo = getaddrinfo
 
 
 def _ask(line: socket.socket, request: Any) -> tuple[Any, list[int]]:
