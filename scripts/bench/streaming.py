@@ -1,13 +1,13 @@
 """Wall seconds of an update in turn, one step ahead, and streaming; a core for each side.
 
-    python scripts/bench/streaming.py                        # 40 minutes on a quiet machine
+    python scripts/bench/streaming.py                        # 30 minutes on a quiet machine
     python scripts/bench/streaming.py --minutes 5            # starts or continues, for 5 minutes
     python scripts/bench/streaming.py --steps 3 --seeds 0    # tries the program out
 
 The trainer has the first core of this process, the engine's process the second. A tiny model names
 the digit in a picture and then keeps talking, for 20 to 600 tokens with a long tail. It has learned
 digits from short demonstrations, and lengths from long ones, half of which are wrong: RL has
-something to undo. A round has one run of each schedule,
+something to undo. A KL term keeps the lengths as they are. A round has one run of each schedule,
 and there is one round for each seed. Every run writes a line per step as it comes, runs that exist
 under ``--output`` are not repeated, and the table is of those.
 
@@ -189,7 +189,7 @@ def one_run(arm: str, seed: int, steps: int, output: Path) -> None:
                 **ARMS[arm],
             },
             "rewards": {"timeout_s": 60, "functions": {"math": 1.0}},
-            "optimizer": {"lr": 3e-4},
+            "optimizer": {"lr": 3e-4}, "algorithm": {"kl": {"coef": 0.1}},
             "trainer": {
                 **{"max_steps": last + ENDING, "output_dir": str(folder / "run"), "threads": 1},
                 "checkpoints": None,
