@@ -397,6 +397,8 @@ class TokenBatch:
             which the update measures.
         chosen: Bool, the tokens that the loss treats in another way; None for an algorithm that
             chooses none.
+        masked_logprobs: Under the policy before the update, with the pictures masked; NaN for a
+            prompt without one. None without ``algorithm.perception``.
         after_picture: Bool, tokens after the first picture that an environment showed; None where
             it showed none.
         versions: Int64, of the weights that sampled each token; None where none changed on the way.
@@ -409,6 +411,7 @@ class TokenBatch:
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
+    masked_logprobs: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     versions: torch.Tensor | None = None
 

@@ -78,6 +78,7 @@ def build_experience(
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
     reward_weights: Mapping[str, float] = MappingProxyType({}),
+    masked_logprobs: torch.Tensor | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
@@ -85,6 +86,7 @@ def build_experience(
         coefficients: Their current values; by default those of the configuration.
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         reward_weights: Of the reward functions, by name; advantages of each function need them.
+        masked_logprobs: See ``views.masked_logprobs``; ``algorithm.perception`` needs them.
 
     Raises:
         ValueError: The groups are not of one size.
@@ -140,6 +142,7 @@ def build_experience(
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         chosen=chosen,
+        masked_logprobs=masked_logprobs,
         after_picture=after_picture(groups),
         versions=_versions(groups, mask.shape),
     )
