@@ -8,7 +8,8 @@ own dataclasses, parsers and YAML, and of the libraries below ``--libraries`` (t
 of the project's time, unpacked wheels). Constants of a trainer are read from its text.
 
 A placeholder as ``<PATH>``, which bash takes for a redirection, and a comment behind a backslash
-are mended before. Variables that a cluster would set are given as 8 processes.
+are mended before. Variables that a cluster would set are given as 8 processes; others that are
+not set are empty.
 
 A cell is "equal", "said" (another value here, and a note names the key), or "wrong". Exits with 1
 if one is wrong.
@@ -40,8 +41,10 @@ command_not_found_handle() {
 }
 cd() { :; }
 source() { :; }
+set() { builtin set "$@"; builtin set +u; }
 """
-START = "exec 9>out; PATH=/nonexistent; trap wait EXIT;"
+START = "exec 9>out; PATH=/nonexistent; trap wait EXIT; trap '' PIPE;"
+"""A pipe's reader may be gone before its writer is written down."""
 CLUSTER = {"ARNOLD_WORKER_GPU": "8", "ARNOLD_WORKER_NUM": "1", "NODE_RANK": "0", "RANK": "0"}
 Row = dict[str, tuple[Any, Any, str]]
 """Of each setting: theirs, ours, and a key of theirs that a note would name."""
@@ -49,7 +52,7 @@ Row = dict[str, tuple[Any, Any, str]]
 
 def commands_of(script: Path) -> list[list[str]]:
     """The commands of a script as bash expands them; none of them runs."""
-    text = re.sub(r"<([A-Za-z][\w./ -]*)>(?=\s)", r"'<\1>'", script.read_text() + "\n")
+    text = re.sub(r"(?<!<)<([A-Za-z][\w./ -]*)>(?=\s)", r"'<\1>'", script.read_text() + "\n")
     text = re.sub(r"\\[ \t]+(#.*)?$", r"\\", text, flags=re.M)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "env").write_text(HANDLER)
