@@ -333,10 +333,11 @@ def of_verl(argv: list[str], root: Path) -> dict[str, Any]:
     program = root / (module.replace(".", "/") + ".py")
     named = re.search(r'config_name="(\w+)"', program.read_text())
     name = next(
-        (w.partition("=")[2] for w in flat_words if w.startswith("--config-name=")), named[1]
+        (w.partition("=")[2].strip("'") for w in flat_words if w.startswith("--config-name=")),
+        named[1],
     )
-    for file in (program.parent / f"config/{name.removesuffix('.yaml')}.yaml",):
-        if file.is_file() and "verl/trainer" not in str(file):
+    for file in sorted(root.rglob(f"{name.removesuffix('.yaml')}.yaml")):
+        if "verl/trainer" not in str(file):
             base = OmegaConf.merge(base, {k: v for k, v in yaml.safe_load(file.read_text()).items()
                                           if k not in ("defaults", "hydra")})  # fmt: skip
     composed = hydra(flat_words, base)
