@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoProcessor
+from transformers import AutoImageProcessor, AutoProcessor
 
 from mmr1 import __version__
 from mmr1.config import Config, PluginConfig
@@ -38,7 +39,7 @@ from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices, shown_fram
 from mmr1.vision.build import family_of
 from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
 from mmr1.vision.families.tiny import new_model
-from mmr1_migrate.originals.projects import Batch, Fork, Original, VideoR1
+from mmr1_migrate.originals.projects import Asked, Batch, Fork, Original, VideoR1
 from mmr1_migrate.originals.projects import original as project_of
 from mmr1_migrate.originals.rows import Row, completions, write
 
@@ -120,8 +121,9 @@ def _of_rows(
     theirs: Original, config: Config, folder: Path, rows: Sequence[Row]
 ) -> Iterator[Check]:
     texts = Check("prompts", "the text after the chat template")
-    ids = Check("tokens", "token by token, with those of the picture")
-    sizes = Check("pictures", "rows and columns of patches")
+    ids = Check("tokens", "token by token, with those of the picture or video")
+    sizes = Check("grids", "frames, rows and columns of patches of the picture or video")
+    pixels = Check("pixels", "of the patches, normalised, to 1e-5; pictures resized by Pillow")
     rewards = Check("rewards", "of each reply and each function, called with the row's columns")
     data = config.data.changed(train=None, media_root=str(folder))
     samples = load_samples(folder / "rows.jsonl", data)
@@ -129,6 +131,7 @@ def _of_rows(
     if not family.shares_prompts:
         raise ValueError(f"model.path '{config.model.path}': give a Qwen-VL model's processor")
     processor = AutoProcessor.from_pretrained(config.model.path)
+    processor.image_processor = AutoImageProcessor.from_pretrained(config.model.path, backend="pil")
     render, draw = renderer(family, config), random.Random(1)
     given = config.data.image
     limits = {"min_pixels": given.min_pixels, "max_pixels": given.max_pixels}
@@ -144,16 +147,16 @@ def _of_rows(
         texts.add(text, prompt.text, what)
         grids: tuple[tuple[int, int, int], ...] = ()
         seen: tuple[tuple[int, int], ...] = ()
-        if asked.image is not None:
-            pixels = limits if asked.pixels is None else asked.pixels
-            size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
-            made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
-            frames, height, width = map(int, made["image_grid_thw"][0].tolist())
+        if (made := _processed(processor, text, asked, limits)) is not None:
             media = [family.prepare_media(medium) for medium in prompt.media]
             own = list(family.expand_placeholders(prompt.token_ids, media))
-            ids.add(made["input_ids"][0].tolist(), own, what)
-            grids, seen = ((frames, height, width),), (media[0].pixels,)
-            sizes.add(grids[0], tuple(media[0].grid), f"{what}, {asked.image.size}")
+            ids.add(made.ids, own, what)
+            sizes.add(made.grid, tuple(media[0].grid), what)
+            same = made.patches.shape == media[0].patches.shape
+            apart = float((made.patches - media[0].patches).abs().max()) if same else math.inf
+            pixels.add(0.0, 0.0 if apart < 1e-5 else apart, what)
+            if asked.image is not None:
+                grids, seen = (made.grid,), (media[0].pixels,)
         replies = completions(theirs.answer(row), draw, REPLIES)
         if number < 400 // REPLIES:
             score = theirs.rewards(row, folder, replies, grids)
@@ -173,7 +176,40 @@ def _of_rows(
             found = got.components.get(name) if got.valid else got.error
             near = isinstance(found, float) and abs(found - value) < 1e-9
             rewards.add(value, value if near else found, f"{name} of {item.completion!r}")
-    yield from (check for check in (texts, ids, sizes, rewards) if check.compared)
+    yield from (check for check in (texts, ids, sizes, pixels, rewards) if check.compared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Processed:
+    """A row after transformers' processor.
+
+    Attributes:
+        ids: Tokens of the prompt.
+        grid: Of its picture or video, in patches.
+        patches: Their pixels.
+    """
+
+    ids: list[int]
+    grid: tuple[int, ...]
+    patches: torch.Tensor
+
+
+def _processed(
+    processor: Any, text: str, asked: Asked, limits: Mapping[str, int | None]
+) -> _Processed | None:
+    """The row as the original's processor makes it; None without a picture or video."""
+    if asked.image is not None:
+        pixels = limits if asked.pixels is None else asked.pixels
+        size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
+        made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
+        grid, patches = made["image_grid_thw"], made["pixel_values"]
+    elif asked.video is not None:  # of a size that the processor's limits leave as it is
+        as_it_is = {"do_sample_frames": False, "do_resize": False}
+        made = processor(text=[text], videos=[asked.video], return_tensors="pt", **as_it_is)
+        grid, patches = made["video_grid_thw"], made["pixel_values_videos"]
+    else:
+        return None
+    return _Processed(made["input_ids"][0].tolist(), tuple(grid[0].tolist()), patches)
 
 
 def _scored(
