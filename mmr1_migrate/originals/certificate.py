@@ -86,6 +86,7 @@ def certify(
     output: Path,
     rows: int = ROWS,
     commit: str | None = None,
+    processor: str | None = None,
 ) -> list[Check]:
     """Compare, and write ``certificate.json`` and ``certificate.md`` into ``output``.
 
@@ -96,6 +97,7 @@ def certify(
         output: A folder.
         rows: Rows to compare; a hundred of them have replies.
         commit: Of a copy that git does not know.
+        processor: What to call the model whose processor is used; its path for None.
 
     Raises:
         ValueError: It is not a checkout of the original, is at another commit, or a part of it
@@ -110,7 +112,7 @@ def certify(
             checks.append(_frames(theirs, config))
         if isinstance(theirs, VideoR1):
             checks.append(_bonuses(theirs, config))
-    _write(output, recipe, config, root, at, theirs, checks)
+    _write(output, recipe, processor or config.model.path, root, at, theirs, checks)
     return checks
 
 
@@ -364,7 +366,7 @@ def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
 def _write(
     output: Path,
     recipe: str,
-    config: Config,
+    processor: str,
     root: Path,
     commit: str | None,
     theirs: Original,
@@ -376,7 +378,7 @@ def _write(
         "mmr1": __version__,
         "original": root.name,
         "commit": commit,
-        "model": config.model.path,
+        "processor": processor,
         "texts": _texts(theirs, root),
         "checks": [asdict(check) for check in checks],
         "bugs": [asdict(bug) for bug in theirs.bugs],
@@ -429,7 +431,7 @@ def page(facts: Mapping[str, Any]) -> str:
     lines = [
         f"# {facts['recipe']} beside {facts['original']}",
         "",
-        f"Commit {commit}; mmr1 {facts['mmr1']}; processor of {facts['model']}.",
+        f"Commit {commit}; mmr1 {facts['mmr1']}; processor of {facts['processor']}.",
         "",
         "| compared | how | number | equal |",
         "|---|---|---|---|",
@@ -470,12 +472,16 @@ def check_recipe(
         raise ValueError(f"recipe '{name}' has no exact_rl.yaml beside its own files")
     project_of(name, original)
     os.environ["ORIGINAL"] = str(original.resolve())
+    family = _family_named(load_config(files[0]).model.path)
+    called = model or f"a new {family} of 0.7M parameters"
     with tempfile.TemporaryDirectory() as small:
         if model is None:
-            new_model(Path(small), family=_family_named(load_config(files[0]).model.path))
+            new_model(Path(small), family=family)
         config = load_config(files[0], [f"model.path={model or small}"])
         written = output or Path("runs") / name / "certificate"
-        for check in certify(name, config, original.resolve(), written, commit=commit):
+        for check in certify(
+            name, config, original.resolve(), written, commit=commit, processor=called
+        ):
             yield f"{check.name}: {check.equal} of {check.compared} equal"
     yield f"written: {written / 'certificate.md'} and certificate.json"
 
