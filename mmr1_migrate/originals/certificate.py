@@ -444,7 +444,8 @@ def page(facts: Mapping[str, Any]) -> str:
         if check["differences"]:
             lines += ["", f"Not equal in {check['name']}, the first of them:", ""]
             lines += [f"- {' '.join(text.split())}" for text in check["differences"]]
-    lines += ["", "| text of the prompt | characters | SHA-256 |", "|---|---|---|"]
+    if facts["texts"]:
+        lines += ["", "| text of the prompt | characters | SHA-256 |", "|---|---|---|"]
     for name, text in facts["texts"].items():
         lines.append(f"| `{name}` | {text['characters']} | {text['sha256']} |")
     if facts["bugs"]:
