@@ -192,7 +192,7 @@ class _Processed:
     """
 
     ids: list[int]
-    grid: tuple[int, ...]
+    grid: tuple[int, int, int]
     patches: torch.Tensor
 
 
@@ -211,7 +211,8 @@ def _processed(
         grid, patches = made["video_grid_thw"], made["pixel_values_videos"]
     else:
         return None
-    return _Processed(made["input_ids"][0].tolist(), tuple(grid[0].tolist()), patches)
+    frames, height, width = map(int, grid[0].tolist())
+    return _Processed(made["input_ids"][0].tolist(), (frames, height, width), patches)
 
 
 def _scored(
