@@ -293,6 +293,17 @@ def _run(path: Path, statements: Sequence[ast.stmt], namespace: dict[str, Any]) 
     except Exception as error:
         raise ValueError(
             f"{path}: a statement that this part needs cannot be run: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{_remedy(path, error)}"
         ) from error
     return namespace
+
+
+def _remedy(path: Path, error: Exception) -> str:
+    """What brings a module that is missing: its package, or the path to it in the same project."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    name = error.name.partition(".")[0]
+    for folder in path.resolve().parents:
+        if (folder / name / "__init__.py").is_file() or (folder / f"{name}.py").is_file():
+            return f"; it is in {folder}: add that to PYTHONPATH"
+    return f"; install it where mmr1 is installed, such as by: pip install {name}"

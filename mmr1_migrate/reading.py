@@ -182,13 +182,15 @@ def _none_found(commands: Sequence[Sequence[str]], sources: Sequence[Source], na
         for word in command:
             if (name := word.rpartition("/")[2]) in _OTHERS:
                 return f"it starts {_OTHERS[name]}, whose keys are not read here"
-    message = f"no command of {_titles(sources)} is started here"
+    projects = ", ".join(dict.fromkeys(source.project for source in sources))
+    message = f"no program of {projects} that is known here is started"
     scripts = [w for c in commands for w in c if w.endswith(".py") and not re.search("^-|=", w)]
     if scripts and not named:
-        projects = ", ".join(dict.fromkeys(source.project for source in sources))
         return f"{message}; if {scripts[-1]} is of one of them, add --from {projects}"
-    programs = sorted({program for source in sources for program in source.program})
-    return f"{message}; looked for {', '.join(programs)}"
+    modules = [c[at + 1] for c in commands for at, word in enumerate(c[:-1]) if word == "-m"]
+    if started := dict.fromkeys([*scripts, *modules]):
+        return f"{message}; started are {', '.join(started)}"
+    return message
 
 
 def _titles(sources: Sequence[Source]) -> str:

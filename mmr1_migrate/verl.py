@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from mmr1_migrate.source import Source
 from mmr1_migrate.verl_keys import (
     ACTOR,
     COMPOSED,
+    CORRECTION,
     DEFAULTS,
     DTYPES,
     IN_FORCE,
@@ -40,9 +42,51 @@ from mmr1_migrate.verl_loss import (
     carry_kl,
 )
 
+FETCHES = "parts of a rollout that move the schedule"
+"""Not a key of theirs: of recipe/fully_async_policy, whose schedule moves with each of them."""
+
 
 def _is_theirs(keys: Mapping[str, Any]) -> bool:
     return any(key.startswith("actor_rollout_ref.") for key in keys)
+
+
+def _fully_async(flat: Tree, migration: Migration) -> None:
+    """Set what recipe/fully_async_policy has in place of batches and steps.
+
+    Its trainer takes ``require_batches`` mini-batches at a time. After
+    ``trigger_parameter_sync_step`` of these the engine gets the weights: that is one of our steps.
+    """
+    prefix = "async_training"
+    given = {key: flat.pop(key) for key in list(flat) if key.startswith(f"{prefix}.")}
+    samples, epochs, every = (
+        flat.pop(f"rollout.{name}", default)
+        for name, default in (("total_rollout_steps", None), ("total_epochs", 10), ("test_freq", 1))
+    )
+    if not given and samples is None:
+        return
+
+    def of(name: str, default: Any) -> Any:
+        return given.get(f"{prefix}.{name}", default)
+
+    taken, synced = of("require_batches", 1), of("trigger_parameter_sync_step", 4)
+    batch = taken * synced * flat[f"{ACTOR}.ppo_mini_batch_size"]
+    flat |= {"data.train_batch_size": batch, "trainer.test_freq": every, FETCHES: synced}
+    flat["trainer.total_training_steps"] = max(1, (100 if samples is None else samples) // batch)
+    migration.note("rollout.total_epochs", epochs, "trainer.max_steps ends the run")
+    stale, partial = of("staleness_threshold", 0.1), of("partial_rollout", True)
+    if stale > 0:
+        migration.set("rollout.max_off_policy_steps", math.ceil(stale))
+        migration.set("rollout.streaming", {"partial_rollout": partial})
+        migration.note(
+            f"{prefix}.staleness_threshold", stale, "a share of the completions of a step is older "
+            "there; here rollout.max_off_policy_steps bounds the age of each token",
+        )  # fmt: skip
+    if of("use_rollout_log_probs", True) and not of("compute_prox_log_prob", False):
+        flat.setdefault(f"{CORRECTION}.rollout_is", "token")
+        migration.note(
+            f"{prefix}.use_rollout_log_probs", True, "old log-probs are always the trainer's own, "
+            "not the engine's; importance weights of tokens stand for their ratio",
+        )  # fmt: skip
 
 
 def _data(flat: Tree, migration: Migration) -> None:
@@ -119,6 +163,8 @@ def _optimizer(flat: Tree, migration: Migration) -> None:
         flat.pop(f"{ACTOR}.optim.lr_warmup_steps_ratio"),
     )
     set_schedule(migration, flat[f"{ACTOR}.ppo_epochs"], steps if steps >= 0 else None, ratio)
+    if (parts := flat.pop(FETCHES, 1)) > 1 and steps > 0:
+        migration.tree["optimizer"]["scheduler"]["warmup_steps"] //= parts
     lowest = flat.pop(f"{ACTOR}.optim.min_lr_ratio") * flat[f"{ACTOR}.optim.lr"]
     lowest = flat.pop(f"{ACTOR}.optim.min_lr", None) or lowest
     if lowest:
@@ -260,7 +306,7 @@ def _trainer(flat: Tree, migration: Migration) -> None:
     else:
         migration.set("trainer.max_steps", steps)
     name = str(flat.pop("--config-name", "ppo_trainer")).removesuffix(".yaml")
-    if name not in ("ppo_trainer", "ppo_megatron_trainer"):
+    if name.removeprefix("fully_async_") not in ("ppo_trainer", "ppo_megatron_trainer"):
         migration.note(
             "--config-name", name, "its keys are not read; give that YAML itself, and the script's "
             "overrides behind it",
@@ -273,12 +319,14 @@ VERL = Source(
     program=(
         "verl.trainer.main_ppo", "*verl/trainer/main_ppo.py", "verl.trainer.main_ppo_sync",
         "main_ppo_split.py", "*.main_dapo", "recipe.*.main_ppo", "recipe.entropy.main_entropy",
+        "recipe.fully_async_policy.fully_async_main",
     ),
     arguments="hydra",
     is_theirs=_is_theirs,
     carry=(
-        _data, carry_algorithm, carry_distillation, carry_kl, carry_correction, carry_filter,
-        _batches, _lora, _optimizer, _engine, _template, _validation, _reward, _trainer,
+        _fully_async, _data, carry_algorithm, carry_distillation, carry_kl, carry_correction,
+        carry_filter, _batches, _lora, _optimizer, _engine, _template, _validation, _reward,
+        _trainer,
     ),
     defaults=DEFAULTS,
     older=OLDER,

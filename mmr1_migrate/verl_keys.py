@@ -193,12 +193,27 @@ AGGREGATIONS = (
     "seq-mean-token-sum",
     "seq-mean-token-sum-norm",
 )
-REJECTIONS = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
+REJECTIONS = {
+    **{name: name for name in ("token", "sequence", "geometric")},  # of 0.6
+    "token_k1": "token",
+    "seq_sum_k1": "sequence",
+    "seq_mean_k1": "geometric",
+}
 REWARDS_OF_ALL = ("reward", "seq_reward", "seq_final_reward", "score")
 """Metrics of the filter that are the whole reward."""
 
 # Keys that are carried over together with others, and how: for docs/migration.md.
 COMPOSED = {
+    "async_training.require_batches": "mini-batches that fully_async_policy takes at a time",
+    "async_training.trigger_parameter_sync_step": "`data.train_batch_size`: times require_batches "
+    "and ppo_mini_batch_size",
+    "async_training.staleness_threshold": "`rollout.max_off_policy_steps`, rounded up",
+    "async_training.partial_rollout": "`rollout.streaming.partial_rollout`",
+    "async_training.use_rollout_log_probs": "none: old log-probs are always the trainer's own",
+    "async_training.compute_prox_log_prob": "none: old log-probs are always the trainer's own",
+    "rollout.total_rollout_steps": "`trainer.max_steps`, divided by `data.train_batch_size`",
+    "rollout.total_epochs": "none: `trainer.max_steps` ends the run",
+    "rollout.test_freq": "`trainer.validation.steps`",
     "data.train_files": "`data.train`; several files: a mapping to weights",
     "data.val_files": "`trainer.validation.data`, the first of them",
     "data.prompt_key": "rename the column to prompt",
@@ -285,8 +300,10 @@ COMPOSED = {
     f"{CORRECTION}.rollout_is_threshold": f"`{_WEIGHTS}.threshold`; 2 if not set",
     f"{CORRECTION}.rollout_is_batch_normalize": "none: weights are not divided by their mean",
     f"{CORRECTION}.rollout_rs": "`algorithm.rollout_correction.rejection_sampling.level`: token_k1 "
-    "is token, seq_sum_k1 is sequence, seq_mean_k1 is geometric",
+    "is token, seq_sum_k1 is sequence, seq_mean_k1 is geometric, as 0.6 calls them",
     f"{CORRECTION}.rollout_rs_threshold": f"`{_MASKS}.threshold`",
+    f"{CORRECTION}.rollout_rs_threshold_lower": "the inverse of the other, or nothing is rejected",
+    f"{CORRECTION}.rollout_token_veto_threshold": "none: no token masks its completion alone",
     f"{CORRECTION}.bypass_mode": "none: old log-probs are always the trainer's own",
     f"{CORRECTION}.loss_type": "none: read in bypass mode only",
     "distillation.enabled": "`algorithm.name=on_policy_distillation`",
@@ -343,6 +360,8 @@ _TURNS = "turns and tools are set in the section environment (docs/tools.md)"
 
 # Keys without a counterpart, or sections of such keys, and why there is none.
 UNNEEDED = {
+    "rollout.nnodes": _PROCESSES,
+    "rollout.n_gpus_per_node": _PROCESSES,
     "data.tokenizer": "the tokenizer is that of model.path",
     "data.use_shm": _SPEED,
     "data.train_max_samples": "all rows are read; cut the file",

@@ -303,7 +303,13 @@ def carry_correction(flat: Tree, migration: Migration) -> None:
             "mean",
         )  # fmt: skip
     if (kind := given.get("rollout_rs")) is not None:
-        _rejection(kind, given.get("rollout_rs_threshold"), migration)
+        highest, lowest = given.get("rollout_rs_threshold"), given.get("rollout_rs_threshold_lower")
+        _rejection(kind, highest if lowest is None else f"{lowest}_{highest}", migration)
+    if (least := given.get("rollout_token_veto_threshold")) is not None:
+        migration.note(
+            f"{CORRECTION}.rollout_token_veto_threshold", least, "a completion with one such token "
+            "is kept; algorithm.rollout_correction.rejection_sampling masks by its own bound",
+        )  # fmt: skip
     if given["bypass_mode"]:
         migration.note(
             f"{CORRECTION}.bypass_mode", True, "old log-probs are always the trainer's own, not "
@@ -324,7 +330,7 @@ def _rejection(kind: str, threshold: Any, migration: Migration) -> None:
     else:
         migration.note(
             f"{CORRECTION}.rollout_rs", f"{kind} {threshold}", "ratios are kept between a bound "
-            "and its inverse (token_k1, seq_sum_k1 or seq_mean_k1); nothing is rejected",
+            "and its inverse (token, sequence or geometric); nothing is rejected",
         )  # fmt: skip
 
 

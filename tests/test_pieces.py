@@ -104,7 +104,11 @@ def test_a_function_with_what_it_needs(program):
     assert function(program, "Module.score")(["<a>3</a>", "3"]) == [1.0, 0.0]
     make = function(program, "main.make")
     assert make({"problem": "How many?", "kind": "number"}) == "How many? Think. A number."
-    with pytest.raises(ValueError, match="No module named 'no_such_package'"):
+    with pytest.raises(ValueError, match=r"'no_such_package'; install it .* pip install no_such"):
+        function(program, "Module")
+    (program.parent.parent / "no_such_package.py").write_text("raise ImportError")
+    own = f"'no_such_package'; it is in {program.parent.parent}: add that to PYTHONPATH"
+    with pytest.raises(ValueError, match=own):
         function(program, "Module")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoProcessor
+from transformers import AutoImageProcessor, AutoProcessor
 
 from mmr1 import __version__
 from mmr1.config import Config, PluginConfig
@@ -38,7 +39,7 @@ from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices, shown_fram
 from mmr1.vision.build import family_of
 from mmr1.vision.families.registry import DEFAULT_FAMILY, FAMILIES
 from mmr1.vision.families.tiny import new_model
-from mmr1_migrate.originals.projects import Batch, Fork, Original, VideoR1
+from mmr1_migrate.originals.projects import Asked, Batch, Fork, Original, VideoR1
 from mmr1_migrate.originals.projects import original as project_of
 from mmr1_migrate.originals.rows import Row, completions, write
 
@@ -85,6 +86,7 @@ def certify(
     output: Path,
     rows: int = ROWS,
     commit: str | None = None,
+    processor: str | None = None,
 ) -> list[Check]:
     """Compare, and write ``certificate.json`` and ``certificate.md`` into ``output``.
 
@@ -95,6 +97,7 @@ def certify(
         output: A folder.
         rows: Rows to compare; a hundred of them have replies.
         commit: Of a copy that git does not know.
+        processor: What to call the model whose processor is used; its path for None.
 
     Raises:
         ValueError: It is not a checkout of the original, is at another commit, or a part of it
@@ -109,7 +112,7 @@ def certify(
             checks.append(_frames(theirs, config))
         if isinstance(theirs, VideoR1):
             checks.append(_bonuses(theirs, config))
-    _write(output, recipe, config, root, at, theirs, checks)
+    _write(output, recipe, processor or config.model.path, root, at, theirs, checks)
     return checks
 
 
@@ -120,8 +123,9 @@ def _of_rows(
     theirs: Original, config: Config, folder: Path, rows: Sequence[Row]
 ) -> Iterator[Check]:
     texts = Check("prompts", "the text after the chat template")
-    ids = Check("tokens", "token by token, with those of the picture")
-    sizes = Check("pictures", "rows and columns of patches")
+    ids = Check("tokens", "token by token, with those of the picture or video")
+    sizes = Check("grids", "frames, rows and columns of patches of the picture or video")
+    pixels = Check("pixels", "of the patches, normalised, to 1e-5; pictures resized by Pillow")
     rewards = Check("rewards", "of each reply and each function, called with the row's columns")
     data = config.data.changed(train=None, media_root=str(folder))
     samples = load_samples(folder / "rows.jsonl", data)
@@ -129,6 +133,7 @@ def _of_rows(
     if not family.shares_prompts:
         raise ValueError(f"model.path '{config.model.path}': give a Qwen-VL model's processor")
     processor = AutoProcessor.from_pretrained(config.model.path)
+    processor.image_processor = AutoImageProcessor.from_pretrained(config.model.path, backend="pil")
     render, draw = renderer(family, config), random.Random(1)
     given = config.data.image
     limits = {"min_pixels": given.min_pixels, "max_pixels": given.max_pixels}
@@ -144,16 +149,16 @@ def _of_rows(
         texts.add(text, prompt.text, what)
         grids: tuple[tuple[int, int, int], ...] = ()
         seen: tuple[tuple[int, int], ...] = ()
-        if asked.image is not None:
-            pixels = limits if asked.pixels is None else asked.pixels
-            size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
-            made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
-            frames, height, width = map(int, made["image_grid_thw"][0].tolist())
+        if (made := _processed(processor, text, asked, limits)) is not None:
             media = [family.prepare_media(medium) for medium in prompt.media]
             own = list(family.expand_placeholders(prompt.token_ids, media))
-            ids.add(made["input_ids"][0].tolist(), own, what)
-            grids, seen = ((frames, height, width),), (media[0].pixels,)
-            sizes.add(grids[0], tuple(media[0].grid), f"{what}, {asked.image.size}")
+            ids.add(made.ids, own, what)
+            sizes.add(made.grid, tuple(media[0].grid), what)
+            same = made.patches.shape == media[0].patches.shape
+            apart = float((made.patches - media[0].patches).abs().max()) if same else math.inf
+            pixels.add(0.0, 0.0 if apart < 1e-5 else apart, what)
+            if asked.image is not None:
+                grids, seen = (made.grid,), (media[0].pixels,)
         replies = completions(theirs.answer(row), draw, REPLIES)
         if number < 400 // REPLIES:
             score = theirs.rewards(row, folder, replies, grids)
@@ -173,7 +178,41 @@ def _of_rows(
             found = got.components.get(name) if got.valid else got.error
             near = isinstance(found, float) and abs(found - value) < 1e-9
             rewards.add(value, value if near else found, f"{name} of {item.completion!r}")
-    yield from (check for check in (texts, ids, sizes, rewards) if check.compared)
+    yield from (check for check in (texts, ids, sizes, pixels, rewards) if check.compared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Processed:
+    """A row after transformers' processor.
+
+    Attributes:
+        ids: Tokens of the prompt.
+        grid: Of its picture or video, in patches.
+        patches: Their pixels.
+    """
+
+    ids: list[int]
+    grid: tuple[int, int, int]
+    patches: torch.Tensor
+
+
+def _processed(
+    processor: Any, text: str, asked: Asked, limits: Mapping[str, int | None]
+) -> _Processed | None:
+    """The row as the original's processor makes it; None without a picture or video."""
+    if asked.image is not None:
+        pixels = limits if asked.pixels is None else asked.pixels
+        size = {"size": {SIZES[k]: v for k, v in pixels.items()}} if pixels else {}
+        made = processor(text=[text], images=[asked.image], return_tensors="pt", **size)
+        grid, patches = made["image_grid_thw"], made["pixel_values"]
+    elif asked.video is not None:  # of a size that the processor's limits leave as it is
+        as_it_is = {"do_sample_frames": False, "do_resize": False}
+        made = processor(text=[text], videos=[asked.video], return_tensors="pt", **as_it_is)
+        grid, patches = made["video_grid_thw"], made["pixel_values_videos"]
+    else:
+        return None
+    frames, height, width = map(int, grid[0].tolist())
+    return _Processed(made["input_ids"][0].tolist(), (frames, height, width), patches)
 
 
 def _scored(
@@ -328,7 +367,7 @@ def _our_loss(config: Config, batch: Batch) -> torch.Tensor:
 def _write(
     output: Path,
     recipe: str,
-    config: Config,
+    processor: str,
     root: Path,
     commit: str | None,
     theirs: Original,
@@ -340,7 +379,7 @@ def _write(
         "mmr1": __version__,
         "original": root.name,
         "commit": commit,
-        "model": config.model.path,
+        "processor": processor,
         "texts": _texts(theirs, root),
         "checks": [asdict(check) for check in checks],
         "bugs": [asdict(bug) for bug in theirs.bugs],
@@ -393,7 +432,7 @@ def page(facts: Mapping[str, Any]) -> str:
     lines = [
         f"# {facts['recipe']} beside {facts['original']}",
         "",
-        f"Commit {commit}; mmr1 {facts['mmr1']}; processor of {facts['model']}.",
+        f"Commit {commit}; mmr1 {facts['mmr1']}; processor of {facts['processor']}.",
         "",
         "| compared | how | number | equal |",
         "|---|---|---|---|",
@@ -406,7 +445,8 @@ def page(facts: Mapping[str, Any]) -> str:
         if check["differences"]:
             lines += ["", f"Not equal in {check['name']}, the first of them:", ""]
             lines += [f"- {' '.join(text.split())}" for text in check["differences"]]
-    lines += ["", "| text of the prompt | characters | SHA-256 |", "|---|---|---|"]
+    if facts["texts"]:
+        lines += ["", "| text of the prompt | characters | SHA-256 |", "|---|---|---|"]
     for name, text in facts["texts"].items():
         lines.append(f"| `{name}` | {text['characters']} | {text['sha256']} |")
     if facts["bugs"]:
@@ -434,12 +474,16 @@ def check_recipe(
         raise ValueError(f"recipe '{name}' has no exact_rl.yaml beside its own files")
     project_of(name, original)
     os.environ["ORIGINAL"] = str(original.resolve())
+    family = _family_named(load_config(files[0]).model.path)
+    called = model or f"a new {family} of 0.7M parameters"
     with tempfile.TemporaryDirectory() as small:
         if model is None:
-            new_model(Path(small), family=_family_named(load_config(files[0]).model.path))
+            new_model(Path(small), family=family)
         config = load_config(files[0], [f"model.path={model or small}"])
         written = output or Path("runs") / name / "certificate"
-        for check in certify(name, config, original.resolve(), written, commit=commit):
+        for check in certify(
+            name, config, original.resolve(), written, commit=commit, processor=called
+        ):
             yield f"{check.name}: {check.equal} of {check.compared} equal"
     yield f"written: {written / 'certificate.md'} and certificate.json"
 

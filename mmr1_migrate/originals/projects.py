@@ -44,14 +44,16 @@ class Asked:
     """A row as the original asks it: the turns, and the picture as its processor gets it.
 
     Attributes:
-        image: None of a video, whose frames are compared apart.
+        image: None of a video.
         pixels: The limits that it gives the processor: None for those of its script, which are the
             configuration's; empty for the processor's own.
+        video: Its frames as ``fetch_video`` gives them.
     """
 
     messages: list[dict[str, Any]]
     image: Image.Image | None
     pixels: Mapping[str, int] | None = None
+    video: torch.Tensor | None = None
 
 
 Grids = Sequence[tuple[int, int, int]]
@@ -104,10 +106,17 @@ class Fork:
     def ask(self, folder: Path, made: Sequence[Row]) -> list[Asked]:
         of_video = "video" in made[0]
         make = function(self.file, f"main.make_conversation_{'video' if of_video else 'image'}")
-        return [
-            Asked(make(row)["prompt"], None if of_video else _picture(folder / row["image"]))
-            for row in made
-        ]
+        if of_video:
+            video = self.fetched(folder / made[0]["video"])  # all rows have the same
+            return [Asked(make(row)["prompt"], None, video=video) for row in made]
+        return [Asked(make(row)["prompt"], _picture(folder / row["image"])) for row in made]
+
+    def fetched(self, path: Path) -> torch.Tensor:
+        """The frames of a video as its copy of qwen-vl-utils decodes and resizes them."""
+        assert self.video is not None
+        fetch = function(self.root / self.video, "fetch_video")
+        video: torch.Tensor = fetch({"video": str(path)})
+        return video
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., list[float]]]:
@@ -139,9 +148,13 @@ class Fork:
             shown = torch.stack([taken // 256, taken % 256, taken * 0], dim=1).to(torch.uint8)
             return shown[:, :, None, None].expand(-1, -1, height, width), fps
 
+        def resize(video: torch.Tensor, size: list[int], **_: Any) -> torch.Tensor:
+            return video[:, :, :1, :1].expand(-1, -1, *size)  # of one colour: only the size counts
+
         given = {
             "VIDEO_READER_BACKENDS": {"given": read},
             "get_video_reader_backend": lambda: "given",
+            "transforms": SimpleNamespace(functional=SimpleNamespace(resize=resize)),
         }
         video = function(vision, "fetch_video", given)({"video": "given"})
         first, second = video[:, :2, 0, 0].T  # each frame shows its own index
@@ -266,10 +279,13 @@ class VideoR1(Fork):
         assert self.video is not None
         make = function(self.file, "main.make_conversation_image_and_video")
         fetch = function(self.root / self.video, "fetch_image")
+        video = self.fetched(rows.clip(folder))  # all videos are the same
         asked = []
         for row in made:
-            shown = row["data_type"] == "image"
-            image = fetch({"image": str(folder / row["path"])}) if shown else None
+            if row["data_type"] == "video":
+                asked.append(Asked(make(row)["prompt"], None, video=video))
+                continue
+            image = fetch({"image": str(folder / row["path"])})
             limits = {"min_pixels": 3136, "max_pixels": 401408}
             asked.append(Asked(make(row)["prompt"], image, limits))
         return asked

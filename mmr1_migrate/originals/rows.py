@@ -24,13 +24,13 @@ def picture(folder: Path, number: int, draw: random.Random) -> tuple[str, tuple[
     size = draw.randint(28, 1400), draw.randint(28, 1400)
     if max(size) / min(size) > 100:
         size = (size[0], size[0])
-    colour = (draw.randrange(256), draw.randrange(256), draw.randrange(256))
-    Image.new("RGB", size, colour).save(folder / f"{number}.png")
+    colours = Image.frombytes("RGB", (16, 16), draw.randbytes(16 * 16 * 3))
+    colours.resize(size, Image.Resampling.BICUBIC).save(folder / f"{number}.png", compress_level=1)
     return f"{number}.png", size
 
 
-def clip(folder: Path) -> str:
-    """A file with a video of 20 frames; the same one each time."""
+def clip(folder: Path) -> Path:
+    """A file with a video of 20 different frames; the same one each time."""
     path = folder / "clip.mp4"
     if not path.exists():
         with av.open(str(path), "w") as container:
@@ -38,9 +38,10 @@ def clip(folder: Path) -> str:
             stream.width = stream.height = 64
             for shade in range(20):
                 picture = np.full((64, 64, 3), 12 * shade, np.uint8)
+                picture[shade : shade + 30, 2 * shade : 2 * shade + 20] = (200, 90, 40)
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             container.mux(stream.encode())
-    return path.name
+    return path
 
 
 def question(number: int, draw: random.Random) -> str:
@@ -59,7 +60,7 @@ def r1_v(folder: Path, number: int, draw: random.Random) -> Row:
 
 def open_r1_video(folder: Path, number: int, draw: random.Random) -> Row:
     return {
-        "video": clip(folder),
+        "video": clip(folder).name,
         "problem": "\n".join([question(number, draw), *_OPTIONS]),
         "solution": f"<answer> {draw.choice('ABCD')} </answer>",
     }
@@ -90,7 +91,7 @@ def video_r1(folder: Path, number: int, draw: random.Random) -> Row:
         "problem_type": kind,
         "options": _OPTIONS if kind == "multiple choice" else [],
         "solution": f"<answer>{answers[kind]}</answer>",
-        "path": f"./{picture(folder, number, draw)[0] if shown else clip(folder)}",
+        "path": f"./{picture(folder, number, draw)[0] if shown else clip(folder).name}",
     }
 
 

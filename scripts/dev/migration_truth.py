@@ -8,10 +8,11 @@ own dataclasses, parsers and YAML, and of the libraries below ``--libraries`` (t
 of the project's time, unpacked wheels). Constants of a trainer are read from its text.
 
 A placeholder as ``<PATH>``, which bash takes for a redirection, and a comment behind a backslash
-are mended before. Variables that a cluster would set are given as 8 processes.
+are mended before. Variables that a cluster would set are given as 8 processes; others that are
+not set are empty.
 
-A cell is "equal", "said" (another value here, and a note names the key), or "wrong". Exits with 1
-if one is wrong.
+A table of the scripts is printed, then one of the checkouts. A cell is "equal", "said" (another
+value here, and a note names the key), or "wrong". Exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ command_not_found_handle() {
 }
 cd() { :; }
 source() { :; }
+set() { builtin set "$@"; builtin set +u; }
 """
-START = "exec 9>out; PATH=/nonexistent; trap wait EXIT;"
+START = "exec 9>out; PATH=/nonexistent; trap wait EXIT; trap '' PIPE;"
+"""A pipe's reader may be gone before its writer is written down."""
 CLUSTER = {"ARNOLD_WORKER_GPU": "8", "ARNOLD_WORKER_NUM": "1", "NODE_RANK": "0", "RANK": "0"}
 Row = dict[str, tuple[Any, Any, str]]
 """Of each setting: theirs, ours, and a key of theirs that a note would name."""
@@ -49,7 +52,7 @@ Row = dict[str, tuple[Any, Any, str]]
 
 def commands_of(script: Path) -> list[list[str]]:
     """The commands of a script as bash expands them; none of them runs."""
-    text = re.sub(r"<([A-Za-z][\w./ -]*)>(?=\s)", r"'<\1>'", script.read_text() + "\n")
+    text = re.sub(r"(?<!<)<([A-Za-z][\w./ -]*)>(?=\s)", r"'<\1>'", script.read_text() + "\n")
     text = re.sub(r"\\[ \t]+(#.*)?$", r"\\", text, flags=re.M)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "env").write_text(HANDLER)
@@ -325,18 +328,27 @@ def at(config: Config, key: str) -> Any:
 
 def of_verl(argv: list[str], root: Path) -> dict[str, Any]:
     base = OmegaConf.load(root / "verl/trainer/config/_generated_ppo_trainer.yaml")
-    module = next(w for w in argv if re.search(r"\.main_\w+$", w))
+    module = next(w for w in argv if re.search(r"\.(main_\w+|fully_async_main)$", w))
     flat_words = argv[argv.index(module) + 1 :]
     program = root / (module.replace(".", "/") + ".py")
     named = re.search(r'config_name="(\w+)"', program.read_text())
     name = next(
-        (w.partition("=")[2] for w in flat_words if w.startswith("--config-name=")), named[1]
+        (w.partition("=")[2].strip("'") for w in flat_words if w.startswith("--config-name=")),
+        named[1],
     )
-    for file in (program.parent / f"config/{name.removesuffix('.yaml')}.yaml",):
-        if file.is_file() and "verl/trainer" not in str(file):
+    for file in sorted(root.rglob(f"{name.removesuffix('.yaml')}.yaml")):
+        if "verl/trainer" not in str(file):
             base = OmegaConf.merge(base, {k: v for k, v in yaml.safe_load(file.read_text()).items()
                                           if k not in ("defaults", "hydra")})  # fmt: skip
-    return hydra(flat_words, base)
+    composed = hydra(flat_words, base)
+    if "async_training.require_batches" in composed:  # fully_async_rollouter.py:121,163-167
+        steps = composed["async_training.trigger_parameter_sync_step"]
+        required = composed[f"{A}ppo_mini_batch_size"] * composed["async_training.require_batches"]
+        composed["data.train_batch_size"] = required * steps
+        composed["trainer.total_training_steps"] = int(
+            composed["rollout.total_rollout_steps"] / (required * steps)
+        )
+    return composed
 
 
 def of_easyr1(argv: list[str], root: Path) -> dict[str, Any]:
@@ -473,8 +485,11 @@ def row_of(argv: list[str], script: Path, root: Path, config: Config, libraries:
 
 STARTS = re.compile(
     r"open_r1(_video)?/grpo\w*\.py|verl\.trainer\.main( |$)|train_ppo_ray"
-    r"|\.main_(ppo|dapo|entropy)( |$)"
+    r"|\.main_(ppo|dapo|entropy)( |$)|\.fully_async_main( |$)"
 )
+
+
+VERDICTS = ("equal", "said", "wrong")
 
 
 def verdict(theirs: Any, ours: Any, key: str, migrated: Migrated) -> str:
@@ -488,42 +503,53 @@ def verdict(theirs: Any, ours: Any, key: str, migrated: Migrated) -> str:
     return "said" if any(last in note for note in notes) else "wrong"
 
 
+def compared(script: Path, root: Path, libraries: list[Path], shown: bool) -> Counter[str]:
+    """Print the row of a script; its numbers."""
+    name = f"{root.name}/{script.relative_to(root)}"
+    started = [c for c in commands_of(script) if STARTS.search(" ".join(c))]
+    if not started:
+        print(f"| {name} | bash comes to no start | | | | |")
+        return Counter({"not started": 1})
+    try:
+        migrated = migrate_file(script)
+    except ValueError as error:
+        print(f"| {name} | refused: {' '.join(str(error).split())[-120:]} | | | | |")
+        return Counter(refused=1)
+    config = Config.model_validate(migrated.migration.tree)
+    row = row_of(started[-1], script, root, config, libraries)
+    cells = {k: verdict(*pair, migrated) for k, pair in row.items()}
+    counts = Counter(cells.values())
+    numbers = " | ".join(str(counts[v]) for v in VERDICTS)
+    print(f"| {name} | {migrated.given.source.title} | {len(cells)} | {numbers} |")
+    for key, kind in cells.items():
+        if kind == "wrong" or (shown and kind != "equal"):
+            print(f"    {kind}: {key}: {row[key][0]!r} is {row[key][1]!r} here")
+    return counts + Counter(scripts=1, settings=len(cells))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--libraries", nargs="*", type=Path, default=[])
     parser.add_argument("--cells", action="store_true", help="show what is not equal")
     options = parser.parse_args()
-    total: Counter[str] = Counter()
+    of_each: dict[str, Counter[str]] = {}
     print("| script | read as | settings | equal | said | wrong |\n|---|---|---|---|---|---|")
     for root in (path.resolve() for path in options.checkouts):
-        for script in sorted(root.rglob("*.sh")):
-            if not STARTS.search(script.read_text(errors="ignore")):
-                continue
-            name = f"{root.name}/{script.relative_to(root)}"
-            started = [c for c in commands_of(script) if STARTS.search(" ".join(c))]
-            if not started:
-                total["of something else"] += 1
-                continue
-            try:
-                migrated = migrate_file(script)
-            except ValueError as error:
-                total["refused"] += 1
-                print(f"| {name} | refused: {' '.join(str(error).split())[-120:]} | | | | |")
-                continue
-            config = Config.model_validate(migrated.migration.tree)
-            row = row_of(started[-1], script, root, config, options.libraries)
-            cells = {k: verdict(*pair, migrated) for k, pair in row.items()}
-            counts = Counter(cells.values())
-            total.update(counts)
-            total["scripts"] += 1
-            shown = " | ".join(str(counts[v]) for v in ("equal", "said", "wrong"))
-            print(f"| {name} | {migrated.given.source.title} | {len(cells)} | {shown} |")
-            for key, kind in cells.items():
-                if kind == "wrong" or (options.cells and kind != "equal"):
-                    print(f"    {kind}: {key}: {row[key][0]!r} is {row[key][1]!r} here")
-    print(dict(total))
-    sys.exit(total["wrong"] > 0)
+        found = [
+            s for s in sorted(root.rglob("*.sh")) if STARTS.search(s.read_text(errors="ignore"))
+        ]
+        commit = ["git", "-C", str(root), "rev-parse", "--short=7", "HEAD"]
+        at = subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip()
+        of_each[f"{root.name} {at}"] = sum(
+            (compared(s, root, options.libraries, options.cells) for s in found), Counter()
+        )
+    of_each["all"] = sum(of_each.values(), Counter())
+    columns = ("scripts", "settings", *VERDICTS, "refused", "not started")
+    print(f"\n| checkout | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name, counts in of_each.items():
+        print(f"| {name} | {' | '.join(str(counts[column]) for column in columns)} |")
+    sys.exit(of_each["all"]["wrong"] > 0)
 
 
 if __name__ == "__main__":

@@ -37,10 +37,11 @@ def main(script_args, training_args, model_args):
         return {"prompt": [{"role": "user", "content": content}]}
 """
 VISION = """
+import decord
 import torch
 from qwen_vl_utils import vision_process
-
-VIDEO_READER_BACKENDS = {}
+from torchvision import transforms
+from torchvision.transforms import InterpolationMode
 
 def get_video_reader_backend():
     return "decord"
@@ -48,12 +49,21 @@ def get_video_reader_backend():
 def smart_nframes(ele, total_frames, video_fps):
     return vision_process.smart_nframes(ele, total_frames, video_fps)
 
+def _read_video_decord(ele):
+    reader = decord.VideoReader(ele["video"])
+    count = smart_nframes(ele, len(reader), reader.get_avg_fps())
+    taken = torch.linspace(0, len(reader) - 1, count).round().long().tolist()
+    return torch.tensor(reader.get_batch(taken).asnumpy()).permute(0, 3, 1, 2), reader.get_avg_fps()
+
+VIDEO_READER_BACKENDS = {"decord": _read_video_decord}
+
 def fetch_video(ele):
     video, fps = VIDEO_READER_BACKENDS[get_video_reader_backend()](ele)
     count, _, height, width = video.shape
     video = video[torch.linspace(0, count - 1, 16).long()]
-    rows, columns = vision_process.smart_resize(height, width, 28, 100352, 153664)
-    return video[:, :, :1, :1].expand(-1, -1, rows, columns).float()
+    size = vision_process.smart_resize(height, width, 28, 100352, 153664)
+    bicubic = {"interpolation": InterpolationMode.BICUBIC, "antialias": True}
+    return transforms.functional.resize(video, list(size), **bicubic).float()
 """
 TRAINER = """
 import torch
@@ -117,8 +127,8 @@ def test_all_is_equal_and_written(checkout, tiny_model, tmp_path):
     config = exact(checkout, tiny_model)
     checks = certify("r1_v_clevr", config, checkout, tmp_path / "out", rows=6)
     assert counts(checks) == {
-        "prompts": (6, 6), "tokens": (6, 6), "pictures": (6, 6), "rewards": (48, 48),
-        "loss": (20, 20),
+        "prompts": (6, 6), "tokens": (6, 6), "grids": (6, 6), "pixels": (6, 6),
+        "rewards": (48, 48), "loss": (20, 20),
     }  # fmt: skip
     facts = json.loads((tmp_path / "out/certificate.json").read_text())
     (text,) = facts["texts"].values()
@@ -135,7 +145,8 @@ def test_videos_are_compared_by_their_frames(checkout, tiny_model, tmp_path):
     program = root / "src/open_r1_video/grpo.py"
     video = {"min_pixels": 100352, "max_pixels": 153664}
     accuracy = {"functions": {"accuracy": {"use": f"{program}:accuracy_reward"}}}
-    for count, equal in ((16, True), (None, False)):
+    for count, size, equal in ((16, 153664, True), (8, 153664, False), (16, 100800, False)):
+        video["max_pixels"] = size
         config = exact(
             checkout, tiny_model, rewards=accuracy,
             data={
@@ -146,6 +157,8 @@ def test_videos_are_compared_by_their_frames(checkout, tiny_model, tmp_path):
         found = counts(certify("open_r1_video", config, root, tmp_path / "out", rows=6))
         taken = found.pop("videos")
         assert (taken == (300, 300)) is equal
+        same = {found.pop(name) == (6, 6) for name in ("tokens", "grids", "pixels")}
+        assert same == {count == 16}  # the clip is small: 100,800 pixels are enough for it
         assert found == {"prompts": (6, 6), "rewards": (24, 24), "loss": (20, 20)}
 
 

@@ -118,6 +118,60 @@ critic: {ppo_mini_batch_size: "${oc.select:actor_rollout_ref.actor.ppo_mini_batc
     assert "one of easyr1, verl" in message
 
 
+FULLY_ASYNC = """
+python -m recipe.fully_async_policy.fully_async_main --config-name=fully_async_ppo_trainer.yaml \\
+    data.train_files=a.parquet data.val_files=b.parquet data.train_batch_size=0 \\
+    actor_rollout_ref.model.path=m actor_rollout_ref.rollout.n=4 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=8 \\
+    actor_rollout_ref.actor.optim.lr_warmup_steps=10 algorithm.adv_estimator=grpo \\
+    rollout.total_rollout_steps=5000 rollout.total_epochs=2 rollout.test_freq=6 rollout.nnodes=1 \\
+    async_training.require_batches=2 async_training.trigger_parameter_sync_step=3 \\
+    async_training.staleness_threshold=0.5 async_training.partial_rollout=False"""
+
+
+def test_what_fully_async_policy_has_for_batches_and_steps(tmp_path: Path, mmr1):
+    """The weights reach its engine after 3 x 2 mini-batches of 8 prompts, and its schedule moves
+    3 times in between."""
+    (tmp_path / "run.sh").write_text(FULLY_ASYNC)
+    code, output, message = mmr1("migrate", tmp_path / "run.sh")
+    assert code == 0, message
+    ours = config_from(yaml.safe_load(output))
+    assert (ours.data.train_batch_size, ours.mini_batches) == (48, 6)
+    assert (ours.trainer.max_steps, ours.trainer.validation.steps) == (104, 6)
+    assert ours.optimizer.scheduler.warmup_steps == 20
+    assert ours.rollout.max_off_policy_steps == 1
+    assert ours.rollout.streaming is not None
+    assert not ours.rollout.streaming.partial_rollout
+    assert ours.algorithm.rollout_correction.importance_sampling.level == "token"
+    assert "async_training.use_rollout_log_probs: True: old log-probs are" in output
+    own = {"async_training.compute_prox_log_prob": True, "async_training.staleness_threshold": 0}
+    synchronous = loaded(VERL, migrated(*(f"{k}={v}" for k, v in own.items())))
+    assert synchronous.rollout.streaming is None
+    assert synchronous.algorithm.rollout_correction.importance_sampling is None
+
+
+def test_another_program_of_verl_is_named(tmp_path: Path, mmr1):
+    (tmp_path / "run.sh").write_text("python3 -m recipe.spin.main_spin data.train_batch_size=8")
+    code, _, message = mmr1("migrate", tmp_path / "run.sh")
+    assert code == 2
+    assert "started are recipe.spin.main_spin" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowest", "level"),
+    [("geometric", 0.999, "geometric"), ("token", None, "token"), ("sequence", 0.3, None)],
+)
+def test_rejection_as_verl_0_6_spells_it(kind, lowest, level):
+    given = [f"algorithm.rollout_correction.{k}" for k in (f"rollout_rs={kind}",
+             "rollout_rs_threshold=1.001", "rollout_token_veto_threshold=1e-4")]  # fmt: skip
+    if lowest is not None:
+        given.append(f"algorithm.rollout_correction.rollout_rs_threshold_lower={lowest}")
+    result = migrated(*given)
+    rejection = loaded(VERL, result).algorithm.rollout_correction.rejection_sampling
+    assert (rejection and (rejection.level, rejection.threshold)) == (level and (level, 1.001))
+    assert any("rollout_token_veto_threshold" in note for note in result.notes)
+
+
 def test_nothing_of_the_examples_is_silent():
     assert len(EXAMPLES) > 30
     in_use = {

@@ -102,6 +102,59 @@ def test_an_exact_recipe_says_where_each_value_was_read_and_what_differs(path):
         assert len(sourced) > 0.5 * len(said), [line for line in said if line not in sourced]
 
 
+THEIRS: dict[str, dict[str, object]] = {
+    "video_r1/rl": {
+        "rewards.functions.length_bonus.options.bonus": 0.2,
+        "rewards.functions.length_bonus.options.min_length": 320,
+        "rewards.functions.length_bonus.options.max_length": 512,
+        "rewards.functions.temporal_contrast.options.shuffled_factor": 0.8,
+        "rewards.functions.temporal_contrast.options.correct_above": 0.1,
+        "rollout.top_p": 0.95, "optimizer.max_grad_norm": 5.0, "optimizer.weight_decay": 0.01,
+        "data.image.max_pixels": 200704, "data.train_batch_size": 4,
+        "model.freeze_vision_tower": False,
+    },
+    "video_r1/sft": {"data.train_batch_size": 8, "optimizer.max_grad_norm": 5.0},
+    "open_r1_video/rl": {"model.path": "Qwen/Qwen2-VL-7B-Instruct", "algorithm.kl.coef": 0.1},
+    "r1_onevision/sft": {"model.freeze_vision_tower": False},
+    "r1_onevision/rl": {
+        "model.freeze_vision_tower": False, "optimizer.scheduler.type": "linear",
+        "trainer.total_epochs": 1, "trainer.max_steps": None,
+    },
+    "vlm_r1_rec/rl": {
+        "model.freeze_vision_tower": False, "model.lora": None, "rollout.max_response_length": 2048,
+    },
+    "lmm_r1/text": {
+        "algorithm.advantage.type": "reinforce_pp_baseline", "algorithm.kl.coef": 0.001,
+        "data.train_batch_size": 256, "optimizer.scheduler.type": "cosine",
+    },
+}  # fmt: skip
+"""The table in docs/reproduce.md of what the originals' scripts set."""
+
+
+@pytest.mark.parametrize("stage", THEIRS)
+def test_what_the_originals_scripts_set_is_set(stage, monkeypatch):
+    monkeypatch.setenv("ORIGINAL", "a checkout")
+    recipe, _, name = stage.partition("/")
+    lacking = {}
+    for kind in ("exact_", ""):
+        path = RECIPES / recipe / f"{kind}{name}.yaml"
+        ours = load_config(path, command=command_in(path)).model_dump(mode="json")
+        lacking[kind] = [key for key, value in THEIRS[stage].items() if at(ours, key) != value]
+        rewards = set(ours["rewards"]["functions"])
+        if recipe == "open_r1_video":
+            assert len(rewards) == 1  # accuracy alone
+        if stage == "r1_onevision/rl":
+            assert rewards == ({"accuracy", "format"} if kind else {"math", "format"})
+    expected = ["model.path"] if recipe == "open_r1_video" else []
+    assert lacking == {"exact_": [], "": expected}
+
+
+def at(tree, key):
+    for name in key.split("."):
+        tree = None if tree is None else tree.get(name)
+    return tree
+
+
 def test_the_original_needs_a_checkout():
     finished = subprocess.run(
         [RECIPES / "r1_v_clevr/run.sh", "--exact"],
