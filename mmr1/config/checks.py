@@ -20,7 +20,7 @@ from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
-from mmr1.config.rollout import HfConfig
+from mmr1.config.rollout import HfConfig, VllmArguments
 from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
 from mmr1.config.tree import Config
 
@@ -182,6 +182,11 @@ def _adapters_alone(c: Config) -> bool:
 def _one_text(c: Config) -> bool:
     reads_text = isinstance(c.algorithm.advantage, ProcessAdvantage)
     return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+
+
+def _speculates(c: Config) -> bool:
+    engine = c.rollout.engine
+    return isinstance(engine, VllmArguments) and engine.speculates
 
 
 REFUSED: tuple[Row, ...] = (
@@ -430,6 +435,12 @@ REFUSED: tuple[Row, ...] = (
         ("environment", "rollout.stop"),
         lambda c: c.environment is not None and bool(c.rollout.stop),
         "a stop string could end a turn within a call; leave one of them out",
+    ),
+    Row(
+        ("rollout.min_p", "rollout.engine.engine_kwargs"),
+        lambda c: _speculates(c) and c.rollout.min_p > 0,
+        "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation out",
+        (*TRAINING, "eval"),
     ),
     Row(
         ("dpo.rounds.count", "trainer.total_epochs"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from mmr1.config import vllm_arguments
 from mmr1.config.section import (
     AutoDtype,
     Coefficient,
@@ -17,22 +19,11 @@ from mmr1.config.section import (
 )
 from mmr1.registry import ENGINES
 
-OWNED_BY_MMR1 = frozenset(
-    {
-        "model",
-        "dtype",
-        "seed",
-        "max_model_len",
-        "logprobs_mode",
-        "gpu_memory_utilization",
-        "tensor_parallel_size",
-        "enable_lora",
-        "enable_sleep_mode",
-        "trust_remote_code",
-        "weight_transfer_config",
-    }
+_PER_HISTORY = frozenset(
+    """repetition_penalty presence_penalty frequency_penalty no_repeat_ngram_size bad_words
+    logit_bias allowed_token_ids min_tokens min_new_tokens""".split()
 )
-"""Arguments of vLLM that follow from other keys."""
+"""Sampling parameters of the engines that no key has."""
 
 
 class SamplingConfig(Section):
@@ -67,15 +58,22 @@ class VllmArguments(Section):
         "model.dtype",
     )
     engine_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Further arguments of vLLM's engine, as they are"
+        default_factory=dict,
+        description="Further arguments of vLLM's engine, as they are; refused where they change "
+        "what is sampled",
     )
 
     @field_validator("engine_kwargs")
     @classmethod
-    def _not_ours(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if own := sorted(OWNED_BY_MMR1 & arguments.keys()):
-            raise ValueError(f"{', '.join(own)}: mmr1 sets this itself; leave it out")
+    def _passed(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if wrong := vllm_arguments.problem(arguments):
+            raise ValueError(wrong)
         return arguments
+
+    @property
+    def speculates(self) -> bool:
+        """True if drafts are verified by the model that samples."""
+        return vllm_arguments.speculates(self.engine_kwargs)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -198,6 +196,17 @@ class RolloutConfig(Section):
         description="Maximum log-prob gap between engine and trainer at start-up, in nats. "
         "Float32: of each token, null: 1e-4. Bfloat16: mean per prompt, null: 0.1",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_distribution(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and (given := sorted(_PER_HISTORY & values.keys())):
+            raise ValueError(
+                f"{given[0]}: it makes the engine sample from another distribution than that of "
+                "the trainer's log-probs, which is the model's at rollout.temperature; a reward "
+                "can teach the same, such as 'repetition' or 'length_bonus'"
+            )
+        return values
 
     @property
     def sampling(self) -> SamplingConfig:

@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig
+from mmr1.config import RolloutConfig, SamplingConfig, VllmArguments
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
@@ -101,6 +101,7 @@ class VllmEngine:
         self._vision_tokens = MAX_VISION_TOKENS
         self._workers = config.tensor_parallel_size
         self._turns: _Turns | None = None
+        self._speculates = isinstance(config.engine, VllmArguments) and config.engine.speculates
         self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
         settings = {
             "model": model_path,
@@ -347,7 +348,8 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        return SamplingParams(
+        forbidden = self._family.forbidden_ids
+        params = SamplingParams(
             n=request.n,
             seed=request.seed,
             temperature=sampling.temperature,
@@ -358,11 +360,14 @@ class VllmEngine:
             include_stop_str_in_output=True,
             max_tokens=min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
             stop_token_ids=list(self._family.stop_ids),
-            logit_bias=dict.fromkeys(self._family.forbidden_ids, FORBID),
+            logit_bias=None if self._speculates else dict.fromkeys(forbidden, FORBID),
             logprobs=0,  # that of the sampled token alone
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
+        if self._speculates:  # vLLM verifies drafts with bad words, and not with biases
+            params._bad_words_token_ids = [[token] for token in forbidden]
+        return params
 
     def _completion(self, output: Any) -> Completion:
         tokens = list(output.token_ids)
@@ -383,11 +388,13 @@ class VllmEngine:
 
 def _refusal(error: ValidationError, config: RolloutConfig) -> str:
     """What vLLM says of its settings, without what it says to its own users."""
-    said = error.errors()[0]["msg"].partition(". ")[0]
+    first = error.errors()[0]
+    said = first["msg"].partition(". ")[0]
     if "max_model_len" in said:
         tokens = f"rollout.max_prompt_length and max_response_length ask for {config.max_model_len}"
         return f"{tokens} tokens, more than the model has positions: lower them ({said})"
-    return f"vLLM refuses the engine's settings: {said}"
+    where = "".join(f"{part}: " for part in first["loc"])
+    return f"vLLM refuses the engine's settings: {where}{said}"
 
 
 def keep_pixels_of_preempted(vllm_config: Any) -> None:
