@@ -19,9 +19,18 @@ from mmr1.config.section import (
 )
 from mmr1.registry import ENGINES
 
-_PER_HISTORY = frozenset(
-    """repetition_penalty presence_penalty frequency_penalty no_repeat_ngram_size bad_words
-    logit_bias allowed_token_ids min_tokens min_new_tokens""".split()
+_OTHER_SAMPLERS = frozenset(
+    {
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "no_repeat_ngram_size",
+        "bad_words",
+        "logit_bias",
+        "allowed_token_ids",
+        "min_tokens",
+        "min_new_tokens",
+    }
 )
 """Sampling parameters of the engines that no key has."""
 
@@ -200,7 +209,7 @@ class RolloutConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_distribution(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and (given := sorted(_PER_HISTORY & values.keys())):
+        if isinstance(values, Mapping) and (given := sorted(_OTHER_SAMPLERS & values.keys())):
             raise ValueError(
                 f"{given[0]}: it makes the engine sample from another distribution than that of "
                 "the trainer's log-probs, which is the model's at rollout.temperature; a reward "

@@ -42,7 +42,7 @@ _REFUSED_BECAUSE = {
         generation_config override_generation_config""",
     "only a model that samples token after token has the log-probs that training needs": """
         runner convert mm_encoder_only pooler_config diffusion_config""",
-    "keys, values or features outside vLLM's own caches would outlive the weights that made them": """
+    "keys, values or features outside vLLM's own caches would outlive their weights": """
         kv_transfer_config ec_transfer_config ec_manager_config kv_offloading_size
         kv_offloading_backend""",
     "an engine's GPUs are counted by rollout.engine.tensor_parallel_size alone": """
@@ -71,18 +71,18 @@ _REFUSED_BECAUSE = {
 REFUSED = {name: why for why, names in _REFUSED_BECAUSE.items() for name in names.split()}
 """The reason why each of these arguments is refused."""
 
-PASSED = frozenset(
-    """
+_PASSED = """
     additional_config all2all_backend allow_deprecated_quantization async_scheduling
     attention_backend attention_config block_size compilation_config config_format
-    cp_kv_cache_interleave_size cpu_distributed_timeout_seconds cpu_offload_gb cpu_offload_params
-    cudagraph_capture_sizes dbo_decode_token_threshold dbo_prefill_token_threshold
-    dcp_comm_backend dcp_kv_cache_interleave_size dcp_q_replicate decode_context_parallel_size
-    disable_cascade_attn disable_chunked_mm_input disable_custom_all_reduce
-    disable_hybrid_kv_cache_manager disable_nccl_for_dp_synchronization disable_sliding_window
-    distributed_timeout_seconds download_dir dp_sync_interval enable_batch_sharded_sampling
-    enable_chunked_prefill enable_cumem_allocator enable_dbo enable_ep_weight_filter
-    enable_expert_parallel enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing
+    cp_kv_cache_interleave_size cpu_distributed_timeout_seconds cpu_offload_gb
+    cpu_offload_params cudagraph_capture_sizes dbo_decode_token_threshold
+    dbo_prefill_token_threshold dcp_comm_backend dcp_kv_cache_interleave_size dcp_q_replicate
+    decode_context_parallel_size disable_cascade_attn disable_chunked_mm_input
+    disable_custom_all_reduce disable_hybrid_kv_cache_manager
+    disable_nccl_for_dp_synchronization disable_sliding_window distributed_timeout_seconds
+    download_dir dp_sync_interval enable_batch_sharded_sampling enable_chunked_prefill
+    enable_cumem_allocator enable_dbo enable_ep_weight_filter enable_expert_parallel
+    enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing
     enable_logging_iteration_details enable_mamba_cache_stochastic_rounding
     enable_mamba_shared_prefix_checkpoint enable_mixed_moe_lora_format enable_moe_shared_loras
     enable_nccl_comm_suspend enable_prefix_caching enable_shm_tensor_arena
@@ -95,23 +95,24 @@ PASSED = frozenset(
     long_prefill_token_threshold_adaptive lora_dtype mamba_backend mamba_block_size
     mamba_cache_dtype mamba_cache_mode mamba_cache_philox_rounds mamba_config
     mamba_ssm_cache_dtype mamba_ssu_algorithm max_cpu_loras max_cudagraph_capture_size
-    max_logprobs max_num_active_seqs max_num_batched_tokens max_num_scheduled_tokens max_num_seqs
-    max_parallel_loading_workers mm_encoder_attn_backend mm_encoder_attn_dtype
+    max_logprobs max_num_active_seqs max_num_batched_tokens max_num_scheduled_tokens
+    max_num_seqs max_parallel_loading_workers mm_encoder_attn_backend mm_encoder_attn_dtype
     mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path
     mm_encoder_tp_mode mm_ipc_gpu_memory_gb mm_processor_device mm_tensor_ipc
-    model_class_overrides model_impl model_loader_extra_config moe_backend num_gpu_blocks_override
-    numa_bind numa_bind_cpus numa_bind_nodes offload_backend offload_group_size
-    offload_num_in_group offload_params offload_prefetch_step optimization_level performance_mode
-    prefill_schedule_interval prefix_cache_retention_interval prefix_caching_hash_algo
-    prefix_match_unit pt_load_map_location quantization quantization_config
-    renderer_num_workers replayssm_buffer_len
-    safetensors_load_strategy safetensors_prefetch_block_size safetensors_prefetch_num_threads
-    scheduler_cls scheduler_reserve_full_isl scheduling_policy shutdown_timeout skip_mm_profiling
-    sleep_mode_offload_cudagraph sparse_indexer_topk_backend spec_method spec_model spec_tokens
-    specialize_active_lora speculative_config stream_interval swa_bounded_replay ubatch_size
-    use_fp64_gumbel use_replayssm use_tqdm_on_load watermark worker_cls
-    """.split()
-)
+    model_class_overrides model_impl model_loader_extra_config moe_backend
+    num_gpu_blocks_override numa_bind numa_bind_cpus numa_bind_nodes offload_backend
+    offload_group_size offload_num_in_group offload_params offload_prefetch_step
+    optimization_level performance_mode prefill_schedule_interval
+    prefix_cache_retention_interval prefix_caching_hash_algo prefix_match_unit
+    pt_load_map_location quantization quantization_config renderer_num_workers
+    replayssm_buffer_len safetensors_load_strategy safetensors_prefetch_block_size
+    safetensors_prefetch_num_threads scheduler_cls scheduler_reserve_full_isl scheduling_policy
+    shutdown_timeout skip_mm_profiling sleep_mode_offload_cudagraph sparse_indexer_topk_backend
+    spec_method spec_model spec_tokens specialize_active_lora speculative_config
+    stream_interval swa_bounded_replay ubatch_size use_fp64_gumbel use_replayssm
+    use_tqdm_on_load watermark worker_cls
+"""
+PASSED = frozenset(_PASSED.split())
 """The arguments that vLLM gets as they are."""
 
 
@@ -133,7 +134,7 @@ def problem(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _of_speculation(arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with speculative decoding: a draft must pass a test that keeps the distribution.
+    """What is wrong with speculative decoding: the test of drafts must keep the distribution.
 
     vLLM's ``standard`` and ``block`` tests accept a draft with the probability that leaves the
     model's distribution as it is, whatever proposes the drafts. ``synthetic`` accepts a set share.

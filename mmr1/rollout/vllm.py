@@ -132,6 +132,8 @@ class VllmEngine:
             raise ValueError(_refusal(error, config)) from error
         vllm_config = self._llm.llm_engine.vllm_config
         keep_pixels_of_preempted(vllm_config)
+        if self._on_cpu and self._speculates:
+            expand_on_cpu()
         self._llm.llm_engine.set_weight_version("0")
         self.settings = settings_of(vllm_config)
         self._adapters = (
@@ -409,6 +411,27 @@ def keep_pixels_of_preempted(vllm_config: Any) -> None:
     from vllm.v1.core.sched import output
 
     output.strip_covered_mm_data = lambda features, *_, **__: features
+
+
+def expand_on_cpu() -> None:
+    """Give each draft the temperature and top-k of its request, in vLLM's test of drafts on a CPU.
+
+    vLLM 0.32's own kernel writes what is not of 64-bit integers into a copy, and the test would
+    divide the logits by whatever is in memory.
+    """
+    from vllm.v1.sample import rejection_sampler
+
+    def expand(
+        values: torch.Tensor,
+        ends: torch.Tensor,
+        tokens: int,
+        replace_from: int = 0,
+        replace_to: int = 0,
+    ) -> torch.Tensor:
+        counts = ends.diff(prepend=ends.new_zeros(1)).long()
+        return values.masked_fill(values == replace_from, replace_to).repeat_interleave(counts)
+
+    rejection_sampler.expand_batch_to_tokens = expand
 
 
 class _Turns:
