@@ -20,7 +20,7 @@ from mmr1.config.section import (
 from mmr1.registry import ENGINES
 
 _OTHER_SAMPLERS = frozenset(
-    {
+    (
         "repetition_penalty",
         "presence_penalty",
         "frequency_penalty",
@@ -30,7 +30,7 @@ _OTHER_SAMPLERS = frozenset(
         "allowed_token_ids",
         "min_tokens",
         "min_new_tokens",
-    }
+    )
 )
 """Sampling parameters of the engines that no key has."""
 
