@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from mmr1.config.advantages import (
     DistillationAdvantage,
+    GigpoAdvantage,
     GrpoAdvantage,
     ProcessAdvantage,
     ReinforcePpBaselineAdvantage,
 )
 from mmr1.config.dpo import KtoLoss
+from mmr1.config.environment import AgentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
@@ -122,7 +124,7 @@ def _per_decision_without_steps(c: Config) -> bool:
 
 def _penalty_unread(c: Config) -> bool:
     advantage = c.algorithm.advantage.type
-    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "process")
+    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "gigpo", "process")
 
 
 def _two_references(c: Config) -> bool:
@@ -182,6 +184,12 @@ def _adapters_alone(c: Config) -> bool:
 def _one_text(c: Config) -> bool:
     reads_text = isinstance(c.algorithm.advantage, ProcessAdvantage)
     return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+
+
+def _without_turns(c: Config) -> bool:
+    if not isinstance(c.algorithm.advantage, GigpoAdvantage):
+        return False
+    return c.environment is None or isinstance(c.environment, AgentConfig)
 
 
 def _speculates(c: Config) -> bool:
@@ -418,6 +426,12 @@ REFUSED: tuple[Row, ...] = (
         _one_text,
         "process supervision and reward models read a completion as one text; leave one of them "
         "out",
+    ),
+    Row(
+        ("algorithm.advantage.type", "environment"),
+        _without_turns,
+        "it compares the turns of conversations with tools or an environment, and an agent program "
+        "has one reward for all; set environment, or another advantage",
     ),
     Row(
         ("environment", "algorithm.filter_groups.type"),

@@ -257,6 +257,9 @@ def test_an_environment_of_ones_own(parts, requests):
     groups = engine.generate(requests, SAMPLING)
     engine.close()
     for c in completions(groups):
+        assert [s.reward for s in c.spans] == [
+            0.5 if s.role == "assistant" else None for s in c.spans
+        ]
         if not c.truncated:
             assert c.turns == 3
             assert [s.text for s in c.spans if s.role == "tool"] == ["turn 1", "turn 2"]
