@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmr1.config import vllm_arguments
 from mmr1.config.section import (
-    AutoDtype,
     Coefficient,
     Count,
     CustomPart,
+    EngineDtype,
     Fraction,
     Positive,
     Section,
+    resolved,
 )
 from mmr1.registry import ENGINES
 
@@ -61,10 +62,10 @@ class VllmArguments(Section):
         description="Share of the GPU memory that vLLM may use; null: 0.9 on separate GPUs and "
         "in mmr1 eval, 0.5 where it shares the trainer's",
     )
-    dtype: AutoDtype | None = Field(
+    dtype: Annotated[EngineDtype, BeforeValidator(resolved)] | None = Field(
         None,
         description="Data type of vLLM's weights and computation; auto: as for model.dtype; null: "
-        "model.dtype",
+        "model.dtype; float16: for a GPU without bfloat16",
     )
     engine_kwargs: dict[str, Any] = Field(
         default_factory=dict,
@@ -78,6 +79,11 @@ class VllmArguments(Section):
         if wrong := vllm_arguments.problem(arguments):
             raise ValueError(wrong)
         return arguments
+
+    @property
+    def rounds(self) -> bool:
+        """True if weights, or keys and values, have fewer bits than ``dtype``."""
+        return vllm_arguments.rounds(self.engine_kwargs)
 
     @property
     def speculates(self) -> bool:

@@ -121,6 +121,12 @@ def speculates(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.keys() & {"speculative_config", "spec_method", "spec_model"})
 
 
+def rounds(arguments: Mapping[str, Any]) -> bool:
+    """True if weights, or keys and values, have fewer bits than the engine's data type."""
+    names = ("quantization", "quantization_config", "kv_cache_dtype", "mm_encoder_attn_dtype")
+    return any(arguments.get(name) not in (None, "auto") for name in names)
+
+
 def problem(arguments: Mapping[str, Any]) -> str | None:
     """What is wrong with these arguments, in one line; None if nothing is."""
     for name in arguments:

@@ -30,7 +30,7 @@ from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.features import MAX_BYTES
 
 GIB = 2**30
-WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
 # NF4: half a byte, a byte of scale for 64 weights, and a float32 for 256 scales (QLoRA, section 3).
 IN_4_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 

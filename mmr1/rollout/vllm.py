@@ -52,7 +52,7 @@ class VllmEngine:
         model_path: The directory the engine reads architecture and first weights from.
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
-        dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
+        dtype: ``float32``, ``bfloat16`` or ``float16``, whichever that of the weights it is given.
         deterministic: On a GPU with batch-invariant kernels.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
@@ -391,7 +391,7 @@ class VllmEngine:
 def _refusal(error: ValidationError, config: RolloutConfig) -> str:
     """What vLLM says of its settings, without what it says to its own users."""
     first = error.errors()[0]
-    said = first["msg"].partition(". ")[0]
+    said = first["msg"].removeprefix("Value error, ").partition(". ")[0]
     if "max_model_len" in said:
         tokens = f"rollout.max_prompt_length and max_response_length ask for {config.max_model_len}"
         return f"{tokens} tokens, more than the model has positions: lower them ({said})"

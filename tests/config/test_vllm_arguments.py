@@ -80,3 +80,19 @@ def test_min_p_and_drafts_are_refused_together():
     both = config(min_p=0.1, engine={"engine_kwargs": {"speculative_config": N_GRAMS}})
     (problem,) = [p for p in problems_of(both) if "min_p" in p]
     assert "vLLM takes no min_p where it verifies drafts" in problem
+
+
+@pytest.mark.parametrize(
+    ("engine", "rounds"),
+    [
+        ({}, False),
+        ({"dtype": "float16"}, True),
+        ({"engine_kwargs": {"kv_cache_dtype": "fp8"}}, True),
+        ({"engine_kwargs": {"kv_cache_dtype": "auto"}}, False),
+        ({"engine_kwargs": {"quantization": "fp8"}}, True),
+    ],
+)
+def test_the_parity_check_knows_what_rounds(engine, rounds):
+    made = Config(model={"path": "m", "dtype": "float32"}, rollout={"engine": engine})
+    assert made.rounds_logprobs == rounds
+    assert made.parity_tolerance == (0.1 if rounds else 1e-4)

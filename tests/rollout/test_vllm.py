@@ -332,7 +332,18 @@ def test_drafts_change_no_frequency(speculating, prompts):
     assert chi2.sf(distance, len(cells) - 1) > 0.001
 
 
-def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"dtype": "bfloat16"},
+        pytest.param({"dtype": "float16"}, marks=pytest.mark.slow),
+        pytest.param({"engine_kwargs": {"kv_cache_dtype": "fp8"}}, marks=pytest.mark.slow),
+    ],
+    ids=["bfloat16", "float16", "keys and values in FP8"],
+)
+def test_an_engine_that_rounds_beside_a_float32_policy(
+    engine, parts, prompts, tiny_model, tmp_path
+):
     family, _, media, _ = parts
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     config = Config(
@@ -340,7 +351,7 @@ def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_p
         rollout={
             "max_prompt_length": 64,
             "max_response_length": 64,
-            "engine": {"dtype": "bfloat16"},
+            "engine": engine,
         },
         trainer={"threads": 1},
     )
