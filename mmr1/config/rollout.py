@@ -78,6 +78,7 @@ class VllmArguments(Section):
     def _passed(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         if wrong := vllm_arguments.problem(arguments):
             raise ValueError(wrong)
+        vllm_arguments.stages(arguments)
         return arguments
 
     @property
@@ -100,7 +101,15 @@ class VllmConfig(VllmArguments):
     """vLLM, on separate GPUs or beside one trainer process."""
 
     type: Literal["vllm"] = "vllm"
-    tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
+    tensor_parallel_size: Positive = Field(
+        1,
+        description="GPUs per vLLM engine, times engine_kwargs.pipeline_parallel_size",
+    )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one engine."""
+        return self.tensor_parallel_size * vllm_arguments.stages(self.engine_kwargs)
 
 
 class ColocatedVllmConfig(VllmArguments):
@@ -112,6 +121,13 @@ class ColocatedVllmConfig(VllmArguments):
         description="Keep the trainer in main memory while the engines sample: weights, float32 "
         "copies, moments, references and critics",
     )
+
+    @field_validator("engine_kwargs")
+    @classmethod
+    def _on_one_gpu(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if vllm_arguments.stages(arguments) > 1:
+            raise ValueError("pipeline_parallel_size: each engine has the GPU of one rank alone")
+        return arguments
 
 
 class HfConfig(Section):
@@ -265,6 +281,6 @@ class RolloutConfig(Section):
         return isinstance(self.engine, ColocatedVllmConfig) and self.engine.offload_trainer
 
     @property
-    def tensor_parallel_size(self) -> int:
+    def gpus_per_engine(self) -> int:
         """GPUs per engine; 1 for all but vLLM on separate GPUs."""
-        return self.engine.tensor_parallel_size if isinstance(self.engine, VllmConfig) else 1
+        return self.engine.gpus if isinstance(self.engine, VllmConfig) else 1

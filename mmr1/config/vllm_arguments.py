@@ -45,8 +45,8 @@ _REFUSED_BECAUSE = {
     "keys, values or features outside vLLM's own caches would outlive their weights": """
         kv_transfer_config ec_transfer_config ec_manager_config kv_offloading_size
         kv_offloading_backend""",
-    "an engine's GPUs are counted by rollout.engine.tensor_parallel_size alone": """
-        pipeline_parallel_size prefill_context_parallel_size""",
+    "an engine's GPUs are tensor_parallel_size times pipeline_parallel_size": """
+        prefill_context_parallel_size""",
     "an engine of mmr1 is on one machine; resources.engines has several of them": """
         master_addr master_port nnodes node_rank""",
     "new weights are loaded to where each expert was at the start": "enable_eplb eplb_config",
@@ -102,7 +102,7 @@ _PASSED = """
     model_class_overrides model_impl model_loader_extra_config moe_backend
     num_gpu_blocks_override numa_bind numa_bind_cpus numa_bind_nodes offload_backend
     offload_group_size offload_num_in_group offload_params offload_prefetch_step
-    optimization_level performance_mode prefill_schedule_interval
+    optimization_level performance_mode pipeline_parallel_size prefill_schedule_interval
     prefix_cache_retention_interval prefix_caching_hash_algo prefix_match_unit
     pt_load_map_location quantization quantization_config renderer_num_workers
     replayssm_buffer_len safetensors_load_strategy safetensors_prefetch_block_size
@@ -119,6 +119,14 @@ PASSED = frozenset(_PASSED.split())
 def speculates(arguments: Mapping[str, Any]) -> bool:
     """True if drafts are verified by the model that samples."""
     return bool(arguments.keys() & {"speculative_config", "spec_method", "spec_model"})
+
+
+def stages(arguments: Mapping[str, Any]) -> int:
+    """The number of pipeline stages. Raises ValueError if it is not one."""
+    given = arguments.get("pipeline_parallel_size", 1)
+    if type(given) is not int or given < 1:
+        raise ValueError(f"pipeline_parallel_size: it is a number of GPUs, not {given!r}")
+    return given
 
 
 def rounds(arguments: Mapping[str, Any]) -> bool:

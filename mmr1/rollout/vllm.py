@@ -99,7 +99,7 @@ class VllmEngine:
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
         self._vision_tokens = MAX_VISION_TOKENS
-        self._workers = config.tensor_parallel_size
+        self._workers = config.gpus_per_engine
         self._turns: _Turns | None = None
         self._speculates = isinstance(config.engine, VllmArguments) and config.engine.speculates
         self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from mmr1.config import RolloutConfig, VllmArguments
+from mmr1.config import RolloutConfig, VllmArguments, VllmConfig
 from mmr1.rollout.vllm_adapters import AdapterShape
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
@@ -127,10 +127,10 @@ def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     vLLM starts the processes itself. Left alone it would take Ray where it finds itself in an
     actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
     """
-    size = config.tensor_parallel_size
+    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmConfig) else 1
     return {
         "tensor_parallel_size": size,
-        "distributed_executor_backend": "mp" if size > 1 else None,
+        "distributed_executor_backend": "mp" if config.gpus_per_engine > 1 else None,
     }
 
 

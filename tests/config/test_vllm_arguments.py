@@ -30,7 +30,8 @@ def config(**rollout) -> Config:
         ({"override_generation_config": {"top_k": 5}}, "rollout has the sampling parameters"),
         ({"kv_offloading_size": 4.0}, "would outlive their weights"),
         ({"enable_eplb": True}, "new weights are loaded to where each expert was"),
-        ({"pipeline_parallel_size": 2}, r"counted by rollout\.engine\.tensor_parallel_size alone"),
+        ({"prefill_context_parallel_size": 2}, "tensor_parallel_size times pipeline_parallel_size"),
+        ({"pipeline_parallel_size": "two"}, "it is a number of GPUs, not 'two'"),
         (
             {"speculative_config": {**N_GRAMS, "rejection_sample_method": "synthetic"}},
             r"speculative_config\.rejection_sample_method: it accepts drafts without regard",
@@ -96,3 +97,10 @@ def test_the_parity_check_knows_what_rounds(engine, rounds):
     made = Config(model={"path": "m", "dtype": "float32"}, rollout={"engine": engine})
     assert made.rounds_logprobs == rounds
     assert made.parity_tolerance == (0.1 if rounds else 1e-4)
+
+
+def test_the_stages_of_a_pipeline_are_gpus_of_the_engine():
+    two = {"engine_kwargs": {"pipeline_parallel_size": 2}, "tensor_parallel_size": 4}
+    assert config(engine=two).rollout.gpus_per_engine == 8
+    with pytest.raises(ValueError, match="each engine has the GPU of one rank alone"):
+        config(engine={"type": "vllm_colocate", "engine_kwargs": two["engine_kwargs"]})

@@ -125,10 +125,15 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine",
+    [{"tensor_parallel_size": 2}, {"engine_kwargs": {"pipeline_parallel_size": 2}}],
+    ids=["tensor", "pipeline"],
+)
 def test_two_workers_of_one_engine_share_its_weights(
-    parts, prompts, tiny_model, tmp_path, monkeypatch
+    engine, parts, prompts, tiny_model, tmp_path, monkeypatch
 ):
-    """Tensor parallelism: each worker is a process, and on a CPU needs a core of its own."""
+    """Each worker is a process, and on a CPU needs a core of its own."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two workers need two cores")
     first, second, *_ = sorted(os.sched_getaffinity(0))
@@ -140,7 +145,7 @@ def test_two_workers_of_one_engine_share_its_weights(
         rollout={
             "max_prompt_length": 64,
             "max_response_length": 64,
-            "engine": {"tensor_parallel_size": 2},
+            "engine": engine,
         },
         trainer={"threads": 1},
     )
