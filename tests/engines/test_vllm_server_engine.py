@@ -22,7 +22,10 @@ ENGINE = f"{REPOSITORY / 'scripts/engines/vllm_server.py'}:VllmServer"
 def test_it_trains_with_pictures_and_follows_the_weights(tiny_model, files, tmp_path, monkeypatch):
     """The parity check compares it at the start, and each step's log-probs with the policy's."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    options = ("--logprobs-mode", "processed_logprobs", "--no-enable-chunked-prefill")
+    options = (
+        *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
+        "--no-enable-chunked-prefill",
+    )
     (folder := tmp_path / "shared").mkdir()
     with vllm_server(tiny_model, Path(tmp_path / "server.log"), *options) as url:
         engine = {"type": "custom", "use": ENGINE, "options": {"url": url, "folder": str(folder)}}
