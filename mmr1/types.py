@@ -228,6 +228,7 @@ class Span:
         text: What they say, without special tokens.
         media: What the environment showed, in the order of the placeholders.
         calls: The tools that the policy called in its turn.
+        reward: What the environment gave for this turn of the policy; None if it gives nothing.
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
         fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
@@ -241,6 +242,7 @@ class Span:
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[Message, ...] = ()
     fork: bool = False
+    reward: float | None = None
 
 
 @quickly_pickled

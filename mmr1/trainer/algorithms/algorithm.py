@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,7 +31,9 @@ class AdvantageInputs:
         greedy, greedy_valid: ``[G, 1]``, the reward of the greedy completion and whether it is
             valid; None unless ``Advantage.greedy_baseline``.
         step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
-            those tokens are; None unless ``Advantage.step_supervision``.
+            those tokens are; None unless ``Advantage.step_supervision`` or ``turns``.
+        step_states: ``[B, R]`` int64, at those tokens a number of what the policy's turn answers;
+            None unless ``Advantage.turns``.
         components: ``[F, G, n]``, the unweighted values of the F reward functions with a weight, 0
             where there is no valid reward.
         weights: ``[F]``, their weights.
@@ -49,6 +51,7 @@ class AdvantageInputs:
     greedy_valid: torch.Tensor | None = None
     step_rewards: torch.Tensor | None = None
     step_ends: torch.Tensor | None = None
+    step_states: torch.Tensor | None = None
     values: torch.Tensor | None = None
     final_values: torch.Tensor | None = None
     components: torch.Tensor | None = None
@@ -120,6 +123,8 @@ class Advantage:
         greedy_baseline: It needs the reward of each prompt's greedy completion.
         step_supervision: It learns from step rewards alone. A completion's own reward is only
             logged, so one without a valid reward counts like any other.
+        turns: It learns from the rewards of the policy's turns, and compares those that answer the
+            same ``state``, or those of the same number, ``turn``.
         state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
@@ -127,6 +132,7 @@ class Advantage:
     returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
     step_supervision: bool = False
+    turns: Literal["state", "turn"] | None = None
     state: dict[str, float] = field(default_factory=dict)
 
 
