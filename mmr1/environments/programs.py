@@ -7,7 +7,7 @@ clients, and can still be killed. ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lea
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -21,8 +21,16 @@ from mmr1.rewards.item import Job
 from mmr1.types import Sample
 
 PROGRAMS = Registry(
-    "agent program", {"gymnasium": "mmr1.environments.gym_program:run"}, group="mmr1.agents"
+    "agent program",
+    {
+        "gymnasium": "mmr1.environments.gym_program:run",
+        "openenv": "mmr1.environments.openenv_program:run",
+        "verifiers": "mmr1.environments.verifiers_program:run",
+    },
+    group="mmr1.agents",
 )
+_PACKAGES = {"gymnasium": "gymnasium", "openenv": "websockets", "verifiers": "verifiers"}
+"""What the environments of other libraries need."""
 _MODULE = "mmr1.environments.programs"
 
 
@@ -55,7 +63,16 @@ def warm_up() -> None:
 
 
 def check(spec: str, options: Mapping[str, Any]) -> None:
-    """Raises ValueError unless it is a function of a client, a sample and these options."""
+    """Raises ValueError unless it is a function of a client, a sample and these options.
+
+    Its package must be installed too.
+    """
+    package = _PACKAGES.get(spec)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"environment.use={spec} needs the package {package}, which is not installed; "
+            f"pip install {package}"
+        )
     program = PROGRAMS.load(spec)
     if not callable(program):
         raise ValueError(f"environment.use={spec} is a {type(program).__name__}, not a function")
