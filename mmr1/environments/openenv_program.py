@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ async def run(
         url: Of the server: ``http://host:port``, or with ``https``.
         action: The field of an action that a turn's text fills. None: the turn is the whole action
             in JSON.
-        text: The field of an observation that the policy reads. None: all of them in JSON.
+        text: The field of an observation that the policy reads. None: all but ``metadata`` in
+            JSON.
         picture: The field of an observation that has its picture, in base64 or as rows of pixels.
         max_steps: Turns at most.
         bad_action: Reward of a turn that the server takes for no action; nothing then changes.
@@ -52,13 +54,15 @@ async def run(
         RuntimeError: The server refuses the session, or the environment fails.
     """
     from websockets.asyncio.client import connect
+    from websockets.exceptions import ConnectionClosed
 
     async with connect(
         f"{url.rstrip('/').replace('http', 'ws', 1)}/ws", max_size=_LARGEST, proxy=None
     ) as socket:
 
         async def ask(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-            await socket.send(json.dumps({"type": kind, "data": data}))
+            with suppress(ConnectionClosed):  # a session that was refused: the answer says why
+                await socket.send(json.dumps({"type": kind, "data": data}))
             answer: dict[str, Any] = json.loads(await socket.recv())
             return answer
 
@@ -91,7 +95,7 @@ def _observed(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parts(observation: Mapping[str, Any], text: str | None, picture: str | None) -> list[Part]:
-    rest = {name: value for name, value in observation.items() if name != picture}
+    rest = {k: value for k, value in observation.items() if k not in (picture, "metadata")}
     said = json.dumps(rest, ensure_ascii=False) if text is None else str(observation[text])
     parts = [text_part(said)] if said else []
     if picture is not None and (shown := observation[picture]) is not None:

@@ -15,3 +15,4 @@ stage sft sft model.path="$out/model" data.train="$out/data/sft.jsonl"
 stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
 control "$out/data/sft.jsonl"
 compare eval
+without
