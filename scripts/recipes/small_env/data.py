@@ -44,10 +44,13 @@ def main(folder: Path, seed: int) -> None:
 
 
 def _reading(lake: Any, rng: np.random.Generator, folder: Path, number: int) -> Sample:
-    """Where the flag is, seen from one place."""
-    place, _ = lake.reset(seed=int(rng.integers(2**31)))
+    """Where the flag is, seen from where up to two random moves led."""
+    moves = rng.integers(3)
+    lake.reset(seed=int(rng.integers(2**31)))
+    while any(lake.step(int(rng.integers(lake.action_space.n)))[2] for _ in range(moves)):
+        lake.reset(seed=int(rng.integers(2**31)))
     board = lake.unwrapped.desc
-    down, right = np.argwhere(board == b"G")[0] - divmod(place, board.shape[1])
+    down, right = np.argwhere(board == b"G")[0] - divmod(lake.unwrapped.s, board.shape[1])
     words = ("up", "", "down")[np.sign(down) + 1], ("left", "", "right")[np.sign(right) + 1]
     asked = Message("user", (TextPart(QUESTION), _picture(lake, folder)))
     said = Message("assistant", (TextPart(" ".join(filter(None, words))),))
