@@ -302,7 +302,6 @@ def test_a_server_of_openenv_that_fails_gives_no_reward(parts, openenv_server):
 @pytest.mark.slow
 def test_an_environment_of_verifiers_asks_the_policy(parts, monkeypatch):
     pytest.importorskip("verifiers", reason="verifiers is not installed")
-    monkeypatch.syspath_prepend(str(PROGRAMS.with_name("verifiers_tasks")))
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.with_name("verifiers_tasks")), prepend=":")
     samples = [
         Sample(str(n), (Message("user", (TextPart("-"),)),), meta={"task_index": n})

@@ -8,7 +8,7 @@ if ! "$python" -c "import gymnasium, pygame" 2>/dev/null; then
     echo "$folder plays FrozenLake of Gymnasium: pip install gymnasium pygame" >&2
     exit 2
 fi
-export PYTHONPATH="$PWD/$folder${PYTHONPATH:+:$PYTHONPATH}"  # for blank.py
+export PYTHONPATH="$PWD/$folder${PYTHONPATH:+:$PYTHONPATH}" SDL_VIDEODRIVER=dummy  # blank.py; no screen
 "$python" "$folder/data.py" "$out/data" "$seed"
 [[ -n "$smoke" ]] || mmr1 model new --seed "$seed" --corpus "$folder/corpus.txt" "$out/model"
 stage sft sft model.path="$out/model" data.train="$out/data/sft.jsonl"
