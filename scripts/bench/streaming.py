@@ -189,7 +189,8 @@ def one_run(arm: str, seed: int, steps: int, output: Path) -> None:
                 **ARMS[arm],
             },
             "rewards": {"timeout_s": 60, "functions": {"math": 1.0}},
-            "optimizer": {"lr": 3e-4}, "algorithm": {"kl": {"coef": 0.1}},
+            "optimizer": {"lr": 3e-4},
+            "algorithm": {"kl": {"coef": 0.1}},
             "trainer": {
                 **{"max_steps": last + ENDING, "output_dir": str(folder / "run"), "threads": 1},
                 "checkpoints": None,
