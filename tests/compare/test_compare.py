@@ -388,6 +388,7 @@ def test_runs_of_arms_are_checked_before_the_first(arms, sft_file, tmp_path):
             read_plan([comparison(tmp_path, **two)], [])
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):
     plan = read_plan([*map(str, arms)], ["reward/mean"])
     (tmp_path / "out/grpo/seed0").mkdir(parents=True)

@@ -91,6 +91,7 @@ def test_it_trains_alone(tiny_model, files, tmp_path):
     assert_samples_with_the_policys_weights(metrics(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_it_trains_with_an_environment(brief, files, tmp_path):
     """Turns are sampled in batches, because it only generates."""
     zooming = {
@@ -114,6 +115,7 @@ def test_it_trains_with_an_environment(brief, files, tmp_path):
     assert max(roles.count("assistant") for roles in turns) == 3
 
 
+@pytest.mark.slow
 def test_it_trains_ahead(tiny_model, files, tmp_path):
     sections = {"rollout": {"max_off_policy_steps": 1}, "optimizer": {"lr": 1e-4}}
     run_training(config(tiny_model, files, tmp_path / "run", **sections))

@@ -23,6 +23,7 @@ from tests.paths import REPOSITORY
 installed = importlib.util.find_spec("liger_kernel") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not installed, reason="Liger-Kernel is not installed")
 def test_fused_layers_compute_what_the_plain_ones_do():
     """A packed forward and backward of a tiny Qwen2.5-VL, its tower included.

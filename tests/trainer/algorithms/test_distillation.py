@@ -119,6 +119,7 @@ def test_a_student_comes_nearer_to_its_teacher(keys, left, tiny_model, digits, t
     assert sum(kl[-3:]) < left * sum(kl[:3])
 
 
+@pytest.mark.slow
 def test_a_distillation_resumes(tiny_model, digits, teacher, tmp_path):
     def run(out: str, steps: int, resume: bool = False) -> None:
         keys = (

@@ -258,6 +258,7 @@ def alone(case: str) -> dict[str, Any]:
     return learnt(case, *inputs_of(case), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, RANKS - 1])
 @pytest.mark.parametrize("size", [2, 4])
 def test_attention_equals_that_of_one_process(found, size, rank):
@@ -299,6 +300,7 @@ def test_keys_travel_while_a_rank_attends_to_its_own():
         assert sent[0] < attended[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_gradients_equal_those_of_one_process(found, case, size):
@@ -313,6 +315,7 @@ def test_scores_and_gradients_equal_those_of_one_process(found, case, size):
         assert_gradients({name: got["gradients"][name] for name in given}, given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UPDATES)
 def test_ranks_that_share_sequences_learn_what_one_process_learns(
     case, folder, tiny_model, mixed, url, tmp_path
@@ -330,6 +333,7 @@ def test_ranks_that_share_sequences_learn_what_one_process_learns(
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_two_pairs_learn_from_examples_what_one_process_learns(
     kind, folder, tiny_model, mixed, tmp_path

@@ -120,6 +120,7 @@ class Linked:
         """Nothing is kept."""
 
 
+@pytest.mark.slow
 def test_weights_that_no_engine_takes_end_the_run_as_a_lost_worker_does(engine, link):
     """So ``resources.ray.max_restarts`` counts them."""
     engines = RayEngines([engine], lambda i, lost: lost, timeout_s=600, restarts=0)
@@ -139,6 +140,7 @@ def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, li
     assert ask(engine, Receiving.connected) == connected
 
 
+@pytest.mark.slow
 def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     stuck = actor(Receiving)
     process = psutil.Process(ask(stuck, Receiving.process))  # starting is not part of the limit

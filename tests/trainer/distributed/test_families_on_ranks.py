@@ -123,6 +123,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "of"), CASES)
 def test_two_ranks_compute_what_one_process_computes(name, of, folder):
     """One rank has text alone, and more micro-batches than the other, which has pictures."""

@@ -123,6 +123,7 @@ def on_ranks(tiny_model, mixed, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_learn_from_examples_what_one_process_learns(
     kind, on_ranks, tiny_model, mixed, tmp_path

@@ -91,6 +91,7 @@ def folder(tiny_model, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_each_rank_draws_dropout_of_its_own(folder):
     first, second = (json.loads((folder / f"{n}.json").read_text()) for n in range(RANKS))
     assert first != second

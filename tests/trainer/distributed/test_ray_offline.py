@@ -111,6 +111,7 @@ def test_fine_tuning_goes_on_with_another_number_of_ranks(tiny_model, records, t
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
     for engines in (1, 2):
         run_evaluations(

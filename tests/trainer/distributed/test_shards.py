@@ -132,6 +132,7 @@ def _check_4_bits(rank: int, mesh: Any, path: Path, adapter: Path, out: Path) ->
         assert torch.equal(_full(model.get_parameter(name)), weight), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
 )
@@ -183,6 +184,7 @@ def _check_bfloat16(
         assert torch.equal(parameter, _full(model.get_parameter(name)).bfloat16()), name
 
 
+@pytest.mark.slow
 def test_bfloat16_ranks_add_up_gradients_and_step_in_float32(saved):
     """The ranks check it themselves."""
     assert saved.checkpoint.is_dir()

@@ -131,6 +131,7 @@ print(saved("large", num_hidden_layers=6))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux counts the bytes")
 @pytest.mark.parametrize("kind", ["plain", pytest.param("adapters", marks=pytest.mark.slow)])
 def test_saving_takes_one_weight_in_main_memory(kind, tmp_path):

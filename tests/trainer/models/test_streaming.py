@@ -79,6 +79,7 @@ def test_what_either_wrote_is_read(write, tmp_path):
         assert torch.equal(read[name], tensor), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux counts the bytes")
 def test_saving_takes_no_copy_in_main_memory(tmp_path):
     """256 MiB of tensors: torch's writer takes 512 more."""

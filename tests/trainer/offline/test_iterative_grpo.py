@@ -81,6 +81,7 @@ def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
     )
 
 
+@pytest.mark.slow
 def test_each_round_begins_where_the_last_one_ended(config, reward_model, tmp_path):
     run = tmp_path / "run"
     last = run_iterative_grpo(config)

@@ -64,6 +64,7 @@ def test_output_that_fails_ends_no_run(config, tmp_path, redirection, stream):
     assert sum(f": {stream} cannot be written to" in line for line in told) == (stream is not None)
 
 
+@pytest.mark.slow
 def test_a_log_on_a_full_disk_ends_no_run(config, tmp_path, small_disk):
     log = small_disk(4) / "run.log"
     log.write_bytes(b"x" * 4090)
