@@ -252,14 +252,19 @@ def filter_(
     samples: Annotated[int, typer.Option(help="Completions per record")] = 8,
     low: Annotated[float, typer.Option(help="Minimum pass rate")] = 0.1,
     high: Annotated[float, typer.Option(help="Maximum pass rate")] = 0.9,
+    needs_picture: Annotated[
+        bool, typer.Option(help="Drop what passes as often without its pictures and videos")
+    ] = False,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
     from datasets_prep.select import keep, keep_band
     from datasets_prep.server import Server
 
+    if needs_picture and server is None:
+        raise ValueError("--needs-picture compares pass rates: give --server and --model too")
     if server is not None:
         at = Server(server, model)
-        kept, total = keep_band(path, output, rule, at, samples, (low, high))
+        kept, total = keep_band(path, output, rule, at, samples, (low, high), needs_picture)
     elif rule is not None:
         kept, total = keep(path, output, rule)
     else:

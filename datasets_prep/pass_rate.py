@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from datasets_prep.server import PARALLEL, Reply, Server, in_order, prompt_of
 from mmr1.config import RewardsConfig
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
-from mmr1.types import Sample
+from mmr1.types import Sample, TextPart
 
 
 def pass_rates(samples: Iterable[Sample], server: Server, count: int) -> Iterator[float]:
@@ -24,6 +25,15 @@ def pass_rates(samples: Iterable[Sample], server: Server, count: int) -> Iterato
         answered = in_order(samples, lambda s: server.replies(prompt_of(s), count, s.id))
         while batch := list(islice(answered, 2 * PARALLEL)):
             yield from _graded(composite_reward, batch)
+
+
+def without_media(sample: Sample) -> Sample:
+    """The sample with the text of its messages alone."""
+    messages = (
+        replace(message, parts=tuple(p for p in message.parts if isinstance(p, TextPart)))
+        for message in sample.messages
+    )
+    return replace(sample, messages=tuple(messages))
 
 
 def _graded(

@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
-from datasets_prep.pass_rate import pass_rates
+from datasets_prep.pass_rate import pass_rates, without_media
 from datasets_prep.record_files import BadRecordError, map_pieces, record_files, rows_of
 from datasets_prep.server import Server
 from mmr1.data.ids import hash64
@@ -81,6 +81,7 @@ def keep_band(
     server: Server,
     count: int,
     band: tuple[float, float],
+    needs_media: bool = False,
 ) -> tuple[int, int]:
     """Write the records whose pass rate is in the band, with the rate in ``meta``.
 
@@ -91,6 +92,8 @@ def keep_band(
         server: Answers the questions.
         count: Answers to each.
         band: The lowest and the highest pass rate.
+        needs_media: Without its media a record has to have a lower pass rate, which goes into
+            ``meta`` too.
 
     Returns:
         How many records were written, and of how many.
@@ -114,12 +117,17 @@ def keep_band(
 
     ids: list[array[int]] = [array("Q")]
     with atomic_binary(output) as (file,), Progress("sampling answers", "samples") as progress:
-        records, samples = tee(asked())
+        records, samples, unseen = tee(asked(), 3)
         rates = pass_rates((sample for _, _, sample in samples), server, count)
-        for (source, row, sample), rate in zip(records, rates, strict=True):
+        blind: Iterator[float] = (-1.0 for _ in unseen)
+        if needs_media:
+            blind = pass_rates((without_media(sample) for _, _, sample in unseen), server, count)
+        for (source, row, sample), rate, blind_rate in zip(records, rates, blind, strict=True):
             progress.advance(1)
-            if band[0] <= rate <= band[1]:
+            if band[0] <= rate <= band[1] and blind_rate < rate:
                 row.setdefault("meta", {})["pass_rate"] = rate
+                if needs_media:
+                    row["meta"]["pass_rate_without_media"] = blind_rate
                 file.write(Carrier(output.parent).line(row, source.parent))
                 ids[0].append(hash64(sample.id))
                 kept += 1

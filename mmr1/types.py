@@ -228,6 +228,7 @@ class Span:
         text: What they say, without special tokens.
         media: What the environment showed, in the order of the placeholders.
         calls: The tools that the policy called in its turn.
+        reward: What the environment gave for this turn of the policy; None if it gives nothing.
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
         fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
@@ -241,6 +242,7 @@ class Span:
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[Message, ...] = ()
     fork: bool = False
+    reward: float | None = None
 
 
 @quickly_pickled
@@ -397,6 +399,8 @@ class TokenBatch:
             which the update measures.
         chosen: Bool, the tokens that the loss treats in another way; None for an algorithm that
             chooses none.
+        masked_logprobs: Under the policy before the update, with the pictures masked; NaN for a
+            prompt without one. None without ``algorithm.perception``.
         after_picture: Bool, tokens after the first picture that an environment showed; None where
             it showed none.
         versions: Int64, of the weights that sampled each token; None where none changed on the way.
@@ -409,6 +413,7 @@ class TokenBatch:
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
+    masked_logprobs: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     versions: torch.Tensor | None = None
 

@@ -178,6 +178,25 @@ class ProcessAdvantage(AdvantageConfig):
     )
 
 
+class GigpoAdvantage(AdvantageConfig):
+    """GRPO's of the whole conversation, and of each turn beside those of the same state (GiGPO)."""
+
+    compares_group: ClassVar[bool] = True
+    of_tokens: ClassVar[bool] = True
+    type: Literal["gigpo"] = "gigpo"
+    step_advantage_w: Coefficient = Field(1.0, description="Weight of the turn's advantage, ω")
+    gamma: Share = Field(0.95, description="Discount per turn")
+    group_by: Literal["state", "turn"] = Field(
+        "state",
+        description="Which turns of a group are compared: those that answer the same observation, "
+        "or those of the same number",
+    )
+    scale_rewards: Literal["group", "none"] = Field(
+        "group", description="Divide by the deviation of those compared; none: by 1"
+    )
+    epsilon: Coefficient = Field(1e-6, description="Added to the deviation")
+
+
 class ServedModel(Section):
     """A model behind a vLLM server."""
 
@@ -227,6 +246,7 @@ Advantage = Annotated[
     | GaeAdvantage
     | ProcessAdvantage
     | DistillationAdvantage
+    | GigpoAdvantage
     | CustomAdvantage,
     Field(discriminator="type"),
 ]

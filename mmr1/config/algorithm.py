@@ -33,6 +33,17 @@ class EntropyConfig(Section):
     )
 
 
+class PerceptionConfig(Section):
+    """PAPO's implicit perception loss: what is sampled must depend on the picture."""
+
+    coef: Coefficient = Field(
+        0.01, description="Coefficient, above 0; algorithm.perception=null is off"
+    )
+    mask_ratio: float = Field(
+        0.6, gt=0, le=1, description="Share of the pictures' 14 x 14 patches that are made black"
+    )
+
+
 class PtxConfig(Section):
     """A supervised loss in every update."""
 
@@ -144,6 +155,10 @@ class AlgorithmConfig(Section):
         None, description="KL to a reference policy; null: no reference is loaded"
     )
     entropy: EntropyConfig | None = Field(None, description="Entropy bonus; null: none")
+    perception: PerceptionConfig | None = Field(
+        None,
+        description="Reward for log-probs that a masked picture changes (PAPO); null: none",
+    )
     ptx: PtxConfig | None = Field(None, description="Supervised loss beside it; null: none")
     filter_groups: FilterGroups | None = Field(
         None, description="What takes the place of groups without a signal; null: nothing"

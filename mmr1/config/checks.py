@@ -9,18 +9,20 @@ from collections.abc import Iterator, Sequence
 
 from mmr1.config.advantages import (
     DistillationAdvantage,
+    GigpoAdvantage,
     GrpoAdvantage,
     ProcessAdvantage,
     ReinforcePpBaselineAdvantage,
 )
 from mmr1.config.dpo import KtoLoss
+from mmr1.config.environment import AgentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
-from mmr1.config.rollout import HfConfig
+from mmr1.config.rollout import HfConfig, VllmArguments
 from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
 from mmr1.config.tree import Config
 
@@ -122,7 +124,7 @@ def _per_decision_without_steps(c: Config) -> bool:
 
 def _penalty_unread(c: Config) -> bool:
     advantage = c.algorithm.advantage.type
-    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "process")
+    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "gigpo", "process")
 
 
 def _two_references(c: Config) -> bool:
@@ -182,6 +184,17 @@ def _adapters_alone(c: Config) -> bool:
 def _one_text(c: Config) -> bool:
     reads_text = isinstance(c.algorithm.advantage, ProcessAdvantage)
     return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+
+
+def _without_turns(c: Config) -> bool:
+    if not isinstance(c.algorithm.advantage, GigpoAdvantage):
+        return False
+    return c.environment is None or isinstance(c.environment, AgentConfig)
+
+
+def _speculates(c: Config) -> bool:
+    engine = c.rollout.engine
+    return isinstance(engine, VllmArguments) and engine.speculates
 
 
 REFUSED: tuple[Row, ...] = (
@@ -415,6 +428,12 @@ REFUSED: tuple[Row, ...] = (
         "out",
     ),
     Row(
+        ("algorithm.advantage.type", "environment"),
+        _without_turns,
+        "it compares the turns of conversations with tools or an environment, and an agent program "
+        "has one reward for all; set environment, or another advantage",
+    ),
+    Row(
         ("environment", "algorithm.filter_groups.type"),
         lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
         "replay and keep_surplus keep completions without what tools showed in them; leave one of "
@@ -430,6 +449,12 @@ REFUSED: tuple[Row, ...] = (
         ("environment", "rollout.stop"),
         lambda c: c.environment is not None and bool(c.rollout.stop),
         "a stop string could end a turn within a call; leave one of them out",
+    ),
+    Row(
+        ("rollout.min_p", "rollout.engine.engine_kwargs"),
+        lambda c: _speculates(c) and c.rollout.min_p > 0,
+        "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation out",
+        (*TRAINING, "eval"),
     ),
     Row(
         ("dpo.rounds.count", "trainer.total_epochs"),

@@ -176,7 +176,7 @@ class AgentConfig(Section):
     use: str = Field(
         description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
         "not, with OpenAI. It returns a reward, or None where rewards.functions say it all. "
-        "gymnasium: an environment of Gymnasium"
+        "gymnasium, openenv, verifiers: an environment of these libraries"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
     max_turns: Positive = Field(

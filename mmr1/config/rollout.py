@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from mmr1.config import vllm_arguments
 from mmr1.config.section import (
-    AutoDtype,
     Coefficient,
     Count,
     CustomPart,
+    EngineDtype,
     Fraction,
     Positive,
     Section,
+    resolved,
 )
 from mmr1.registry import ENGINES
 
-OWNED_BY_MMR1 = frozenset(
-    {
-        "model",
-        "dtype",
-        "seed",
-        "max_model_len",
-        "logprobs_mode",
-        "gpu_memory_utilization",
-        "tensor_parallel_size",
-        "enable_lora",
-        "enable_sleep_mode",
-        "trust_remote_code",
-        "weight_transfer_config",
-    }
+_OTHER_SAMPLERS = frozenset(
+    (
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "no_repeat_ngram_size",
+        "bad_words",
+        "logit_bias",
+        "allowed_token_ids",
+        "min_tokens",
+        "min_new_tokens",
+    )
 )
-"""Arguments of vLLM that follow from other keys."""
+"""Sampling parameters of the engines that no key has."""
 
 
 class SamplingConfig(Section):
@@ -61,21 +62,34 @@ class VllmArguments(Section):
         description="Share of the GPU memory that vLLM may use; null: 0.9 on separate GPUs and "
         "in mmr1 eval, 0.5 where it shares the trainer's",
     )
-    dtype: AutoDtype | None = Field(
+    dtype: Annotated[EngineDtype, BeforeValidator(resolved)] | None = Field(
         None,
         description="Data type of vLLM's weights and computation; auto: as for model.dtype; null: "
-        "model.dtype",
+        "model.dtype; float16: for a GPU without bfloat16",
     )
     engine_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Further arguments of vLLM's engine, as they are"
+        default_factory=dict,
+        description="Further arguments of vLLM's engine, as they are; refused where they change "
+        "what is sampled",
     )
 
     @field_validator("engine_kwargs")
     @classmethod
-    def _not_ours(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if own := sorted(OWNED_BY_MMR1 & arguments.keys()):
-            raise ValueError(f"{', '.join(own)}: mmr1 sets this itself; leave it out")
+    def _passed(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if wrong := vllm_arguments.problem(arguments):
+            raise ValueError(wrong)
+        vllm_arguments.stages(arguments)
         return arguments
+
+    @property
+    def rounds(self) -> bool:
+        """True if weights, or keys and values, have fewer bits than ``dtype``."""
+        return vllm_arguments.rounds(self.engine_kwargs)
+
+    @property
+    def speculates(self) -> bool:
+        """True if drafts are verified by the model that samples."""
+        return vllm_arguments.speculates(self.engine_kwargs)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -87,7 +101,15 @@ class VllmConfig(VllmArguments):
     """vLLM, on separate GPUs or beside one trainer process."""
 
     type: Literal["vllm"] = "vllm"
-    tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
+    tensor_parallel_size: Positive = Field(
+        1,
+        description="GPUs per vLLM engine, times engine_kwargs.pipeline_parallel_size",
+    )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one engine."""
+        return self.tensor_parallel_size * vllm_arguments.stages(self.engine_kwargs)
 
 
 class ColocatedVllmConfig(VllmArguments):
@@ -99,6 +121,13 @@ class ColocatedVllmConfig(VllmArguments):
         description="Keep the trainer in main memory while the engines sample: weights, float32 "
         "copies, moments, references and critics",
     )
+
+    @field_validator("engine_kwargs")
+    @classmethod
+    def _on_one_gpu(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if vllm_arguments.stages(arguments) > 1:
+            raise ValueError("pipeline_parallel_size: each engine has the GPU of one rank alone")
+        return arguments
 
 
 class HfConfig(Section):
@@ -199,6 +228,17 @@ class RolloutConfig(Section):
         "Float32: of each token, null: 1e-4. Bfloat16: mean per prompt, null: 0.1",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_distribution(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and (given := sorted(_OTHER_SAMPLERS & values.keys())):
+            raise ValueError(
+                f"{given[0]}: it makes the engine sample from another distribution than that of "
+                "the trainer's log-probs, which is the model's at rollout.temperature; a reward "
+                "can teach the same, such as 'repetition' or 'length_bonus'"
+            )
+        return values
+
     @property
     def sampling(self) -> SamplingConfig:
         """Temperature, limits and stop strings, as an engine takes them."""
@@ -241,6 +281,6 @@ class RolloutConfig(Section):
         return isinstance(self.engine, ColocatedVllmConfig) and self.engine.offload_trainer
 
     @property
-    def tensor_parallel_size(self) -> int:
+    def gpus_per_engine(self) -> int:
         """GPUs per engine; 1 for all but vLLM on separate GPUs."""
-        return self.engine.tensor_parallel_size if isinstance(self.engine, VllmConfig) else 1
+        return self.engine.gpus if isinstance(self.engine, VllmConfig) else 1

@@ -16,7 +16,8 @@ from mmr1.machine import auto_dtype
 Dtype = Literal["float32", "bfloat16"]
 
 
-def _resolved(value: Any) -> Any:
+def resolved(value: Any) -> Any:
+    """The data type that ``auto`` stands for on this machine."""
     return auto_dtype() if value == "auto" else value
 
 
@@ -26,7 +27,8 @@ def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-AutoDtype = Annotated[Dtype, BeforeValidator(_resolved)]
+EngineDtype = Literal["float32", "bfloat16", "float16"]
+AutoDtype = Annotated[Dtype, BeforeValidator(resolved)]
 """``auto`` becomes what suits this machine, so that the configuration of a run names it."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]

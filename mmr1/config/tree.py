@@ -17,7 +17,7 @@ from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import HfConfig, RolloutConfig, VllmArguments
 from mmr1.config.secrets import Key
-from mmr1.config.section import Dtype, Section
+from mmr1.config.section import EngineDtype, Section
 from mmr1.config.trainer import (
     IterateConfig,
     OutcomeConfig,
@@ -122,14 +122,14 @@ class Config(Section):
         return None if validation is None else validation.data
 
     @property
-    def rollout_dtype(self) -> Dtype:
+    def rollout_dtype(self) -> EngineDtype:
         """The data type that the engine computes in."""
         return self.dtypes.get("rollout.engine.dtype", self.model.dtype)
 
     @property
-    def dtypes(self) -> dict[str, Dtype]:
+    def dtypes(self) -> dict[str, EngineDtype]:
         """Data types of the trainer and of the engine, by the keys that set them."""
-        keys = {"model.dtype": self.model.dtype}
+        keys: dict[str, EngineDtype] = {"model.dtype": self.model.dtype}
         engine = self.rollout.engine
         if isinstance(engine, VllmArguments) and engine.dtype:
             keys["rollout.engine.dtype"] = engine.dtype
@@ -150,14 +150,16 @@ class Config(Section):
         return self.trainer.steps - (0 if critic is None else critic.warmup_steps)
 
     @property
-    def uses_bf16(self) -> bool:
-        """True if the engine or the trainer computes log-probs in bfloat16."""
-        return "bfloat16" in (self.model.dtype, self.rollout_dtype)
+    def rounds_logprobs(self) -> bool:
+        """True if the engine or the trainer computes log-probs in less than float32."""
+        engine = self.rollout.engine
+        quantized = isinstance(engine, VllmArguments) and engine.rounds
+        return quantized or {self.model.dtype, self.rollout_dtype} != {"float32"}
 
     @property
     def parity_tolerance(self) -> float:
         """``rollout.parity_tolerance``, or its default."""
-        return self.rollout.parity_tolerance or (0.1 if self.uses_bf16 else 1e-4)
+        return self.rollout.parity_tolerance or (0.1 if self.rounds_logprobs else 1e-4)
 
     @property
     def resolved_rollout_is(self) -> Literal["none", "token", "sequence"]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
-from mmr1.environments.chat_messages import chat_messages, picture_part
+from mmr1.environments.chat_messages import picture_part
+from mmr1.environments.episodes import Part, play, text_part
 from mmr1.environments.pictures import png
 from mmr1.types import MediaRef, Sample
 
@@ -35,38 +37,25 @@ async def run(
         max_steps: Turns at most.
         bad_action: Reward of a turn that names none; the environment then stays as it is.
     """
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would look for a screen
     import gymnasium
-    import openai
 
     named = re.compile("|".join(rf"\b{re.escape(a)}\b" for a in actions), re.IGNORECASE)
     numbers = {action.lower(): number for number, action in enumerate(actions)}
     environment = gymnasium.make(id, render_mode="rgb_array", **(make or {}))
     environment.reset(seed=int(sample.meta["seed"]) if "seed" in sample.meta else None)
-    messages = chat_messages(sample)
-    said = messages[-1]["content"]
-    text = [{"type": "text", "text": said}] if isinstance(said, str) else said
-    messages[-1]["content"] = [*text, _picture(environment)]
-    total = 0.0
-    for _ in range(max_steps):
-        try:
-            answer = await client.chat.completions.create(model="policy", messages=messages)
-        except openai.BadRequestError:  # a limit of the run
-            break
-        told = answer.choices[0].message.content or ""
-        messages.append({"role": "assistant", "content": told})
-        if not (found := named.findall(told)):
-            total += bad_action
-            names = ", ".join(actions)
-            messages.append({"role": "user", "content": f"Write one of: {names}."})
-            continue
+
+    async def step(text: str) -> tuple[list[Part] | None, float]:
+        if not (found := named.findall(text)):
+            return [text_part(f"Write one of: {', '.join(actions)}.")], bad_action
         _, reward, ended, cut, _ = environment.step(numbers[found[-1].lower()])
-        total += float(reward)
-        if ended or cut:
-            break
-        messages.append({"role": "user", "content": [_picture(environment)]})
-    environment.close()
-    return total
+        return None if ended or cut else [_picture(environment)], float(reward)
+
+    try:
+        return await play(client, sample, [_picture(environment)], step, max_steps)
+    finally:
+        environment.close()
 
 
-def _picture(environment: Any) -> dict[str, Any]:
+def _picture(environment: Any) -> Part:
     return picture_part(MediaRef("image", data=png(Image.fromarray(environment.render()))))

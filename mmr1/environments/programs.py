@@ -7,11 +7,15 @@ clients, and can still be killed. ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lea
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import inspect
 import os
+import ssl
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
+
+import httpx
 
 from mmr1.config import AgentConfig
 from mmr1.environments.worker import as_number
@@ -21,8 +25,16 @@ from mmr1.rewards.item import Job
 from mmr1.types import Sample
 
 PROGRAMS = Registry(
-    "agent program", {"gymnasium": "mmr1.environments.gym_program:run"}, group="mmr1.agents"
+    "agent program",
+    {
+        "gymnasium": "mmr1.environments.gym_program:run",
+        "openenv": "mmr1.environments.openenv_program:run",
+        "verifiers": "mmr1.environments.verifiers_program:run",
+    },
+    group="mmr1.agents",
 )
+_PACKAGES = {"gymnasium": "gymnasium", "openenv": "websockets", "verifiers": "verifiers"}
+"""What the environments of other libraries need."""
 _MODULE = "mmr1.environments.programs"
 
 
@@ -55,7 +67,16 @@ def warm_up() -> None:
 
 
 def check(spec: str, options: Mapping[str, Any]) -> None:
-    """Raises ValueError unless it is a function of a client, a sample and these options."""
+    """Raises ValueError unless it is a function of a client, a sample and these options.
+
+    Its package must be installed too.
+    """
+    package = _PACKAGES.get(spec)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"environment.use={spec} needs the package {package}, which is not installed; "
+            f"pip install {package}"
+        )
     program = PROGRAMS.load(spec)
     if not callable(program):
         raise ValueError(f"environment.use={spec} is a {type(program).__name__}, not a function")
@@ -79,14 +100,21 @@ def run(
     program = PROGRAMS.load(spec)
     if inspect.iscoroutinefunction(program):
         return as_number(asyncio.run(_run(program, options, sample)), "the program")
-    from openai import OpenAI
+    from openai import DefaultHttpxClient, OpenAI
 
-    with OpenAI(timeout=None) as client:
+    with OpenAI(timeout=None, http_client=DefaultHttpxClient(verify=_certificates())) as client:
         return as_number(program(client, sample, **options), "the program")
 
 
 async def _run(program: Callable[..., Any], options: Mapping[str, Any], sample: Sample) -> Any:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    async with AsyncOpenAI(timeout=None) as client:
+    http_client = DefaultAsyncHttpxClient(verify=_certificates())
+    async with AsyncOpenAI(timeout=None, http_client=http_client) as client:
         return await program(client, sample, **options)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once in each process: a client alone would read them in 30 ms for each episode."""
+    return httpx.create_ssl_context()

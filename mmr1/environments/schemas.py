@@ -53,10 +53,10 @@ class Tool:
     shows: bool = False
 
 
-def warm_up() -> None:
+def warm_up(without_network: bool) -> None:
     """Import transformers in the zygote, as it takes longer than all the rest."""
     importlib.import_module("transformers.utils.chat_template_utils")
-    worker.warm_up()
+    worker.warm_up(without_network)
 
 
 def tool_schemas(config: EnvironmentConfig | AgentConfig | None) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def _described(
     network: tuple[tuple[str, int | None], ...],
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
-    warm = Job("mmr1.environments.schemas:warm_up", ())
+    warm = Job("mmr1.environments.schemas:warm_up", (walls and not network,))
     of_pool: Any = {"limits": _LIMITS, "readable": readable, "walls": walls, "network": network}
     with Pool(1, warm=warm, prepare=job, **of_pool) as pool:
         return [Tool(**tool) for tool in pool.start()]

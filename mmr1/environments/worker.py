@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import math
+import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Protocol, get_args, get_type_hints
@@ -52,9 +55,24 @@ Media = Mapping[str, tuple[str, bytes, Sequence[int]]]
 saw."""
 
 
-def warm_up() -> None:
-    """Provide base classes in the zygote, whose imports every worker then has."""
+def warm_up(without_network: bool) -> None:
+    """Provide base classes in the zygote, whose imports every worker then has.
+
+    Args:
+        without_network: The walls let nothing be reached: a tool that tries is told the key.
+    """
     provide_base_classes()
+    if without_network:
+        sys.addaudithook(_explain_network)
+
+
+def _explain_network(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise before the walls do, which can only say that an operation is not permitted."""
+    internet = event == "socket.__new__" and arguments[1] in (socket.AF_INET, socket.AF_INET6)
+    if internet or event == "socket.getaddrinfo":
+        raise PermissionError(
+            errno.EPERM, "the sandbox has no network; list the host in environment.sandbox.network"
+        )
 
 
 def prepare(specs: Sequence[str]) -> bool:

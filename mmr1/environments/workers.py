@@ -49,7 +49,8 @@ def tool_workers(
         prepare: A job that each runs first.
     """
     readable = [path for spec in specs for path in readable_of(spec, config)]
-    warm = Job("mmr1.environments.worker:warm_up", ())
+    without_network = config.sandbox is not None and not network_of(config)
+    warm = Job("mmr1.environments.worker:warm_up", (without_network,))
     return ToolWorkers(
         config,
         warm=warm,

@@ -119,19 +119,19 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
 
     def fits(ranks: int) -> bool:
         """True if it fits; two processes of a kind are the least that Ray runs."""
-        engines = (gpus - ranks) // rollout.tensor_parallel_size
+        engines = (gpus - ranks) // rollout.gpus_per_engine
         if ranks % whole or max(ranks, engines) < 2 or not held:
             return False
         return trainer_bytes(config, shapes, load, ranks) <= memory
 
     for ahead in (False, True):
-        best = best_split(step, gpus, rollout.tensor_parallel_size, ahead, fits)
+        best = best_split(step, gpus, rollout.gpus_per_engine, ahead, fits)
         mode = f"rollout.max_off_policy_steps={int(ahead)}"
         if best is None:
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    if not engine_type(config).sleeps or rollout.tensor_parallel_size > 1:
+    if not engine_type(config).sleeps or rollout.gpus_per_engine > 1:
         yield f"{_COLOCATED}: only engines that sleep, of one GPU, share it with a rank"
     elif gpus % whole:
         size = config.resources.fsdp_size

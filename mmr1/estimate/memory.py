@@ -30,7 +30,7 @@ from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.features import MAX_BYTES
 
 GIB = 2**30
-WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
 # NF4: half a byte, a byte of scale for 64 weights, and a float32 for 256 scales (QLoRA, section 3).
 IN_4_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 
@@ -121,7 +121,7 @@ def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
     written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
     used = memory * (written or 0.9)
     weights = WIDTHS[config.rollout_dtype] * shapes.weights
-    return weights / config.rollout.tensor_parallel_size <= 0.9 * used
+    return weights / config.rollout.gpus_per_engine <= 0.9 * used
 
 
 def bytes_while_sampling(config: Config, result: Estimate) -> float:
@@ -329,7 +329,7 @@ def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
-    language, parallel = shapes.model.language, config.rollout.tensor_parallel_size
+    language, parallel = shapes.model.language, config.rollout.gpus_per_engine
     width = WIDTHS[config.rollout_dtype]
     kv = 2 * language.layers * language.keys * width
     prompts = config.data.train_batch_size / config.engines

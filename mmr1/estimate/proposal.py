@@ -137,7 +137,7 @@ def _choices(
     elif count < 2:
         refused.append("the reward models leave less than two GPUs")
     elif command == "eval":
-        width = config.rollout.tensor_parallel_size
+        width = config.rollout.gpus_per_engine
         if width > count:
             refused.append(f"rollout.engine.tensor_parallel_size={width} is more than {count} GPUs")
             return
@@ -156,9 +156,7 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     resources, rollout, count = config.resources, config.rollout, gpus.count
     shapes = read_shapes(config)
     ahead = rollout.max_off_policy_steps > 0
-    may_share = rollout.colocated or (
-        engine_type(config).sleeps and rollout.tensor_parallel_size == 1
-    )
+    may_share = rollout.colocated or (engine_type(config).sleeps and rollout.gpus_per_engine == 1)
     if rollout.colocated or (may_share and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
         together = colocated(config, count)
@@ -200,10 +198,10 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
         """True if it fits; two processes of a kind are the least that Ray runs."""
         if ranks % whole:
             return False
-        engines = (count - ranks) // rollout.tensor_parallel_size
+        engines = (count - ranks) // rollout.gpus_per_engine
         return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
 
-    best = best_split(step, count, rollout.tensor_parallel_size, ahead, fits)
+    best = best_split(step, count, rollout.gpus_per_engine, ahead, fits)
     if best is None:
         refused.append(
             f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"
@@ -236,7 +234,7 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
     if written is None:
         return None
     before = read_written(written)
-    size = before.rollout.tensor_parallel_size
+    size = before.rollout.gpus_per_engine
     engine_gpus = 0 if before.rollout.colocated else before.engines * size
     if before.distributed and before.resources.ranks + engine_gpus > gpus.count:
         return None

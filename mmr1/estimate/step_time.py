@@ -60,7 +60,7 @@ def phases(config: Config, load: Load, fused: bool, machine: Machine | None = No
     )
     bandwidth = machine.memory_bandwidth * machine.bandwidth_reached
     flops = machine.flops * PRODUCTS_REACHED
-    engines = config.engines * config.rollout.tensor_parallel_size
+    engines = config.engines * config.rollout.gpus_per_engine
     return [
         *_rollout(config, step, engines, flops, bandwidth),
         *_update(config, step, fused, flops, bandwidth),
@@ -78,7 +78,7 @@ def _rollout(
     yield Phase("media to the engine", pixels / config.engines / PIPE, "a pipe")
     yield Phase("prefill", step.groups * step.prompt_flops / (gpus * flops), "products")
     sequences = step.groups * step.n / config.engines
-    width = config.rollout.tensor_parallel_size
+    width = config.rollout.gpus_per_engine
     read = (2 * step.weights + step.cache_bytes / config.engines) / (width * bandwidth)
     host = sequences * HOST_S
     yield Phase(
@@ -126,7 +126,7 @@ def _optimizer(config: Config, trained: float, bandwidth: float, machine: Machin
 
 def _handover(config: Config, size: float, bandwidth: float, machine: Machine) -> Phase:
     shares_gpu = config.rollout.colocated or not config.distributed
-    if config.rollout.uses_vllm and shares_gpu and config.rollout.tensor_parallel_size == 1:
+    if config.rollout.uses_vllm and shares_gpu and config.rollout.gpus_per_engine == 1:
         # Packed, and loaded: each reads and writes.
         return Phase("weights to the engine", 4 * size / bandwidth, "memory, in the GPU")
     if not config.rollout.uses_vllm and not config.distributed:

@@ -113,7 +113,7 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
                 rows[kind] = replace(rows[kind], differs=str(error))
                 del prompts[kind]
             else:
-                gap = parity.mean_gap if config.uses_bf16 else parity.max_gap
+                gap = parity.mean_gap if config.rounds_logprobs else parity.max_gap
                 changed: dict[str, Any] = {moment: gap}
                 rows[kind] = replace(rows[kind], **changed)
 
@@ -180,7 +180,7 @@ def print_parity(config: Config, rows: Sequence[KindParity]) -> None:
             "" if math.isnan(gap) else f"{gap:.1e}" for gap in (row.loaded, row.stale, row.synced)
         ]
         table.add_row(row.kind, str(row.tokens or ""), *gaps, _verdict(row, tolerance))
-    measure = "mean" if config.uses_bf16 else "largest"
+    measure = "mean" if config.rounds_logprobs else "largest"
     console = Console()
     console.print(table)
     console.print(

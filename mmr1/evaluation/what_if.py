@@ -159,6 +159,7 @@ def _needs_more(algorithm: Algorithm) -> bool:
     return (
         advantage.greedy_baseline
         or advantage.step_supervision
+        or advantage.turns is not None
         or advantage.returns is not None
         or bool(advantage.state)
         or algorithm.scales_rewards

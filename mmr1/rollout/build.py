@@ -40,9 +40,9 @@ def check_gpus(config: Config) -> None:
     """Refuse an engine that asks for more GPUs than this machine has, before anything is loaded.
 
     Raises:
-        ValueError: ``rollout.engine.tensor_parallel_size`` is too high.
+        ValueError: ``rollout.engine.tensor_parallel_size`` is too high, or the number of stages.
     """
-    engine_gpus = config.rollout.tensor_parallel_size
+    engine_gpus = config.rollout.gpus_per_engine
     if engine_gpus == 1 or config.distributed:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:

@@ -94,7 +94,7 @@ class _Conversation:
 
     def take_answer(self, answer: Answer) -> None:
         """Take in the environment's answer, except for the text that the policy reads."""
-        self.spans[-1] = replace(self.spans[-1], calls=answer.calls)
+        self.spans[-1] = replace(self.spans[-1], calls=answer.calls, reward=answer.reward)
         if answer.reward is not None:
             self.reward = answer.reward + (self.reward or 0.0)
         self.failure = answer.failure

@@ -126,7 +126,7 @@ def hands_over_gpu_memory(config: Config) -> bool:
         return False
     if not torch.cuda.is_available():
         return False
-    alone = not config.distributed and config.rollout.tensor_parallel_size == 1
+    alone = not config.distributed and config.rollout.gpus_per_engine == 1
     return config.rollout.colocated or alone
 
 

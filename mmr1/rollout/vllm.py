@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig
+from mmr1.config import RolloutConfig, SamplingConfig, VllmArguments
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
@@ -52,7 +52,7 @@ class VllmEngine:
         model_path: The directory the engine reads architecture and first weights from.
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
-        dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
+        dtype: ``float32``, ``bfloat16`` or ``float16``, whichever that of the weights it is given.
         deterministic: On a GPU with batch-invariant kernels.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
@@ -99,8 +99,9 @@ class VllmEngine:
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
         self._vision_tokens = MAX_VISION_TOKENS
-        self._workers = config.tensor_parallel_size
+        self._workers = config.gpus_per_engine
         self._turns: _Turns | None = None
+        self._speculates = isinstance(config.engine, VllmArguments) and config.engine.speculates
         self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
         settings = {
             "model": model_path,
@@ -131,6 +132,8 @@ class VllmEngine:
             raise ValueError(_refusal(error, config)) from error
         vllm_config = self._llm.llm_engine.vllm_config
         keep_pixels_of_preempted(vllm_config)
+        if self._on_cpu and self._speculates:
+            expand_on_cpu()
         self._llm.llm_engine.set_weight_version("0")
         self.settings = settings_of(vllm_config)
         self._adapters = (
@@ -347,7 +350,8 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        return SamplingParams(
+        forbidden = self._family.forbidden_ids
+        params = SamplingParams(
             n=request.n,
             seed=request.seed,
             temperature=sampling.temperature,
@@ -358,11 +362,14 @@ class VllmEngine:
             include_stop_str_in_output=True,
             max_tokens=min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
             stop_token_ids=list(self._family.stop_ids),
-            logit_bias=dict.fromkeys(self._family.forbidden_ids, FORBID),
+            logit_bias=None if self._speculates else dict.fromkeys(forbidden, FORBID),
             logprobs=0,  # that of the sampled token alone
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
+        if self._speculates:  # vLLM verifies drafts with bad words, and not with biases
+            params._bad_words_token_ids = [[token] for token in forbidden]
+        return params
 
     def _completion(self, output: Any) -> Completion:
         tokens = list(output.token_ids)
@@ -383,11 +390,13 @@ class VllmEngine:
 
 def _refusal(error: ValidationError, config: RolloutConfig) -> str:
     """What vLLM says of its settings, without what it says to its own users."""
-    said = error.errors()[0]["msg"].partition(". ")[0]
+    first = error.errors()[0]
+    said = first["msg"].removeprefix("Value error, ").partition(". ")[0]
     if "max_model_len" in said:
         tokens = f"rollout.max_prompt_length and max_response_length ask for {config.max_model_len}"
         return f"{tokens} tokens, more than the model has positions: lower them ({said})"
-    return f"vLLM refuses the engine's settings: {said}"
+    where = "".join(f"{part}: " for part in first["loc"])
+    return f"vLLM refuses the engine's settings: {where}{said}"
 
 
 def keep_pixels_of_preempted(vllm_config: Any) -> None:
@@ -402,6 +411,27 @@ def keep_pixels_of_preempted(vllm_config: Any) -> None:
     from vllm.v1.core.sched import output
 
     output.strip_covered_mm_data = lambda features, *_, **__: features
+
+
+def expand_on_cpu() -> None:
+    """Give each draft the temperature and top-k of its request, in vLLM's test of drafts on a CPU.
+
+    vLLM 0.32's own kernel writes what is not of 64-bit integers into a copy, and the test would
+    divide the logits by whatever is in memory.
+    """
+    from vllm.v1.sample import rejection_sampler
+
+    def expand(
+        values: torch.Tensor,
+        ends: torch.Tensor,
+        tokens: int,
+        replace_from: int = 0,
+        replace_to: int = 0,
+    ) -> torch.Tensor:
+        counts = ends.diff(prepend=ends.new_zeros(1)).long()
+        return values.masked_fill(values == replace_from, replace_to).repeat_interleave(counts)
+
+    rejection_sampler.expand_batch_to_tokens = expand
 
 
 class _Turns:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from mmr1.config import RolloutConfig, VllmArguments
-from mmr1.registry import suggest
+from mmr1.config import RolloutConfig, VllmArguments, VllmConfig
 from mmr1.rollout.vllm_adapters import AdapterShape
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
@@ -43,7 +43,7 @@ def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dic
     """``rollout.engine.engine_kwargs``: arguments of vLLM that mmr1 does not set.
 
     Raises:
-        ValueError: vLLM has no such argument, or mmr1 sets it.
+        ValueError: mmr1 sets one of them here, or it is of another type than vLLM's.
     """
     engine = config.engine
     given = dict(engine.engine_kwargs) if isinstance(engine, VllmArguments) else {}
@@ -51,16 +51,31 @@ def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dic
         return {}
     from vllm.engine.arg_utils import EngineArgs
 
-    known = [field.name for field in fields(EngineArgs)]
-    for name in given:
+    types = {field.name: field.type for field in fields(EngineArgs)}
+    for name, value in given.items():
         if name in settings:
             raise ValueError(f"rollout.engine.engine_kwargs.{name}: mmr1 sets it; leave it out")
-        if name not in known:
-            raise ValueError(
-                f"rollout.engine.engine_kwargs.{name}: vLLM's EngineArgs has no such argument"
-                f"{suggest(name, known)}"
-            )
+        if _is_plain(types[name]):
+            _check_type(name, value, types[name])
     return given
+
+
+def _is_plain(kind: Any) -> bool:
+    """True for numbers, texts, and lists and mappings of them: vLLM reads the others itself."""
+    if get_origin(kind) is Literal:
+        return True
+    inner = get_args(kind)
+    known = kind in (bool, int, float, str, type(None), Any, ...) or kind in (list, dict)
+    return all(map(_is_plain, inner)) if inner else known
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"]
+        where = f"rollout.engine.engine_kwargs.{name}"
+        raise ValueError(f"{where}: {said[0].lower()}{said[1:]} (it is {value!r})") from None
 
 
 def prepare_environment(deterministic: bool, dtype: str) -> bool:
@@ -112,10 +127,10 @@ def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     vLLM starts the processes itself. Left alone it would take Ray where it finds itself in an
     actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
     """
-    size = config.tensor_parallel_size
+    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmConfig) else 1
     return {
         "tensor_parallel_size": size,
-        "distributed_executor_backend": "mp" if size > 1 else None,
+        "distributed_executor_backend": "mp" if config.gpus_per_engine > 1 else None,
     }
 
 

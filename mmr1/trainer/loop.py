@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 from mmr1.config import Config
+from mmr1.rollout.engine import request_seed
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
-from mmr1.trainer.sampling.views import VisionUse, vision_use
+from mmr1.trainer.sampling.views import VisionUse, masked_logprobs, vision_use
 from mmr1.types import StepStats
 
 
@@ -40,6 +41,11 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
 
                 with timer("experience"):
+                    masked = None
+                    if (perception := algorithm.perception) is not None:
+                        groups = [scored.group for scored in batch.groups]
+                        seed = request_seed(config.seed, number, "mask")
+                        masked = masked_logprobs(policy, groups, perception.mask_ratio, seed)
                     experience = build_experience(
                         batch.groups,
                         components.algorithm,
@@ -47,6 +53,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         components.coefficients,
                         config.rollout.max_response_length,
                         reward_weights,
+                        masked,
                     )
                     if components.demonstrations is not None:
                         own = components.demonstrations.next()

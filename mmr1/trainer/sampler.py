@@ -304,7 +304,8 @@ def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
 def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:
     """Raises ValueError if no sample has the media that ``config`` asks to show in another way."""
     shuffles = config.rewards.uses("temporal_contrast")
-    if not shuffles and config.trainer.vision_use_steps is None:
+    perceives, measures = config.algorithm.perception, config.trainer.vision_use_steps
+    if not shuffles and perceives is None and measures is None:
         return
     kinds = {kind for samples in sources for kinds in kinds_of(samples) for kind in kinds}
     if shuffles and "video" not in kinds:
@@ -312,7 +313,12 @@ def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) ->
             "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
             "no video; leave it out, or use other data"
         )
-    if not kinds:
+    if not kinds and perceives is not None:
+        raise ValueError(
+            "algorithm.perception compares log-probs with those under masked pictures and "
+            "data.train has none; leave it out, or use other data"
+        )
+    if not kinds and measures is not None:
         raise ValueError(
             "trainer.vision_use_steps measures whether completions depend on pictures and "
             "data.train has none; leave it out, or use other data"

@@ -314,7 +314,7 @@ def parity_summary(
         [inputs.render(s) for s in kinds.values()],
         config.rollout.sampling,
         config.parity_tolerance,
-        config.uses_bf16,
+        config.rounds_logprobs,
     )
     return (
         f"engine and trainer agree on {parity.prompts} kind{'s'[: parity.prompts != 1]} of prompt "

@@ -32,7 +32,7 @@ from mmr1.vision.budget import (
     shown_frames,
     video_grid,
 )
-from mmr1.vision.images import GREY
+from mmr1.vision.images import GREY, mask_patches
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
@@ -79,7 +79,8 @@ def load_video(
 
     ``ref.options`` may hold ``fps`` or ``nframes``, ``min_frames``, ``max_frames``, ``start`` and
     ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``; and ``shuffle``, a
-    seed, to put the sampled frames into another order, and ``blank`` to show grey ones.
+    seed, to put the sampled frames into another order, ``blank`` to show grey ones, and ``mask`` to
+    show them with black patches.
 
     Returns:
         The frames ``[T, 3, H, W]`` uint8, already of the size the model sees (give processors
@@ -110,6 +111,8 @@ def load_video(
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
     if "blank" in ref.options:
         pixels = np.full_like(pixels, GREY)
+    if "mask" in ref.options:
+        pixels = np.moveaxis(mask_patches(np.moveaxis(pixels, 1, -1), ref), -1, 1)
     metadata = _metadata(ref, header, indices)
     metadata.video_backend = facts["backend"]
     return torch.from_numpy(pixels), metadata

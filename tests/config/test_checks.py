@@ -114,9 +114,11 @@ FIRES = [
     (["model.lora.merge=false", "rollout.engine=hf"], "train"),
     (["model.lora.merge=false", "dpo.rounds.count=2"], "dpo"),
     ([TOOLS, *PROCESS], "train"),
+    (["algorithm.advantage=gigpo"], "train"),
     ([TOOLS, REPLAY], "train"),
     ([TOOLS, "rewards.functions={math: 1.0, temporal_contrast: {options: {of: math}}}"], "train"),
     ([TOOLS, "rollout.stop=[x]"], "train"),
+    (["rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"], "train"),
     (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),
     (["dpo.rounds.count=2", "rollout.max_off_policy_steps=1"], "dpo"),
 ]

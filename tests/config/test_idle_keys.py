@@ -69,6 +69,7 @@ EVERYTHING = (
     *SEVERAL,
     "algorithm.entropy.coef=0.01",
     "algorithm.entropy.target=2",
+    "algorithm.perception.coef=0.02",
     "algorithm.ptx.data={folder}/digits/sft.jsonl",
     "algorithm.ptx.batch_size=4",
     "algorithm.rollout_correction.importance_sampling.level=token",

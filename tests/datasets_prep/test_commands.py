@@ -153,16 +153,21 @@ def test_filter_by_rule(folder: Path) -> None:
 
 @pytest.fixture
 def served(folder: Path) -> Iterator[tuple[str, list[dict]]]:
-    """A model that reads the question number and is right on even ones, half right on the rest."""
+    """A model that reads the question number and is right on even ones, half right on the rest.
+
+    Without a picture it knows no answer to multiples of 3.
+    """
     requests: list[dict] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append(body)
-            text = body["messages"][-1]["content"][-1]["text"]
-            number = int(text.removeprefix("Question ").rstrip("?"))
+            *shown, said = body["messages"][-1]["content"]
+            number = int(said["text"].removeprefix("Question ").rstrip("?"))
             answers = [number if number % 2 == 0 or i % 2 else -1 for i in range(body["n"])]
+            if not shown and number % 3 == 0:
+                answers = [-1] * len(answers)
             choices = [{"message": {"content": f"<answer>{n}</answer>"}} for n in answers]
             self.send_response(200)
             self.end_headers()
@@ -190,6 +195,20 @@ def test_filter_by_pass_rate(folder: Path, served: tuple[str, list[dict]]) -> No
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
     with pytest.raises(ValueError, match="gives no answers for s0"):
         run("filter", folder, "--server", "http://127.0.0.1:9/v1", "--output", folder / "y.jsonl")
+
+
+def test_what_needs_no_picture_is_dropped(folder: Path, served: tuple[str, list[dict]]) -> None:
+    address, requests = served
+    run("filter", folder, "--server", address, "--model", "m", "--samples", 4, "--high", 1,
+        "--needs-picture", "--output", folder / "kept/k.jsonl")  # fmt: skip
+    selected = read_records(folder / "kept/k.jsonl")
+    assert [s.id for s in selected] == [f"s{i}" for i in range(0, 30, 3)]
+    assert [s.meta["pass_rate"] for s in selected] == [0.5 if i % 2 else 1.0 for i in range(10)]
+    assert {s.meta["pass_rate_without_media"] for s in selected} == {0.0}
+    assert all(s.media for s in selected)
+    assert len(requests) == 60
+    with pytest.raises(ValueError, match="--needs-picture compares pass rates: give --server"):
+        run("filter", folder, "--rule", "images", "--needs-picture", "--output", folder / "z.jsonl")
 
 
 @pytest.fixture

@@ -113,9 +113,12 @@ def call(environment: ToolEnvironment, name: str, **arguments) -> str:
     return part.text
 
 
-def test_without_a_network_nothing_is_reached(server):
-    with tools("none") as environment:
-        assert "Operation not permitted" in call(environment, "fetch", url=f"{server.url}/none")
+def test_without_a_network_nothing_is_reached_and_the_key_is_named(server):
+    with tools("none", "fetch", "dial") as environment:
+        for host in (server.url, "http://example.org"):
+            told = call(environment, "fetch", url=f"{host}/none")
+            assert "no network; list the host in environment.sandbox.network" in told
+        assert call(environment, "dial", port=server.port) == "-1"  # by the system call itself
     assert "/none" not in server.asked
 
 

@@ -198,3 +198,14 @@ def fetch_encrypted(url: str, certificate: str) -> str:
     context = ssl.create_default_context(cafile=certificate or None)
     with urllib.request.urlopen(url, timeout=3, context=context) as page:
         return str(page.read().decode())
+
+
+def dial(port: int) -> str:
+    """Ask the kernel for a socket, past Python.
+
+    Args:
+        port: Not reached.
+    """
+    import ctypes
+
+    return str(ctypes.CDLL(None).socket(2, 1, 0))

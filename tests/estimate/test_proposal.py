@@ -114,7 +114,7 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     proposal = propose(made(**sections), "train", Gpus(8, memory * GIB))
     ranks, engines, colocate = numbers(proposal.config)
     assert not colocate
-    width = proposal.config.rollout.tensor_parallel_size
+    width = proposal.config.rollout.gpus_per_engine
     assert ranks + width * engines == 8
     assert why in str(proposal.why)
 

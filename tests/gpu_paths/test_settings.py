@@ -23,7 +23,10 @@ from mmr1.start import with_gpus
 from mmr1.trainer.distributed.rank_actor import threads_of_rank
 from tests.paths import REPOSITORY
 
-SMALL = ("quickstart", "small_calculate", "small_frame", "small_grounding", "small_video")
+SMALL = (
+    *("quickstart", "small_calculate", "small_env"),
+    *("small_frame", "small_grounding", "small_video"),
+)
 READ = (
     *IEEE_PRODUCTS,
     *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "VLLM_WORKER_MULTIPROC_METHOD"),

@@ -18,6 +18,7 @@ pytest.importorskip("openai", reason="openai is not installed")
 import openai
 
 from mmr1.config import AgentConfig, SamplingConfig
+from mmr1.environments import programs
 from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.engine import Request
@@ -27,9 +28,11 @@ from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_i
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import Message, RolloutGroup, Sample, Status, TextPart
 from mmr1.vision.families.loading import load_family
+from mmr1.vision.images import load_image
 from mmr1.vision.prepare import MediaCache
 
 PROGRAMS = Path(__file__).with_name("agent_programs.py")
+LIBRARIES = ("gymnasium", "openenv", "verifiers")
 SAMPLING = SamplingConfig(max_tokens=400)
 
 
@@ -45,7 +48,7 @@ def engine_of(parts, program, **options):
     family, model, media = parts
     engine = HfEngine(model, family, media)
     config = AgentConfig(
-        use=program if program == "gymnasium" else f"{PROGRAMS}:{program}",
+        use=program if program in LIBRARIES else f"{PROGRAMS}:{program}",
         **{"max_tokens_per_turn": 30, "workers": 4, **options},
     )
     turns = BatchedTurns(engine, family)
@@ -208,6 +211,17 @@ def test_a_program_that_cannot_be_loaded_is_refused(parts):
         engine_of(parts, "turn")
 
 
+@pytest.mark.parametrize(
+    ("library", "package"),
+    [("gymnasium", "gymnasium"), ("openenv", "websockets"), ("verifiers", "verifiers")],
+)
+def test_a_library_that_is_not_installed_is_named(library, package, monkeypatch):
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ValueError, match=f"use={library} needs the package {package}"):
+        programs.check(library, {})
+
+
 def test_an_environment_of_gymnasium_shows_its_pictures(parts):
     pytest.importorskip("gymnasium", reason="gymnasium is not installed")
     pytest.importorskip("pygame", reason="pygame, which draws FrozenLake, is not installed")
@@ -230,6 +244,79 @@ def test_an_environment_of_gymnasium_shows_its_pictures(parts):
             assert len(c.media) + asked_again == c.turns - 1
             assert c.reward is not None
             assert -asked_again - 1 <= c.reward <= 1 - asked_again
+
+
+@pytest.fixture
+def openenv_server():
+    """The address of a server of OpenEnv with ``Vowels``."""
+    pytest.importorskip("openenv", reason="openenv is not installed")
+    pytest.importorskip("websockets", reason="websockets is not installed")
+    command = [sys.executable, str(PROGRAMS.with_name("openenv_server.py"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+def test_an_environment_of_openenv_shows_its_pictures(parts, openenv_server):
+    asked = (Message("user", (TextPart("Write a vowel."),)),)
+    samples = [Sample(str(n), asked, meta={"reset": {"seed": n}}) for n in range(2)]
+    options = {
+        "url": openenv_server,
+        "action": "letters",
+        "text": "told",
+        "picture": "board",
+        "bad_action": -1.0,
+    }
+    groups = rolled_out(parts, "openenv", samples, n=3, max_turns=12, options=options)
+    check_logprobs(parts, groups)
+    ended = 0
+    for n, group in enumerate(groups):
+        (first,) = group.prompt.media
+        assert load_image(first).getpixel((0, 0)) == (n, 0, 0)  # the seed reached reset
+        for c in group.completions:
+            assert c.failure is None
+            accepted = [bool(set("aeiou") & set(turn.text)) for turn in c.spans[::2]]
+            vowels, refused = sum(accepted), len(accepted) - sum(accepted)
+            ended += vowels == 3
+            assert vowels <= 3
+            assert len(c.media) == vowels - accepted[-1]
+            told = sum("should match pattern" in span.text for span in c.spans[1::2])
+            assert told == refused - (not accepted[-1])
+            assert c.reward == pytest.approx(0.5 * vowels - refused)
+            steps = [load_image(m).getpixel((0, 0))[1] for m in c.media]
+            assert steps == list(range(1, len(steps) + 1))
+    assert ended
+
+
+def test_a_server_of_openenv_that_fails_gives_no_reward(parts, openenv_server):
+    asked = (Message("user", (TextPart("Write a vowel."),)),)
+    sample = Sample("0", asked, meta={"reset": {"seed": -1}})
+    options = {"url": openenv_server, "action": "letters"}
+    ((done,),) = [g.completions for g in rolled_out(parts, "openenv", [sample], 1, options=options)]
+    assert done.failure[0] == Status.ERROR
+    assert "EXECUTION_ERROR: no such board" in done.failure[1]
+
+
+@pytest.mark.slow
+def test_an_environment_of_verifiers_asks_the_policy(parts, monkeypatch):
+    pytest.importorskip("verifiers", reason="verifiers is not installed")
+    monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.with_name("verifiers_tasks")), prepend=":")
+    samples = [
+        Sample(str(n), (Message("user", (TextPart("-"),)),), meta={"task_index": n})
+        for n in range(2)
+    ]
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    options = {"env": {"taskset": {"id": "letters"}, "agent": agent}}
+    groups = rolled_out(parts, "verifiers", samples, options=options)
+    check_logprobs(parts, groups)
+    for n, group in enumerate(groups):
+        for c in group.completions:
+            assert c.failure is None
+            asked = parts[0].tokenizer.decode(group.prompt.token_ids)
+            assert f"Write {n} letters." in asked + c.spans[0].text
+            assert c.reward == len(c.spans[-1].text)
 
 
 def test_a_policy_is_served_to_programs_that_others_start(tiny_model, tmp_path):

@@ -5,6 +5,7 @@ The policies know nothing, so what they say is not a call: a parser calls a tool
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +14,28 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
+from mmr1.config import (
+    AlgorithmConfig,
+    CustomEnvironmentConfig,
+    OptimizerConfig,
+    SamplingConfig,
+    ToolsConfig,
+)
 from mmr1.environments.build import build_environment
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
+from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
+from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.parity import ParityError, check_parity
-from mmr1.types import Message, Sample, Status, TextPart
+from mmr1.types import Message, Reward, Sample, ScoredGroup, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import picture
@@ -130,6 +141,78 @@ def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
     assert first.token_ids[:before].tolist() == second.token_ids[:before].tolist()
     assert first.logprobs[:before].tolist() == second.logprobs[:before].tolist()
     assert abs(first.logprobs[before] - second.logprobs[before]) > 1e-6
+
+
+PLOT = """
+import numpy as np
+from PIL import Image
+
+
+def plot() -> Image.Image:
+    \"\"\"Show a picture.\"\"\"
+    colours = np.random.default_rng(3).integers(0, 255, (84, 84, 3), np.uint8)
+    colours[40, 40, 1] = {pixel}
+    return Image.fromarray(colours)
+
+
+def always(text):
+    return [{{"name": "plot", "arguments": {{}}}}]
+"""
+
+
+def test_one_pixel_of_a_tools_picture_changes_the_loss_and_the_gradient(parts, tmp_path):
+    """A real tool's picture, through its process, the conversation and an update."""
+    family, model, media = parts
+    prompt = family.render_prompt(Sample("1", (Message("user", (TextPart("Look."),)),)))
+    groups = []
+    for pixel in (0, 0, 255):
+        file = tmp_path / f"plot{len(groups)}.py"
+        file.write_text(PLOT.format(pixel=pixel))
+        engine = conversing(parts, tools=(f"{file}:plot",), parser=f"{file}:always", max_turns=2)
+        groups += engine.generate([Request(prompt, 2, 0)], SAMPLING)
+        engine.close()
+    assert all(c.media for group in groups for c in group.completions)
+    learnt = []
+    for group in groups:  # the first run's tokens, after the pictures of each
+        kept = zip(groups[0].completions, group.completions, strict=True)
+        of_both = tuple(with_media_of(c, other) for c, other in kept)
+        scored = ScoredGroup(replace(group, completions=of_both), (Reward(1.0), Reward(0.0)))
+        learnt.append(update(copy.deepcopy(model), family, media, scored))
+    (loss, gradient), (again, same), (other, moved) = learnt
+    assert loss == again
+    assert all(torch.equal(gradient[name], same[name]) for name in gradient)
+    assert abs(loss - other) > 1e-6
+    towers = [name for name in gradient if "visual" in name]
+    assert towers
+    assert any(not torch.equal(gradient[name], moved[name]) for name in towers)
+
+
+def with_media_of(completion, other):
+    spans = zip(completion.spans, other.spans, strict=True)
+    return replace(completion, spans=tuple(replace(s, media=o.media) for s, o in spans))
+
+
+def update(model, family, media, scored):
+    """The loss of a policy-gradient update, and its gradient."""
+    config = AlgorithmConfig(name="rloo", loss="reinforce")
+    settings = OptimizerConfig(max_grad_norm=1e9, scheduler={"warmup_steps": 0})
+    policy = LocalPolicy(
+        PackedModel(model, ModelInputs(family, media), 1.0, 4096),
+        build_algorithm(config),
+        Optimizer(model, settings, 1),
+        1,
+    )
+    caught = {}
+
+    def step():
+        caught.update(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
+        return {"grad_norm": 0.0, "lr": 0.0}
+
+    policy.optimizer.step = step
+    stats = policy.update(build_experience([scored], build_algorithm(config), Models(policy)))
+    return stats["loss"], caught
 
 
 class Other:
@@ -257,6 +340,9 @@ def test_an_environment_of_ones_own(parts, requests):
     groups = engine.generate(requests, SAMPLING)
     engine.close()
     for c in completions(groups):
+        assert [s.reward for s in c.spans] == [
+            0.5 if s.role == "assistant" else None for s in c.spans
+        ]
         if not c.truncated:
             assert c.turns == 3
             assert [s.text for s in c.spans if s.role == "tool"] == ["turn 1", "turn 2"]

@@ -6,18 +6,26 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import chi2
 from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from vllm.config.speculative import RejectionSampleMethod
+from vllm.engine.arg_utils import EngineArgs
+
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig
+from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.data.record import read_records
 from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
@@ -117,10 +125,15 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine",
+    [{"tensor_parallel_size": 2}, {"engine_kwargs": {"pipeline_parallel_size": 2}}],
+    ids=["tensor", "pipeline"],
+)
 def test_two_workers_of_one_engine_share_its_weights(
-    parts, prompts, tiny_model, tmp_path, monkeypatch
+    engine, parts, prompts, tiny_model, tmp_path, monkeypatch
 ):
-    """Tensor parallelism: each worker is a process, and on a CPU needs a core of its own."""
+    """Each worker is a process, and on a CPU needs a core of its own."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two workers need two cores")
     first, second, *_ = sorted(os.sched_getaffinity(0))
@@ -132,7 +145,7 @@ def test_two_workers_of_one_engine_share_its_weights(
         rollout={
             "max_prompt_length": 64,
             "max_response_length": 64,
-            "engine": {"tensor_parallel_size": 2},
+            "engine": engine,
         },
         trainer={"threads": 1},
     )
@@ -185,22 +198,157 @@ def test_a_window_beyond_the_models_positions_is_refused(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "value", "message"),
     [
         (
-            "max_num_seq",
-            r"engine_kwargs\.max_num_seq: .* no such argument \(did you mean 'max_num_seqs'",
+            "block_size",
+            3,
+            r"rollout\.engine\.engine_kwargs\.block_size: mmr1 sets it; leave",
         ),
-        ("block_size", r"rollout\.engine\.engine_kwargs\.block_size: mmr1 sets it; leave it out"),
+        ("max_num_seqs", "some", r"engine_kwargs\.max_num_seqs: input should be a valid integer"),
+        ("kv_cache_dtype", "fp9", r"engine_kwargs\.kv_cache_dtype: input should be 'auto', .*fp8"),
+        (
+            "limit_mm_per_prompt",
+            {"image": "x"},
+            r"limit_mm_per_prompt: input should be a valid",
+        ),
     ],
 )
-def test_further_arguments_that_vllm_lacks_or_mmr1_sets_are_refused(name, message):
-    config = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {name: 3}})
+def test_further_arguments_that_mmr1_sets_or_of_another_type_are_refused(name, value, message):
+    config = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {name: value}})
     with pytest.raises(ValueError, match=message):
         further_arguments(config, {"block_size": 32})
 
 
-def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_path):
+def test_each_argument_of_vllm_is_set_refused_or_passed():
+    """A vLLM with a new one: look whether it changes what is sampled, and enter it."""
+    known = [*OWNED, *REFUSED, *PASSED]
+    assert len(known) == len(set(known))
+    assert {field.name for field in fields(EngineArgs)} == set(known)
+
+
+def test_each_way_to_verify_drafts_is_known():
+    assert get_args(RejectionSampleMethod) == ("standard", "synthetic", "block")
+
+
+N_GRAMS = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 2,
+}
+
+
+def speculating_engine(path: str, log: str):
+    """An engine that verifies n-grams of the context; it notes how many drafts it accepts."""
+    from vllm.v1.sample import rejection_sampler
+
+    from mmr1.rollout.vllm import VllmEngine
+
+    config = RolloutConfig(
+        max_prompt_length=192,
+        max_response_length=64,
+        engine={"engine_kwargs": {"speculative_config": N_GRAMS}},
+    )
+    engine = VllmEngine(path, config, load_family(path), "float32", 0)
+    verify = rejection_sampler.rejection_sample
+
+    def noted(*arguments, **options):
+        kept = verify(*arguments, **options)
+        with Path(log).open("a") as file:
+            file.write(f"{int((kept >= 0).sum()) - len(kept)}\n")
+        return kept
+
+    rejection_sampler.rejection_sample = noted
+    return engine
+
+
+@pytest.fixture(scope="module")
+def speculating(parts, prompts, tiny_model, tmp_path_factory):
+    """Such an engine, of a model that repeats itself, and how many drafts were accepted so far."""
+    folder = tmp_path_factory.mktemp("speculating")
+    family, _, media, _ = parts
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    model.lm_head.weight.data *= 30
+    process = EngineProcess(
+        speculating_engine, (str(tiny_model), str(folder / "drafts")), folder / "log", 1
+    )
+    process.load_weights(model.state_dict(), 1)
+
+    def accepted() -> int:
+        return sum(map(int, (folder / "drafts").read_text().split()))
+
+    yield (family, model, media, PrefetchingEngine(process, media)), accepted
+    process.close()
+
+
+def test_drafts_change_no_log_prob_and_no_greedy_token(speculating, prompts):
+    """Pictures and a video in the prompts, also with placeholders that may not be sampled."""
+    parts, accepted = speculating
+    family, model, media, engine = parts
+    assert parity(parts, prompts).max_gap <= 1e-4
+    assert gaps(parts, prompts) <= 1e-4
+    before = accepted()
+    long = SamplingConfig(max_tokens=40).greedy()
+    groups = engine.generate([Request(p, 1, 0) for p in prompts], long)
+    assert accepted() - before > 10
+    inputs = [group_input(family, media, g) for g in groups]
+    scores = padded_scores(model, inputs, 1.0, family.forbidden_ids)
+    for group, row in zip(groups, scores.logprobs.detach(), strict=True):
+        (completion,) = group.completions
+        got = torch.tensor(completion.logprobs)
+        assert (got - row[: len(got)]).abs().max() < 1e-4
+        assert set(completion.token_ids.tolist()).isdisjoint(family.forbidden_ids)
+    plain = plain_greedy(model, family, prompts[0], 40)
+    assert groups[0].completions[0].token_ids.tolist() == plain
+
+
+def plain_greedy(model, family, prompt: Prompt, tokens: int) -> list[int]:
+    """By transformers' forward alone, for a prompt without media."""
+    ids = list(prompt.token_ids)
+    for _ in range(tokens):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+        logits[list(family.forbidden_ids)] = -torch.inf
+        ids.append(int(logits.argmax()))
+    return ids[len(prompt.token_ids) :]
+
+
+def test_drafts_change_no_frequency(speculating, prompts):
+    """Of sequences, against the product of their probabilities: Pearson's test."""
+    parts, accepted = speculating
+    engine = parts[-1]
+    start = plain_greedy(parts[1], parts[0], prompts[0], 20)  # a context to draft from
+    prompt = replace(prompts[0], token_ids=(*prompts[0].token_ids, *start))
+    before, number = accepted(), 2000
+    sampling = SamplingConfig(max_tokens=4, temperature=0.9)
+    (group,) = engine.generate([Request(prompt, number, 0)], sampling)
+    assert accepted() - before > 500
+    seen = Counter(tuple(c.token_ids.tolist()) for c in group.completions)
+    expected = {
+        tuple(c.token_ids.tolist()): number * float(np.exp(c.logprobs.sum(dtype=np.float64)))
+        for c in group.completions
+    }
+    often = [tokens for tokens, count in expected.items() if count >= 5]
+    assert len(often) > 5
+    cells = [(seen[tokens], expected[tokens]) for tokens in often]
+    cells.append((number - sum(c for c, _ in cells), number - sum(e for _, e in cells)))
+    distance = sum((count - wanted) ** 2 / wanted for count, wanted in cells)
+    assert chi2.sf(distance, len(cells) - 1) > 0.001
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"dtype": "bfloat16"},
+        pytest.param({"dtype": "float16"}, marks=pytest.mark.slow),
+        pytest.param({"engine_kwargs": {"kv_cache_dtype": "fp8"}}, marks=pytest.mark.slow),
+    ],
+    ids=["bfloat16", "float16", "keys and values in FP8"],
+)
+def test_an_engine_that_rounds_beside_a_float32_policy(
+    engine, parts, prompts, tiny_model, tmp_path
+):
     family, _, media, _ = parts
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     config = Config(
@@ -208,7 +356,7 @@ def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_p
         rollout={
             "max_prompt_length": 64,
             "max_response_length": 64,
-            "engine": {"dtype": "bfloat16"},
+            "engine": engine,
         },
         trainer={"threads": 1},
     )

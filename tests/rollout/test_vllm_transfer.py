@@ -79,7 +79,7 @@ class Parts:
         self.engine = PrefetchingEngine(self.process, self.media)
         self.layout = layout_for(config)
         self.client = Client(self.process)
-        workers = config.rollout.tensor_parallel_size
+        workers = config.rollout.gpus_per_engine
         self.workers = workers
         self.sender = self.connected()
 

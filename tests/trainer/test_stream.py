@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import threading
@@ -31,13 +32,19 @@ from mmr1.rollout.engines import EngineType, check_capabilities
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampler import Batch, SamplerStreaming, open_sampler, refuse_greedy_baseline
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.stream import Stream
 from mmr1.trainer.train import run_training, training_steps
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
+from mmr1.types import Completion, Experience, Prompt, Reward, RolloutGroup, ScoredGroup
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
 from tests.jsonl import read_jsonl
 from tests.trainer.test_sampler import Policy
 
@@ -576,3 +583,63 @@ def test_runs_with_a_window_or_without_partial_rollouts(
     assert_within(out, bound, updates=2)
     if not streaming.get("partial_rollout", True):
         assert not any("versions" in c for row in learned(out) for c in row["completions"])
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_the_loss_of_a_stream_is_that_of_decoupled_ppo(tiny_model, digits, tmp_path, monkeypatch):
+    """AReaL (arXiv 2505.24298): ``-min(p / q, 2) min(u A, clip(u) A)``, ``u = pi / p``.
+
+    q are the weights of each token's version and p those before the update, both by a transformers
+    forward; pi are p's in the first pass, and those after a step in the second.
+    """
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    models: list[torch.nn.Module] = []  # by version
+    batches: list[tuple[Experience, int, dict[str, float]]] = []
+    update, step = LocalPolicy.update, Optimizer.step
+
+    def watched_update(self: LocalPolicy, experience: Experience) -> dict[str, float]:
+        models[:] = models or [copy.deepcopy(self._packed_model.model)]
+        batches.append((experience, self.version, update(self, experience)))
+        return batches[-1][2]
+
+    def watched_step(self: Optimizer) -> dict[str, float]:
+        stats, after = step(self), copy.deepcopy(models[0])
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            after.get_parameter(name).data.copy_(parameter.data)
+        models.append(after)
+        return stats
+
+    monkeypatch.setattr(LocalPolicy, "update", watched_update)
+    monkeypatch.setattr(Optimizer, "step", watched_step)
+    config = run_config(tiny_model, digits, tmp_path, "out", streaming={})
+    run_training(config)
+    family = load_family(str(tiny_model))
+    media = MediaCache(family.prepare_media)
+
+    @torch.no_grad()
+    def logprobs(version: int, experience: Experience) -> torch.Tensor:
+        groups = [group_input(family, media, scored.group) for scored in experience.groups]
+        model = models[version].eval()
+        return padded_scores(model, groups, 1.0, family.forbidden_ids).logprobs
+
+    aged = 0
+    for experience, now, stats in batches:
+        tokens, mask = experience.tokens, experience.tokens.mask
+        versions = tokens.versions
+        if versions is None:  # each completion is of one
+            own = [c.policy_version for s in experience.groups for c in s.group.completions]
+            versions = torch.tensor(own)[:, None].expand(mask.shape)
+        q = torch.zeros(mask.shape)
+        for version in versions[mask].unique().tolist():
+            q = torch.where(versions == version, logprobs(version, experience), q)
+        p, advantages = logprobs(now, experience), tokens.advantages
+        torch.testing.assert_close(tokens.rollout_logprobs[mask], q[mask], rtol=0, atol=1e-4)
+        aged += int((versions[mask] < now).sum())
+        weight, losses = (p - q).exp().clamp(max=2.0), []
+        for version in (now, now + 1):
+            u = (logprobs(version, experience) - p).exp()
+            least = torch.minimum(u * advantages, u.clamp(0.8, 1.2) * advantages)
+            losses.append(-(tokens.loss_weights * weight * least)[mask].sum())
+        assert stats["loss"] == pytest.approx(float(sum(losses)) / 2, abs=2e-5)
+    assert aged > 100

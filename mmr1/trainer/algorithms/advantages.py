@@ -180,6 +180,56 @@ def process_supervision(
     return returns_to_go(grpo(flat, ends, eps).view(step_rewards.shape))
 
 
+def gigpo_turns(
+    rewards: torch.Tensor,
+    ends: torch.Tensor,
+    states: torch.Tensor,
+    gamma: float,
+    scale: bool = True,
+    eps: float = 1e-6,
+) -> torch.Tensor:
+    """The step advantages of GiGPO (arXiv 2505.10978, section 4.2): ``[B, R]``.
+
+    ``R_t = r_t + gamma R_{t+1}`` over the turns t of a conversation, and
+    ``A_t = (R_t - mean) / (std + eps)`` with mean and sample deviation over the turns of the same
+    state; a state of one turn, or of equal returns, gives exactly 0. Without ``scale`` the divisor
+    is 1. Every token has the advantage of its turn.
+
+    Args:
+        rewards: ``[B, R]``, read at the last token of each turn.
+        ends: ``[B, R]`` bool, True at those tokens.
+        states: ``[B, R]`` int64, read there: turns of one number are compared.
+    """
+    following = torch.zeros_like(rewards[:, 0])
+    returns = torch.zeros_like(rewards)
+    for t in reversed(range(rewards.shape[1])):
+        following = torch.where(ends[:, t], rewards[:, t] + gamma * following, following)
+        returns[:, t] = following
+    of_turns = torch.zeros_like(rewards)
+    of_turns[ends] = _within(states[ends], returns[ends], scale, eps)
+    advantages = torch.zeros_like(rewards)
+    turn = torch.zeros_like(rewards[:, 0])
+    for t in reversed(range(rewards.shape[1])):
+        turn = torch.where(ends[:, t], of_turns[:, t], turn)
+        advantages[:, t] = turn
+    return advantages
+
+
+def _within(numbers: torch.Tensor, values: torch.Tensor, scale: bool, eps: float) -> torch.Tensor:
+    """Each value less the mean of those of its number, over their deviation: ``[N]``."""
+    found, index, count = numbers.unique(return_inverse=True, return_counts=True)
+    empty = values.new_zeros(len(found))
+    centred = values - (empty.index_add(0, index, values) / count)[index]
+    low, high = (
+        empty.scatter_reduce(0, index, values, r, include_self=False) for r in ("amin", "amax")
+    )
+    centred = torch.where((low < high)[index], centred, 0.0)
+    if not scale:
+        return centred
+    variance = empty.index_add(0, index, centred.square()) / (count - 1).clamp(min=1)
+    return centred / (variance.sqrt() + eps)[index]
+
+
 def gae(
     token_rewards: torch.Tensor,
     values: torch.Tensor,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlLoss, KlReward
 from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
+from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded, k3
 from mmr1.trainer.algorithms.losses import Level, LossAggMode
 
 
@@ -31,7 +31,9 @@ class AdvantageInputs:
         greedy, greedy_valid: ``[G, 1]``, the reward of the greedy completion and whether it is
             valid; None unless ``Advantage.greedy_baseline``.
         step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
-            those tokens are; None unless ``Advantage.step_supervision``.
+            those tokens are; None unless ``Advantage.step_supervision`` or ``turns``.
+        step_states: ``[B, R]`` int64, at those tokens a number of what the policy's turn answers;
+            None unless ``Advantage.turns``.
         components: ``[F, G, n]``, the unweighted values of the F reward functions with a weight, 0
             where there is no valid reward.
         weights: ``[F]``, their weights.
@@ -49,6 +51,7 @@ class AdvantageInputs:
     greedy_valid: torch.Tensor | None = None
     step_rewards: torch.Tensor | None = None
     step_ends: torch.Tensor | None = None
+    step_states: torch.Tensor | None = None
     values: torch.Tensor | None = None
     final_values: torch.Tensor | None = None
     components: torch.Tensor | None = None
@@ -72,6 +75,8 @@ class LossInputs:
             ``algorithm.kl.type: full``.
         chosen: Bool, the tokens that ``Loss.choose`` named; None without it.
         rollout_logprobs: Under the engine that sampled; the update always has them.
+        masked_logprobs: Under the policy before the rollout's first update, with the pictures
+            masked; NaN for a prompt without one. None without ``algorithm.perception``.
     """
 
     logprobs: torch.Tensor
@@ -86,6 +91,7 @@ class LossInputs:
     chosen: torch.Tensor | None = None
     rollout_logprobs: torch.Tensor | None = None
     ppo_kl_coef: float = 0.0
+    masked_logprobs: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class Advantage:
         greedy_baseline: It needs the reward of each prompt's greedy completion.
         step_supervision: It learns from step rewards alone. A completion's own reward is only
             logged, so one without a valid reward counts like any other.
+        turns: It learns from the rewards of the policy's turns, and compares those that answer the
+            same ``state``, or those of the same number, ``turn``.
         state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
@@ -124,6 +132,7 @@ class Advantage:
     returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
     step_supervision: bool = False
+    turns: Literal["state", "turn"] | None = None
     state: dict[str, float] = field(default_factory=dict)
 
 
@@ -173,7 +182,7 @@ class Algorithm:
     reward_state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
-        """The policy term, plus the KL term, less the entropy bonus, plus the loss's own penalty.
+        """The policy and KL terms, less entropy bonus and perception, plus the loss's own penalty.
 
         ``[B, R]``, to be minimised. The policy term is 0 where it is masked as off-policy.
 
@@ -202,6 +211,8 @@ class Algorithm:
             others = others + x.kl_coef * estimate
         if self.config.entropy is not None:
             others = others - x.entropy_coef * x.entropy
+        if self.config.perception is not None:
+            others = others - self.config.perception.coef * _perception(x)
         if loss.penalty is not None:
             others = others + loss.penalty(x)
         return correction * policy + others
@@ -212,6 +223,7 @@ class Algorithm:
         ``ppo_kl`` is ``old - log p`` of each token. 1 or 0 are ``ratio_bounded``, where the
         logarithm of the ratio to the policy before the rollout's first update reached its bound;
         ``kl_bounded``, where the KL estimate reached its own; and ``off_policy_masked``.
+        ``perception_kl`` is what ``algorithm.perception`` rewards.
         """
         loss = self.policy_loss
         new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
@@ -225,6 +237,8 @@ class Algorithm:
             logged["kl_bounded"] = bounded(*pair, self.kl_estimator).float()
         if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
             logged["off_policy_masked"] = _off_policy(x, threshold).float()
+        if self.config.perception is not None:
+            logged["perception_kl"] = _perception(x)
         return {**logged, **loss.metrics(x)}
 
     @cached_property
@@ -240,8 +254,9 @@ class Algorithm:
     @cached_property
     def needs_signal(self) -> bool:
         """True if tokens of advantage 0 have no gradient: the update can skip such sequences."""
-        in_loss = isinstance(self.config.kl, KlLoss | KlFull)
-        return self.policy_loss.needs_signal and not in_loss and self.config.entropy is None
+        terms = (self.config.entropy, self.config.perception)
+        in_loss = isinstance(self.config.kl, KlLoss | KlFull) or any(terms)
+        return self.policy_loss.needs_signal and not in_loss
 
     @cached_property
     def needs_old_logprobs(self) -> bool:
@@ -287,6 +302,16 @@ def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
     return losses.off_policy_sequences(
         x.logprobs, x.rollout_logprobs, x.advantages, x.mask, threshold
     )
+
+
+def _perception(x: LossInputs) -> torch.Tensor:
+    """PAPO's KL of the policy to itself with the pictures masked, k3; 0 without a picture.
+
+    The masked side has no gradient (arXiv 2507.06448, and its authors' code by default).
+    """
+    masked = x.masked_logprobs
+    assert masked is not None, "build_experience is given them"
+    return k3(x.logprobs, torch.where(masked.isnan(), x.logprobs.detach(), masked))
 
 
 def of_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:

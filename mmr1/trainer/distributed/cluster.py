@@ -169,7 +169,7 @@ def _started(
         places = (
             shared_places(ranks)
             if colocated
-            else own_places(ranks, engines, config.rollout.tensor_parallel_size)
+            else own_places(ranks, engines, config.rollout.gpus_per_engine)
         )
         place = _placement(places, resources.cluster.start_timeout_s, reserved)
         machines = _machines(places, reserved[-1])

@@ -51,7 +51,7 @@ class EngineLink:
         self._backend = transfer_backend(
             engine_type(config).receives_on_gpus, config.rollout.colocated
         )
-        self._workers = config.rollout.tensor_parallel_size
+        self._workers = config.rollout.gpus_per_engine
         self._timeout_s, self._limit = call_seconds(config), call_limit(config)
         self._engines: list[Actor[Engine]] = []
         self._client: EngineClient | None = None

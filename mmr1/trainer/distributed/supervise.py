@@ -99,7 +99,7 @@ def _on_what_is_left(config: Config, samples: bool) -> Config:
     """The configuration for what is left; a local cluster is started anew, as large as before."""
     if config.resources.cluster.address is None:
         return config
-    engine_size = config.rollout.tensor_parallel_size
+    engine_size = config.rollout.gpus_per_engine
     room = _room(config.resources.cluster.address)
     colocated = config.rollout.colocated
     left = fitted(config.resources, engine_size, room, samples=samples, colocated=colocated)

@@ -249,6 +249,7 @@ class LocalPolicy:
             chosen=tokens.chosen,
             rollout_logprobs=rollout,
             ppo_kl_coef=coefficients.ppo_kl,
+            masked_logprobs=tokens.masked_logprobs,
         )
         correction = torch.ones_like(x.old_logprobs)
         if self._correction is not None:

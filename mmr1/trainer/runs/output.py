@@ -262,6 +262,7 @@ class RunDirectory:
                         for c in span.calls
                     ],
                     "answers": _answers(span),
+                    **({} if span.reward is None else {"reward": span.reward}),
                 }
                 for span in completion.spans
             ]

@@ -25,6 +25,7 @@ from mmr1.types import (
     Reward,
     RolloutGroup,
     ScoredGroup,
+    Span,
     TokenBatch,
 )
 
@@ -78,6 +79,7 @@ def build_experience(
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
     reward_weights: Mapping[str, float] = MappingProxyType({}),
+    masked_logprobs: torch.Tensor | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
@@ -85,6 +87,7 @@ def build_experience(
         coefficients: Their current values; by default those of the configuration.
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         reward_weights: Of the reward functions, by name; advantages of each function need them.
+        masked_logprobs: See ``views.masked_logprobs``; ``algorithm.perception`` needs them.
 
     Raises:
         ValueError: The groups are not of one size.
@@ -140,6 +143,7 @@ def build_experience(
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         chosen=chosen,
+        masked_logprobs=masked_logprobs,
         after_picture=after_picture(groups),
         versions=_versions(groups, mask.shape),
     )
@@ -296,9 +300,13 @@ def _advantage_inputs(
     rewards, valid = reward_matrix(rows)
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
-    step_rewards = step_ends = None
+    step_rewards = step_ends = step_states = None
     if algorithm.advantage.step_supervision:
         step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    elif algorithm.advantage.turns is not None:
+        weight = reward_weights.get("environment", 0.0)
+        by_state = algorithm.advantage.turns == "state"
+        step_rewards, step_ends, step_states = _turn_rewards(scored, mask.shape, weight, by_state)
     inputs = AdvantageInputs(
         rewards=rewards,
         valid=valid,
@@ -308,6 +316,7 @@ def _advantage_inputs(
         greedy_valid=greedy_valid,
         step_rewards=step_rewards,
         step_ends=step_ends,
+        step_states=step_states,
         components=component_matrix(rows, reward_weights),
         weights=torch.tensor(list(reward_weights.values())),
     )
@@ -329,6 +338,43 @@ def _step_rewards(
             rewards[row, token] += reward
             ends[row, token] = True
     return rewards, ends
+
+
+def _turn_rewards(
+    scored: Sequence[ScoredGroup], shape: torch.Size, weight: float, by_state: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each turn of the policy, at its last token: its reward, True, and a number: ``[B, R]``.
+
+    A turn's reward is the environment's, weighted. The rest of the completion's reward is for the
+    last turn, so that the turns add up to it. Turns of a group with the same number answer the
+    same text and pictures, or are equally far in their conversations.
+    """
+    rewards, ends = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    states = torch.zeros(shape, dtype=torch.int64)
+    numbers: dict[tuple[int, Any], int] = {}
+    rows = (
+        (group, completion, reward)
+        for group, s in enumerate(scored)
+        for completion, reward in zip(s.group.completions, s.rewards, strict=True)
+    )
+    for row, (group, completion, reward) in enumerate(rows):
+        place = 0
+        seen: list[tuple[str, tuple[str, ...]]] = []
+        turns: list[tuple[int, float]] = []
+        for span in completion.spans or (Span("assistant", len(completion.token_ids), ""),):
+            place += span.tokens
+            if span.role == "tool":
+                seen.append((span.text, tuple(medium.digest() for medium in span.media)))
+                continue
+            state = tuple(seen) if by_state else len(turns)
+            turns.append((place - 1, weight * (span.reward or 0.0)))
+            states[row, place - 1] = numbers.setdefault((group, state), len(numbers))
+            seen = []
+        rest = (reward.value or 0.0) - sum(given for _, given in turns)
+        for token, given in turns:
+            rewards[row, token], ends[row, token] = given, True
+        rewards[row, turns[-1][0]] += rest
+    return rewards, ends, states
 
 
 def without_gaps(

@@ -1,4 +1,4 @@
-"""Prompts with altered media: frames shuffled, pictures grey or of another prompt.
+"""Prompts with altered media: frames shuffled, pictures grey, masked or of another prompt.
 
 Text and tokens stay as they are. What the policy makes of that tells whether it looks.
 """
@@ -34,6 +34,32 @@ def shuffled(prompt: Prompt, seed: int) -> Prompt:
 def blank(prompt: Prompt) -> Prompt:
     """The prompt with each medium grey, in its size."""
     return shown_as(prompt, lambda medium: _with_option(medium, "blank", 1))
+
+
+def masked(prompt: Prompt, ratio: float, seed: int) -> Prompt:
+    """The prompt with that share of the patches of each medium black."""
+
+    def view(medium: MediaRef) -> MediaRef:
+        return _with_option(_with_option(medium, "mask", ratio), "mask_seed", seed)
+
+    return shown_as(prompt, view)
+
+
+def masked_logprobs(
+    policy: SupportsLogprobs, groups: Sequence[RolloutGroup], ratio: float, seed: int
+) -> torch.Tensor:
+    """``[B, R]``: of the completions if their prompts' media were masked; NaN without media."""
+    places = [bool(group.prompt.media) for group in groups for _ in group.completions]
+    logprobs = torch.full(completion_mask(groups).shape, float("nan"))
+    seen = [
+        replace(group, prompt=masked(group.prompt, ratio, seed + index))
+        for index, group in enumerate(groups)
+        if group.prompt.media
+    ]
+    if seen:
+        values = policy.logprobs(seen)
+        logprobs[torch.tensor(places), : values.shape[1]] = values
+    return logprobs
 
 
 def swapped(prompts: Sequence[Prompt]) -> dict[int, Prompt]:
@@ -140,6 +166,6 @@ def _pieces(tokenizer: Any, completion: Completion, lost: Sequence[float]) -> li
     return pieces
 
 
-def _with_option(medium: MediaRef, name: str, value: int) -> MediaRef:
+def _with_option(medium: MediaRef, name: str, value: float) -> MediaRef:
     # The options are part of a medium's digest, so no cache takes it for the original.
     return replace(medium, options={**medium.options, name: value})

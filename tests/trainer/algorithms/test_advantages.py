@@ -168,6 +168,39 @@ def test_process_supervision_by_hand():
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
+GIGPO_REWARDS = [[0, 1, 0, 0, 4, 0], [0, 0, 3, 2, 0, 0], [0, 5, 0, 0, 0, 0]]
+GIGPO_ENDS = [[0, 1, 0, 0, 1, 0], [0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
+GIGPO_STATES = [[0, 7, 0, 0, 8, 0], [0, 0, 7, 7, 0, 0], [0, 9, 0, 0, 0, 0]]
+
+
+def gigpo(scale: bool) -> torch.Tensor:
+    ends, states = torch.tensor(GIGPO_ENDS).bool(), torch.tensor(GIGPO_STATES)
+    return advantages.gigpo_turns(rows(*GIGPO_REWARDS), ends, states, 0.5, scale)
+
+
+def test_turns_of_a_state_by_hand():
+    # Returns, gamma 0.5: 1 + 2 = 3, 4; 3 + 1 = 4, 2; 5. State 7 has 3, 4 and 2: mean 3, deviation
+    # 1. States 8 and 9 have a turn each. A conversation may be in a state twice.
+    expected = rows([0, 0, 0, 0, 0, 0], [1, 1, 1, -1, 0, 0], [0, 0, 0, 0, 0, 0])
+    torch.testing.assert_close(gigpo(scale=True), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(gigpo(scale=False), expected)
+
+
+def test_a_deviation_divides_the_turns_of_a_state():
+    # Returns 1, 2, 6: mean 3, sample deviation sqrt((4 + 1 + 9) / 2).
+    ends = torch.ones(3, 1, dtype=torch.bool)
+    states = torch.zeros(3, 1, dtype=torch.int64)
+    actual = advantages.gigpo_turns(rows([1], [2], [6]), ends, states, 0.9)
+    expected = rows([-2], [-1], [3]) / math.sqrt(7)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+def test_turns_of_equal_returns_give_exactly_nothing():
+    ends, states = torch.ones(7, 1, dtype=torch.bool), torch.zeros(7, 1, dtype=torch.int64)
+    same = torch.full((7, 1), 0.1)
+    assert (advantages.gigpo_turns(same, ends, states, 0.9) == 0).all()
+
+
 def test_gae_by_hand():
     # gamma 0.5, lambda 0.5. Deltas: 0 + 0.5 * 2 - 1 = 0, then 3 - 2 = 1; A = [0 + 0.25 * 1, 1].
     actual = advantages.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)

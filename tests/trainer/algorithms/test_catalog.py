@@ -25,7 +25,7 @@ from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.types import Experience, Reward, ScoredGroup, Status
+from mmr1.types import Experience, Reward, ScoredGroup, Span, Status
 from tests.config.keys import Key, every_key
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
@@ -90,7 +90,8 @@ def pair(advantage: str, loss: str, own: str = "own.py") -> AlgorithmConfig:
 
 def is_refused(algorithm: AlgorithmConfig) -> bool:
     """Does the table of combinations refuse it?"""
-    config = Config(model={"path": "m"}, algorithm=algorithm.model_dump())
+    turns = {"tools": ["zoom"]} if algorithm.advantage.type == "gigpo" else None
+    config = Config(model={"path": "m"}, algorithm=algorithm.model_dump(), environment=turns)
     return bool(problems_of(config))
 
 
@@ -100,9 +101,9 @@ ALLOWED = [names for names in PAIRS if not is_refused(pair(*names))]
 
 def test_how_many_pairs_there_are():
     refused = set(PAIRS) - set(ALLOWED)
-    by_token = ("reinforce_pp", "gae", "process")
+    by_token = ("reinforce_pp", "gae", "process", "gigpo")
     assert refused == {(a, b) for a in by_token for b in ("gspo", "sequence_ppo")}
-    assert len(PAIRS) == 140
+    assert len(PAIRS) == 150
 
 
 class Given:
@@ -335,6 +336,10 @@ def built() -> Iterator[tuple[str, AlgorithmConfig]]:
 def test_an_advantage_that_compares_the_group_learns_nothing_from_a_group_of_one(name, config):
     of_tokens = build_algorithm(config).advantage.of_tokens
     alone = inputs([[1.0], [0.0]])
+    if name == "gigpo":  # a turn each, and no two of them in one state
+        ends = torch.ones_like(alone.mask).cumsum(-1) == alone.mask.sum(-1, keepdim=True)
+        states = torch.arange(2)[:, None].expand(alone.mask.shape)
+        alone = replace(alone, step_rewards=ends.float(), step_ends=ends, step_states=states)
     penalised = replace(alone, kl_penalty=torch.full(alone.mask.shape, 0.1))
     assert bool(of_tokens(penalised).any()) != config.advantage.compares_group
 
@@ -421,6 +426,15 @@ def invalid_first(scored: ScoredGroup) -> list[ScoredGroup]:
     return [replace(scored, rewards=rewards)]
 
 
+def in_two_turns(scored: ScoredGroup) -> ScoredGroup:
+    """The group with completions of a turn of one token and another of the rest."""
+    completions = tuple(
+        replace(c, spans=tuple(Span("assistant", n, "") for n in (1, len(c.token_ids) - 1) if n))
+        for c in scored.group.completions
+    )
+    return replace(scored, group=replace(scored.group, completions=completions))
+
+
 RUN_TIME = ("use", "options", "critic", "step_rewards", "teacher", "target")
 """Keys that name code or a model, or that act from one step to the next."""
 
@@ -444,8 +458,9 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
     generator = torch.Generator().manual_seed(0)
     numbers: list[Any] = []
     for step in range(3):  # baselines and moments act from the second on
+        scored = complete([*invalid_first(parts[3][0]), *parts[3][1:]][step:])
         experience = build_experience(
-            complete([*invalid_first(parts[3][0]), *parts[3][1:]][step:]),
+            [in_two_turns(s) for s in scored] if kind == "gigpo" else scored,
             built,
             Models(
                 Uncertain(-6.5),

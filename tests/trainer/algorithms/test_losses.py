@@ -423,6 +423,31 @@ def test_the_bias_corrected_kl_is_trls(level):
     )
 
 
+def test_the_perception_term_is_papos():
+    """arXiv 2507.06448: ``- coefficient (exp(d) - d - 1)``, d from the log-prob under masked
+    pictures, which has no gradient; a prompt without a picture, NaN, has no such term.
+    """
+    config = AlgorithmConfig(perception={"coef": 0.3})
+    algorithm = build_algorithm(config)
+    assert not algorithm.needs_signal  # a group of equal rewards still learns to look
+    new, old, a, mask = batch(9)
+    masked = old - 0.5 * torch.rand_like(old).detach()
+    masked[0] = float("nan")
+    inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, masked_logprobs=masked)
+    actual = algorithm.loss(inputs, 2.0)[mask].sum()
+    plain = build_algorithm(AlgorithmConfig())
+    total = 2.0 * plain.loss(inputs)[mask].sum()
+    for row, t in mask.nonzero().tolist():
+        if row > 0:
+            d = masked[row, t] - new[row, t]
+            total = total - 0.3 * (torch.exp(d) - d - 1)
+    torch.testing.assert_close(actual, total)
+    own, expected = (torch.autograd.grad(x, new, retain_graph=True)[0] for x in (actual, total))
+    torch.testing.assert_close(own, expected)
+    assert own.isfinite().all()
+    assert (algorithm.metrics(inputs)["perception_kl"][0] == 0).all()
+
+
 @pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "rloo", "ppo"])
 def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     """TRL, verl and OpenRLHF: ``w * policy + beta * kl - coefficient * entropy``."""

@@ -80,6 +80,51 @@ def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
     assert stats["loss"] == pytest.approx(loss.item(), abs=1e-5)
 
 
+STATES = {
+    "one picture": ([3, ZOOMED], [3, ZOOMED], "state", True),
+    "two pictures": ([3, ZOOMED], [3, OTHER], "state", False),
+    "two pictures, by number": ([3, ZOOMED], [3, OTHER], "turn", True),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "group_by", "same"), STATES.values(), ids=STATES)
+def test_the_turns_of_a_group_are_compared_by_hand(first, second, group_by, same):
+    """GiGPO without deviations, gamma 0.5 and weight 0.5 of the turns' advantages.
+
+    The environment's function has weight 2. Its rewards, None in between, and the whole rewards:
+    0.5, 1.0 and 3.3; 0, None and 0.1; None and 1.0. So the turns have 1.0 and 2.3, 0 and 0.1, 1.0,
+    and the returns 2.15 and 2.3, 0.05 and 0.1, 1.0.
+    """
+    media = MediaCache(family().prepare_media)
+    group = conversations(family(), media, [[4, first, 5], [2, second, 6], [3]])
+    given = iter([0.5, 1.0, 0.0, None, None])
+    paid = [
+        replace(
+            c,
+            spans=tuple(
+                replace(s, reward=next(given)) if s.role == "assistant" else s for s in c.spans
+            ),
+        )
+        for c in group.completions
+    ]
+    rewards = tuple(Reward(r, components={"environment": 0.0}) for r in (3.3, 0.1, 1.0))
+    scored = ScoredGroup(replace(group, completions=tuple(paid)), rewards)
+    keys = {"gamma": 0.5, "step_advantage_w": 0.5, "scale_rewards": "none", "group_by": group_by}
+    algorithm = build_algorithm(AlgorithmConfig(advantage={"type": "gigpo", **keys}))
+    batch = build_experience([scored], algorithm, Models(None), reward_weights={"environment": 2.0})
+    mean, start, later = 4.4 / 3, 3.2 / 3, 1.2 if same else None
+    expected = torch.zeros(batch.tokens.advantages.shape)
+    for row, (total, returns, turns) in enumerate(
+        [(3.3, (2.15, 2.3), (4, 5)), (0.1, (0.05, 0.1), (2, 6)), (1.0, (1.0,), (3,))]
+    ):
+        expected[row, : turns[0]] = total - mean + 0.5 * (returns[0] - start)
+        if len(turns) > 1:
+            length = len(paid[row].token_ids)
+            of_state = returns[1] - later if later is not None else 0.0
+            expected[row, length - turns[1] : length] = total - mean + 0.5 * of_state
+    torch.testing.assert_close(batch.tokens.advantages, expected, atol=1e-5, rtol=0)
+
+
 def policys_tokens(completion) -> torch.Tensor:
     """``[R]`` bool, from the lengths of the turns."""
     whose = [[s.role == "assistant"] * s.tokens for s in completion.spans]

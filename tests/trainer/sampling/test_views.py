@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from mmr1.trainer.sampling.views import (
     VisionUse,
     _pieces,
     blank,
+    masked,
+    masked_logprobs,
     shuffled,
     swapped,
     vision_use,
@@ -40,6 +43,36 @@ def test_a_blank_picture_keeps_its_size_and_nothing_else(tmp_path):
     assert grey.shape == plain.shape
     assert set(grey.ravel().tolist()) == {127}
     assert same.frames_indices == metadata.frames_indices
+
+
+def test_a_masked_picture_has_black_patches_and_is_else_the_same(tmp_path):
+    Image.new("RGB", (700, 420), (9, 200, 30)).save(tmp_path / "green.png")
+
+    def shown(seed: int, ratio: float = 0.6) -> np.ndarray:
+        options = {"mask": ratio, "mask_seed": seed}
+        return np.asarray(load_image(MediaRef("image", tmp_path / "green.png", options=options)))
+
+    patches = shown(0).reshape(30, 14, 50, 14, 3).swapaxes(1, 2)
+    black = (patches == 0).all((2, 3, 4))
+    assert (black | (patches == (9, 200, 30)).all((2, 3, 4))).all()
+    assert black.mean() == pytest.approx(0.6, abs=0.05)  # 1,500 patches: 4 standard errors
+    assert (shown(0) == shown(0)).all()
+    assert (shown(0) != shown(1)).any()
+    assert (shown(0, 1.0) == 0).all()
+
+
+def test_a_masked_video_has_the_same_patches_in_each_frame(tmp_path):
+    clip = write_video(tmp_path / "bar.mp4", 8, 56, 56, fps=2)
+    plain, _ = load_video(MediaRef("video", clip))
+    options = {"mask": 0.5, "mask_seed": 3}
+    shown, _ = load_video(MediaRef("video", clip, options=options))
+    assert shown.shape == plain.shape
+    changed = (shown != plain).any(1)  # of each frame, where
+    sides = [side // 14 for side in shown.shape[2:]]
+    black = (shown == 0).all(1).all(0).reshape(sides[0], 14, sides[1], 14).all(3).all(1)
+    assert 0.3 < black.float().mean() < 0.7
+    kept = ~black.repeat_interleave(14, 0).repeat_interleave(14, 1)
+    assert not changed[:, kept].any()
 
 
 def test_media_are_swapped_among_prompts_with_the_same_kinds(digit_samples, parts):
@@ -113,6 +146,27 @@ def test_pieces_are_whole_characters_and_have_all_nats(parts):
     assert len(pieces) < len(ids)  # a tiny vocabulary has bytes of 日
 
 
+def test_masked_logprobs_are_those_with_the_masked_picture(parts):
+    """By a policy's forward on groups whose pictures were masked in their files."""
+    family, model, media, scored = parts
+    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    groups = [s.group for s in scored[:2]]
+    text = RolloutGroup(replace(groups[0].prompt, shown=()), groups[0].completions)
+    found = masked_logprobs(policy, [groups[0], text, groups[1]], 0.6, seed=5)
+    n = len(groups[0].completions)
+    assert found[n : 2 * n].isnan().all()
+    for place, (group, rows) in enumerate(zip(groups, (found[:n], found[2 * n :]), strict=True)):
+        picture = load_image(masked(group.prompt, 0.6, 5 + 2 * place).media[0])
+        data = io.BytesIO()
+        picture.save(data, "PNG")
+        shown = (MediaRef("image", data=data.getvalue()),)
+        alone = replace(group, prompt=replace(group.prompt, shown=shown))
+        expected = policy.logprobs([alone])
+        width = expected.shape[1]
+        torch.testing.assert_close(rows[:, :width], expected, rtol=0, atol=1e-5)
+        assert (expected - policy.logprobs([group])).abs().max() > 1e-4
+
+
 def test_prompts_without_media_have_no_figure(parts):
     family, model, media, scored = parts
     text = [RolloutGroup(replace(s.group.prompt, shown=()), s.group.completions) for s in scored]
@@ -151,7 +205,35 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
             assert "".join(text for text, _ in completion["vision_use"]) == completion["text"]
 
 
-def test_data_without_pictures_are_refused(tiny_model, tmp_path):
+def test_a_run_learns_from_what_a_masked_picture_changes(tiny_model, digits, tmp_path):
+    overrides = [
+        f"model.path={tiny_model}",
+        "model.dtype=float32",
+        f"data.train={digits}/rl.jsonl",
+        "data.train_batch_size=3",
+        "rollout={engine: hf, n: 2, max_response_length: 8, max_prompt_length: 104}",
+        "rewards.functions={format: 1.0}",  # 0 for all, so that this term alone is learned from
+        "algorithm.perception.coef=0.5",
+        "optimizer.lr=1e-3",
+        f"trainer={{max_steps: 2, threads: 1, output_dir: {tmp_path}/run}}",
+    ]
+    run_training(load_config(None, overrides))
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    for row in rows:
+        assert row["reward/mean"] == 0
+        assert row["grad_norm"] > 0
+        assert row["perception_kl"] > 0
+        assert row["loss"] == pytest.approx(-0.5 * row["perception_kl"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("trainer.vision_use_steps=2", r"trainer\.vision_use_steps measures"),
+        ("algorithm.perception.coef=0.01", r"algorithm\.perception compares"),
+    ],
+)
+def test_data_without_pictures_are_refused(tiny_model, tmp_path, setting, said):
     (tmp_path / "rows.jsonl").write_text(
         '{"version": 1, "id": "1", "messages": [{"role": "user", "content": "2 + 2"}], '
         '"answer": "4"}\n'
@@ -161,7 +243,8 @@ def test_data_without_pictures_are_refused(tiny_model, tmp_path):
         f"data.train={tmp_path}/rows.jsonl",
         "rollout.engine=hf",
         "rewards.functions={format: 1.0}",
-        f"trainer={{vision_use_steps: 2, output_dir: {tmp_path}/run}}",
+        f"trainer.output_dir={tmp_path}/run",
+        setting,
     ]
-    with pytest.raises(ValueError, match=r"trainer\.vision_use_steps measures"):
+    with pytest.raises(ValueError, match=said):
         run_training(load_config(None, overrides))

@@ -19,6 +19,7 @@ from mmr1.config import (
     DistillationAdvantage,
     GaeAdvantage,
     GdpoAdvantage,
+    GigpoAdvantage,
     GpgAdvantage,
     GrpoAdvantage,
     GspoLoss,
@@ -45,6 +46,7 @@ from mmr1.trainer.algorithms.catalog import (
     custom,
     distillation,
     gae,
+    gigpo,
     group,
     ppo,
     process,
@@ -69,6 +71,7 @@ ADVANTAGES: Mapping[type[AdvantageConfig], Callable[[Any], Advantage]] = Mapping
         GaeAdvantage: gae.build,
         ProcessAdvantage: process.build,
         DistillationAdvantage: distillation.build,
+        GigpoAdvantage: gigpo.build,
         CustomAdvantage: custom.build_advantage,
     }
 )

@@ -1,0 +1,115 @@
+"""A rollout engine behind vLLM's own HTTP server, which may run on another machine.
+
+Start the server in development mode, so that it takes new weights:
+
+    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --dtype float32
+        --logprobs-mode processed_logprobs
+
+Then set ``rollout.engine={type: custom, use: "scripts/engines/vllm_server.py:VllmServer", options:
+{url: "http://127.0.0.1:8000", folder: /shared}}``. Weights go through the folder, which both must
+see. In development mode whoever reaches the port can call functions of the server: keep it closed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from mmr1 import Completion, Probe, RolloutGroup
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Request
+from mmr1.rollout.engines import EngineSetting
+from mmr1.types import Prompt
+
+AT_ONCE = 256
+"""Requests under way: the server batches them."""
+
+
+class VllmServer:
+    """A client of vLLM's ``/inference/v1/generate``, which takes and returns token ids."""
+
+    def __init__(self, setting: EngineSetting, url: str, folder: str | None = None) -> None:
+        self.family, self.media, self.version = setting.family, setting.media, 0
+        self.http = httpx.Client(base_url=url, timeout=3600)
+        self.folder = TemporaryDirectory(dir=folder)
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(lambda request: self.sample(request, sampling), requests))
+
+    def sample(self, request: Request, sampling: SamplingConfig) -> RolloutGroup:
+        params = {
+            "n": request.n,
+            "seed": request.seed,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "stop": list(sampling.stop),
+            "include_stop_str_in_output": True,
+            "max_tokens": min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
+            "stop_token_ids": list(self.family.stop_ids),
+            "logit_bias": {str(token): -100.0 for token in self.family.forbidden_ids},
+            "logprobs": 0,  # that of the sampled token alone
+        }
+        body = read(request.prompt) | {"sampling_params": params}
+        answer = self.post("/inference/v1/generate", body)
+        return RolloutGroup(request.prompt, tuple(map(self.completion, answer["choices"])))
+
+    def completion(self, choice: Mapping[str, Any]) -> Completion:
+        tokens = choice["token_ids"]
+        logprobs = [token["logprob"] for token in choice["logprobs"]["content"]]
+        return Completion(
+            token_ids=np.array(tokens),
+            logprobs=np.array(logprobs, dtype=np.float32),
+            text=self.family.tokenizer.decode(tokens, skip_special_tokens=True),
+            truncated=choice["finish_reason"] == "length",
+            policy_version=self.version,
+        )
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        folder = Path(self.folder.name) / str(version)
+        folder.mkdir(exist_ok=True)
+        named = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        save_file(named, folder / "model.safetensors")
+        arguments = {"weights_path": str(folder)}
+        self.post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+        if not self.post("/reset_prefix_cache", {})["success"]:
+            raise RuntimeError("the vLLM server did not drop keys and values of the old weights")
+        self.post("/reset_encoder_cache", {})
+        (folder / "model.safetensors").unlink()
+        self.version = version
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        """How the server reads prompts. It tells no grids: their products are in the token ids."""
+        once = {"sampling_params": {"max_tokens": 1}, "return_token_ids": True}
+        answers = [self.post("/inference/v1/generate", read(prompt) | once) for prompt in prompts]
+        grids = [tuple(self.media[m].grid for m in prompt.media) for prompt in prompts]
+        read_as = [tuple(answer["prompt_token_ids"]) for answer in answers]
+        return [Probe(ids, of) for ids, of in zip(read_as, grids, strict=True)]
+
+    def close(self) -> None:
+        self.http.close()
+        self.folder.cleanup()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        answer = self.http.post(path, json=body)
+        if answer.is_error:
+            raise RuntimeError(f"{path} of the vLLM server: {answer.text[:500]}")
+        return answer.json() if answer.content else None
+
+
+def read(prompt: Prompt) -> dict[str, Any]:
+    """One placeholder for each picture; the server expands it."""
+    pictures = [base64.b64encode(medium.read()).decode() for medium in prompt.media]
+    parts = [{"type": "image_url", "url": f"data:image/png;base64,{p}"} for p in pictures]
+    return {"token_ids": list(prompt.token_ids), "content_parts": parts}
