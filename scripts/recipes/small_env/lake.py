@@ -1,4 +1,4 @@
-"""FrozenLake, drawn plainly: ``gymnasium`` finds it as ``lake:PlainLake-v0``, blank as ``lake:BlankLake-v0``.
+"""FrozenLake, drawn plainly as ``lake:PlainLake-v0``, and blank as ``lake:BlankLake-v0``.
 
 Its own drawing is light, and takes a model that begins with random weights far more steps to read.
 """
