@@ -22,7 +22,7 @@ from mmr1.config.file import load_config
 from mmr1.data.record import write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
-READINGS, MOVES, EPISODES = 300, 300, 512
+READINGS, MOVES, EPISODES = 480, 120, 512
 QUESTION, TASK = "Where is the flag?", "Walk to the flag."
 
 
@@ -74,7 +74,7 @@ def _moves(
 
 def _picture(lake: Any, folder: Path) -> MediaRef:
     pixels = lake.render()
-    path = folder / f"boards/{lake.unwrapped.s}-{lake.unwrapped.lastaction}.png"
+    path = folder / f"boards/{lake.unwrapped.s}.png"
     if not path.exists():
         Image.fromarray(pixels).save(path)
     return MediaRef("image", path)
