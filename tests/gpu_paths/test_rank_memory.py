@@ -130,6 +130,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "layers"),
     [

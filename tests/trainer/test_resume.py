@@ -242,6 +242,7 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
     assert_same(undisturbed, tmp_path / "died")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
