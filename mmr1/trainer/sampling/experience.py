@@ -355,7 +355,8 @@ def _turn_rewards(
         for completion, reward in zip(s.group.completions, s.rewards, strict=True)
     )
     for row, (group, completion, reward) in enumerate(rows):
-        place, seen, turns = 0, [], []
+        place, seen = 0, list[Any]()
+        turns: list[tuple[int, float]] = []
         for span in completion.spans or (Span("assistant", len(completion.token_ids), ""),):
             place += span.tokens
             if span.role == "tool":
