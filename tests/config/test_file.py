@@ -265,7 +265,7 @@ def test_a_command_has_its_sections():
             "'grpo' has no 'temperature'; valid keys here: ",
         ),
         ("algorithm.name=dappo", "there is no such preset (did you mean 'dapo'?)"),
-        ("algorithm.advantage.gamma=0.9", "type reinforce, reinforce_pp, gae have it"),
+        ("algorithm.advantage.gamma=0.9", "type reinforce, reinforce_pp, gae, gigpo have it"),
         ("algorithm.kl.coef=0", "'algorithm.kl.coef': Input should be greater than 0 (it is 0)"),
         ("algorithm.kl.estimator=k2", "'algorithm.kl.coef' is missing; set it in the file or as"),
         ("rollot.n=4", "unknown key 'rollot'; did you mean 'rollout'?"),
