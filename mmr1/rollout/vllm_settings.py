@@ -11,6 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmr1.config import RolloutConfig, VllmArguments, VllmConfig
+from mmr1.config.vllm_arguments import stages
 from mmr1.rollout.vllm_adapters import AdapterShape
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
@@ -161,6 +162,12 @@ def cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
     Layers with a state have blocks of their own size, share none, and must be given chunks: one
     that holds many prompts cuts none of them.
     """
+    engine = config.engine
+    if isinstance(engine, VllmArguments) and stages(engine.engine_kwargs) > 1:
+        raise ValueError(
+            "rollout.engine.engine_kwargs.pipeline_parallel_size: vLLM's CPU backend does not run "
+            "the second stage of a pipeline; set rollout.engine.tensor_parallel_size instead"
+        )
     tokens = max(config.max_model_len, _PREFILL_TOKENS)
     if family.recurrent:
         return {

@@ -32,7 +32,7 @@ from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.vllm import encoder_outputs
-from mmr1.rollout.vllm_settings import further_arguments, gpu_settings
+from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -125,15 +125,10 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine",
-    [{"tensor_parallel_size": 2}, {"engine_kwargs": {"pipeline_parallel_size": 2}}],
-    ids=["tensor", "pipeline"],
-)
 def test_two_workers_of_one_engine_share_its_weights(
-    engine, parts, prompts, tiny_model, tmp_path, monkeypatch
+    parts, prompts, tiny_model, tmp_path, monkeypatch
 ):
-    """Each worker is a process, and on a CPU needs a core of its own."""
+    """Tensor parallelism: each worker is a process, and on a CPU needs a core of its own."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two workers need two cores")
     first, second, *_ = sorted(os.sched_getaffinity(0))
@@ -145,7 +140,7 @@ def test_two_workers_of_one_engine_share_its_weights(
         rollout={
             "max_prompt_length": 64,
             "max_response_length": 64,
-            "engine": engine,
+            "engine": {"tensor_parallel_size": 2},
         },
         trainer={"threads": 1},
     )
@@ -218,6 +213,12 @@ def test_further_arguments_that_mmr1_sets_or_of_another_type_are_refused(name, v
     config = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {name: value}})
     with pytest.raises(ValueError, match=message):
         further_arguments(config, {"block_size": 32})
+
+
+def test_stages_of_a_pipeline_are_refused_on_a_cpu(parts):
+    config = RolloutConfig(engine={"engine_kwargs": {"pipeline_parallel_size": 2}})
+    with pytest.raises(ValueError, match="CPU backend does not run the second stage"):
+        cpu_settings(config, parts[0])
 
 
 def test_each_argument_of_vllm_is_set_refused_or_passed():
