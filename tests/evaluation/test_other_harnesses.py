@@ -78,7 +78,7 @@ def test_lmms_eval_asks_a_served_checkpoint(tiny_model, tmp_path: Path):
     (result,) = (tmp_path / "out").rglob("*_results.json")
     (samples,) = (tmp_path / "out").rglob("*_samples_colours.jsonl")
     said = [json.loads(line) for line in samples.read_text().splitlines()]
-    lengths = [len(one["filtered_resps"][0]) for one in said]
+    lengths = [len(one["filtered_resps"]) for one in said]
     assert len(lengths) == len(COLOURS)
     assert min(lengths) > 0
     scored = json.loads(result.read_text())["results"]["colours"]
