@@ -215,10 +215,10 @@ def test_further_arguments_that_mmr1_sets_or_of_another_type_are_refused(name, v
         further_arguments(config, {"block_size": 32})
 
 
-def test_stages_of_a_pipeline_are_refused_on_a_cpu(parts):
+def test_stages_of_a_pipeline_are_refused_on_a_cpu(tiny_model):
     config = RolloutConfig(engine={"engine_kwargs": {"pipeline_parallel_size": 2}})
     with pytest.raises(ValueError, match="CPU backend does not run the second stage"):
-        cpu_settings(config, parts[0])
+        cpu_settings(config, load_family(str(tiny_model)))
 
 
 def test_each_argument_of_vllm_is_set_refused_or_passed():
