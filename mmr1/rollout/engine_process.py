@@ -20,6 +20,7 @@ import os
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -175,7 +176,7 @@ class EngineProcess:
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         try:
-            start_persistent(self._process.start)  # a rollout thread may end before it
+            _start(self._process)
             child_end.close()  # so that the pipe ends when the process does
             self.settings: str = self._receive(
                 timeout_s=None
@@ -280,6 +281,22 @@ def limit_sends(pipe: Connection, seconds: float) -> None:
         whole, part = divmod(seconds, 1)
         limit = struct.pack("ll", int(whole), int(part * 1e6))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+_ENDING_S = 10.0
+"""For a fork server that was killed: it takes no more engines, and cannot be waited for yet."""
+
+
+def _start(process: Any) -> None:
+    """Start a process, which may outlive the calling thread: a rollout thread ends before it."""
+    until = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return start_persistent(process.start)
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _engine_main(
