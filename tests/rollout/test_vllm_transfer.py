@@ -181,7 +181,9 @@ def test_each_worker_of_a_split_engine_receives_weights(prompts, tiny_model, tmp
         pytest.skip("two workers need two cores")
     first, second, *_ = sorted(os.sched_getaffinity(0))
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{first}|{second}")
-    split = Parts(config_of(tiny_model, engine={"tensor_parallel_size": 2}), tmp_path / "engine.log")
+    split = Parts(
+        config_of(tiny_model, engine={"tensor_parallel_size": 2}), tmp_path / "engine.log"
+    )
     try:
         for seed in (1, 2):
             shake(split.model, 1e-2, torch.Generator().manual_seed(seed))
