@@ -115,25 +115,37 @@ def keep_band(
                 if matches:
                     yield piece.path, row, sample
 
+    def in_band(progress: Progress) -> Iterator[tuple[Path, Any, Sample]]:
+        records, samples = tee(asked())
+        rates = pass_rates((sample for _, _, sample in samples), server, count)
+        for (source, row, sample), rate in zip(records, rates, strict=True):
+            progress.advance(1)
+            if band[0] <= rate <= band[1]:
+                row.setdefault("meta", {})["pass_rate"] = rate
+                yield source, row, sample
+
     ids: list[array[int]] = [array("Q")]
     with atomic_binary(output) as (file,), Progress("sampling answers", "samples") as progress:
-        records, samples, unseen = tee(asked(), 3)
-        rates = pass_rates((sample for _, _, sample in samples), server, count)
-        blind: Iterator[float] = (-1.0 for _ in unseen)
-        if needs_media:
-            blind = pass_rates((without_media(sample) for _, _, sample in unseen), server, count)
-        for (source, row, sample), rate, blind_rate in zip(records, rates, blind, strict=True):
-            progress.advance(1)
-            if band[0] <= rate <= band[1] and blind_rate < rate:
-                row.setdefault("meta", {})["pass_rate"] = rate
-                if needs_media:
-                    row["meta"]["pass_rate_without_media"] = blind_rate
-                file.write(Carrier(output.parent).line(row, source.parent))
-                ids[0].append(hash64(sample.id))
-                kept += 1
+        chosen = in_band(progress)
+        for source, row, sample in needing_media(chosen, server, count) if needs_media else chosen:
+            file.write(Carrier(output.parent).line(row, source.parent))
+            ids[0].append(hash64(sample.id))
+            kept += 1
         refuse_empty(path, total)
         refuse_repeated_ids(path, files, ids)
     return kept, total
+
+
+def needing_media(
+    records: Iterator[tuple[Path, Any, Sample]], server: Server, count: int
+) -> Iterator[tuple[Path, Any, Sample]]:
+    """The records whose pass rate is lower without their media; that rate goes into ``meta``."""
+    records, samples = tee(records)
+    rates = pass_rates((without_media(sample) for _, _, sample in samples), server, count)
+    for (source, row, sample), rate in zip(records, rates, strict=True):
+        if rate < row["meta"]["pass_rate"]:
+            row["meta"]["pass_rate_without_media"] = rate
+            yield source, row, sample
 
 
 @lru_cache(maxsize=8)
