@@ -22,7 +22,7 @@ from mmr1.config.kl import KlFull, KlLoss, KlReward
 from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
-from mmr1.config.rollout import HfConfig, VllmArguments
+from mmr1.config.rollout import HfConfig
 from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
 from mmr1.config.tree import Config
 
@@ -190,11 +190,6 @@ def _without_turns(c: Config) -> bool:
     if not isinstance(c.algorithm.advantage, GigpoAdvantage):
         return False
     return c.environment is None or isinstance(c.environment, AgentConfig)
-
-
-def _speculates(c: Config) -> bool:
-    engine = c.rollout.engine
-    return isinstance(engine, VllmArguments) and engine.speculates
 
 
 REFUSED: tuple[Row, ...] = (
@@ -452,7 +447,7 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.min_p", "rollout.engine.engine_kwargs"),
-        lambda c: _speculates(c) and c.rollout.min_p > 0,
+        lambda c: c.rollout.speculates and c.rollout.min_p > 0,
         "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation out",
         (*TRAINING, "eval"),
     ),

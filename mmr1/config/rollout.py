@@ -87,11 +87,6 @@ class VllmArguments(Section):
         return vllm_arguments.rounds(self.engine_kwargs)
 
     @property
-    def speculates(self) -> bool:
-        """True if drafts are verified by the model that samples."""
-        return vllm_arguments.speculates(self.engine_kwargs)
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of vLLM that it takes wherever it runs."""
         return {key: getattr(self, key) for key in VllmArguments.model_fields}
@@ -274,6 +269,12 @@ class RolloutConfig(Section):
         if isinstance(self.engine, CustomEngineConfig):
             return self.engine.use
         return "vllm" if self.uses_vllm else self.engine.type
+
+    @property
+    def speculates(self) -> bool:
+        """True if vLLM verifies drafts with the model that samples."""
+        engine = self.engine
+        return isinstance(engine, VllmArguments) and vllm_arguments.speculates(engine.engine_kwargs)
 
     @property
     def offload_trainer(self) -> bool:

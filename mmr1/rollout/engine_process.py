@@ -176,7 +176,7 @@ class EngineProcess:
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         try:
-            _start(self._process)
+            _start_process(self._process)
             child_end.close()  # so that the pipe ends when the process does
             self.settings: str = self._receive(
                 timeout_s=None
@@ -287,7 +287,7 @@ _ENDING_S = 10.0
 """For a fork server that was killed: it takes no more engines, and cannot be waited for yet."""
 
 
-def _start(process: Any) -> None:
+def _start_process(process: Any) -> None:
     """Start a process, which may outlive the calling thread: a rollout thread ends before it."""
     until = time.monotonic() + _ENDING_S
     while True:

@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig, VllmArguments
+from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
@@ -101,7 +101,7 @@ class VllmEngine:
         self._vision_tokens = MAX_VISION_TOKENS
         self._workers = config.gpus_per_engine
         self._turns: _Turns | None = None
-        self._speculates = isinstance(config.engine, VllmArguments) and config.engine.speculates
+        self._speculates = config.speculates
         self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
         settings = {
             "model": model_path,
