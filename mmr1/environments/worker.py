@@ -59,7 +59,7 @@ def warm_up(without_network: bool) -> None:
     """Provide base classes in the zygote, whose imports every worker then has.
 
     Args:
-        without_network: The walls let nothing be reached: a tool that tries is told the key.
+        without_network: The walls block the network. The error that a tool then gets names the key.
     """
     provide_base_classes()
     if without_network:

@@ -38,12 +38,12 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             traced = number in config.trainer.profile_steps
             with profiled(config.trainer, number, components.ranks) if traced else nullcontext():
                 batch = sampler.sample(number)  # prompts, completions, rewards
+                groups = [scored.group for scored in batch.groups]
                 stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
 
                 with timer("experience"):
                     masked = None
                     if (perception := algorithm.perception) is not None:
-                        groups = [scored.group for scored in batch.groups]
                         seed = request_seed(config.seed, number, "mask")
                         masked = masked_logprobs(policy, groups, perception.mask_ratio, seed)
                     experience = build_experience(
@@ -62,7 +62,6 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 looks = VisionUse()
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
-                        groups = [scored.group for scored in batch.groups]
                         looks = vision_use(policy, groups, components.tokenizer)
                 stats |= looks.metrics
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,7 +185,8 @@ def test_views_are_digests_of_their_own(digit_samples, parts):
     assert shuffled(prompt, 3).media == prompt.media  # a picture has no frames
 
 
-def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
+def run_of_digits(tiny_model, digits, tmp_path, *more: str) -> list[dict[str, Any]]:
+    """The metrics of a run; a random model gets 0 for the format."""
     overrides = [
         f"model.path={tiny_model}",
         "model.dtype=float32",
@@ -192,10 +194,17 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
         "data.train_batch_size=3",
         "rollout={engine: hf, n: 2, max_response_length: 8, max_prompt_length: 104}",
         "rewards.functions={format: 1.0}",
-        f"trainer={{max_steps: 4, threads: 1, vision_use_steps: 2, output_dir: {tmp_path}/run}}",
+        "trainer.threads=1",
+        f"trainer.output_dir={tmp_path}/run",
+        *more,
     ]
     run_training(load_config(None, overrides))
-    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    return read_jsonl(tmp_path / "run/metrics.jsonl")
+
+
+def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
+    every_second = ("trainer.max_steps=4", "trainer.vision_use_steps=2")
+    rows = run_of_digits(tiny_model, digits, tmp_path, *every_second)
     assert [{"vision/blank", "vision/swapped"} <= row.keys() for row in rows] == [0, 1, 0, 1]
     assert rows[1]["time/vision"] > 0
     # The completions of a measured step are logged, each with what its tokens lost.
@@ -206,19 +215,8 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
 
 
 def test_a_run_learns_from_what_a_masked_picture_changes(tiny_model, digits, tmp_path):
-    overrides = [
-        f"model.path={tiny_model}",
-        "model.dtype=float32",
-        f"data.train={digits}/rl.jsonl",
-        "data.train_batch_size=3",
-        "rollout={engine: hf, n: 2, max_response_length: 8, max_prompt_length: 104}",
-        "rewards.functions={format: 1.0}",  # 0 for all, so that this term alone is learned from
-        "algorithm.perception.coef=0.5",
-        "optimizer.lr=1e-3",
-        f"trainer={{max_steps: 2, threads: 1, output_dir: {tmp_path}/run}}",
-    ]
-    run_training(load_config(None, overrides))
-    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    term = ("trainer.max_steps=2", "algorithm.perception.coef=0.5", "optimizer.lr=1e-3")
+    rows = run_of_digits(tiny_model, digits, tmp_path, *term)
     for row in rows:
         assert row["reward/mean"] == 0
         assert row["grad_norm"] > 0
