@@ -261,6 +261,9 @@ class Completion:
             the weights changed while it was sampled.
         versions: ``(version, tokens)`` in order where they did: how many tokens each sampled. Empty
             where ``policy_version`` sampled them all.
+        routed_experts: Which experts of a mixture the engine computed with: of the P tokens of the
+            prompt ``[P, L, k]``, which may be one array for the whole group, and of all tokens but
+            the last ``[R - 1, L, k]``; L layers, 0 in those without experts. None unless asked for.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
             Empty without an environment: the policy sampled them all.
         reward: What the environment gave for the whole conversation; None if it gives nothing.
@@ -277,6 +280,7 @@ class Completion:
     reward: float | None = None
     failure: tuple[Status, str] | None = None
     versions: tuple[tuple[int, int], ...] = ()
+    routed_experts: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

@@ -164,6 +164,17 @@ class AlgorithmConfig(Section):
         None, description="What takes the place of groups without a signal; null: nothing"
     )
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
+    router_replay: Literal["disabled", "compare", "R3"] = Field(
+        "disabled",
+        description="Mixtures of experts. compare: log the share of tokens for which the engine "
+        "chose other experts (rollout/router_gap); R3: log it, and compute log-probs and update "
+        "with the engine's choice (arXiv 2510.11370; verl)",
+    )
+    router_aux_loss_coef: Coefficient | None = Field(
+        None,
+        description="Coefficient of transformers' load-balancing loss of mixtures of experts, over "
+        "the tokens of the update, each token of a shared prompt once; null: none",
+    )
     ppo_epochs: Positive = Field(1, description="Passes over a rollout (TRL: num_iterations)")
     ppo_mini_batch_size: Positive | None = Field(
         None,
@@ -209,6 +220,11 @@ class AlgorithmConfig(Section):
     def has_several_updates(self) -> bool:
         """True if the ratio to the policy that sampled can differ from 1."""
         return self.ppo_epochs > 1 or self.ppo_mini_batch_size is not None
+
+    @property
+    def compares_experts(self) -> bool:
+        """True if the engine returns the experts that its routers chose."""
+        return self.router_replay != "disabled"
 
     @property
     def critic(self) -> CriticConfig | None:

@@ -178,6 +178,15 @@ def _adapters_alone(c: Config) -> bool:
     return other or not c.model.freeze_vision_tower or lora.load_in_4bit
 
 
+def _keeps_completions(c: Config) -> bool:
+    """True if checkpoints hold completions that a step is still to learn from."""
+    return c.algorithm.learns_from_earlier or c.rollout.streaming is not None
+
+
+def _routes(c: Config) -> bool:
+    return c.algorithm.compares_experts or c.algorithm.router_aux_loss_coef is not None
+
+
 # Environment -----------------------------------------------------------------------------------
 
 
@@ -439,6 +448,24 @@ REFUSED: tuple[Row, ...] = (
         lambda c: c.environment is not None and c.rewards.uses("temporal_contrast"),
         "it shuffles the frames of a video, and a tool would show them in their order; leave one "
         "of them out",
+    ),
+    Row(
+        ("algorithm.router_replay", "environment"),
+        lambda c: c.algorithm.compares_experts and c.environment is not None,
+        "the turns of a conversation are separate requests, and the experts of what stands between "
+        "them are not known; leave one of them out",
+    ),
+    Row(
+        ("algorithm.router_replay", "algorithm.filter_groups.type", "rollout.streaming"),
+        lambda c: c.algorithm.compares_experts and _keeps_completions(c),
+        "checkpoints keep completions without their experts; leave replay, keep_surplus and "
+        "streaming out",
+    ),
+    Row(
+        ("algorithm.router_replay", "resources.context_parallel_size"),
+        lambda c: _routes(c) and c.resources.context_parallel_size > 1,
+        "routers are followed where a rank has whole sequences; leave router_replay and "
+        "router_aux_loss_coef out, or set context_parallel_size=1",
     ),
     Row(
         ("environment", "rollout.stop"),

@@ -10,7 +10,7 @@ from typing import Any
 from mmr1.config import Config
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.engines import EngineSetting, hands_over_gpu_memory
+from mmr1.rollout.engines import EngineSetting, hands_over_gpu_memory, returns_experts
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
 from mmr1.rollout.vllm_settings import Transfer
@@ -83,4 +83,5 @@ def build_vllm_engine(
         transfer,
         adapters,
         model.trust_remote_code,
+        returns_experts(config),
     )

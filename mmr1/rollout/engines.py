@@ -199,7 +199,13 @@ def _build_hf(setting: EngineSetting) -> Any:
         setting.media,
         shares_weights=not setting.on_ray,
         features=setting.features,
+        returns_experts=returns_experts(setting.config),
     )
+
+
+def returns_experts(config: Config) -> bool:
+    """True if completions are to say which experts of a mixture their tokens were sent to."""
+    return config.command != "eval" and config.algorithm.compares_experts
 
 
 def _require_vllm() -> None:

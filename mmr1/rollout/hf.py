@@ -24,6 +24,7 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.tcp_transfer import TcpReceiver
+from mmr1.routers import Routers, Routing, watch_routers
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import model_parts, packed_architecture_of, unwrapped
@@ -41,6 +42,7 @@ class HfEngine:
         media: Prepared media.
         shares_weights: It is the very module that is being trained: it has every weight already.
         features: Where those of a frozen vision tower are kept.
+        returns_experts: Completions say which experts of a mixture their tokens were sent to.
     """
 
     def __init__(
@@ -50,15 +52,19 @@ class HfEngine:
         media: MediaCache,
         shares_weights: bool = False,
         features: FeatureCache | None = None,
+        returns_experts: bool = False,
     ) -> None:
         self._model = model
         self._shares_weights = shares_weights
         self._family = family
         self._media = media
+        routers = None
+        if returns_experts:
+            routers = watch_routers(unwrapped(model), "algorithm.router_replay")
         self._sampler: Sampler = (
-            SharedPromptSampler(model, family, media, features)
+            SharedPromptSampler(model, family, media, features, routers)
             if is_packed(family)
-            else GeneratingSampler(model, family, media)
+            else GeneratingSampler(model, family, media, routers)
         )
         self._version = 0
         self._receiver = TcpReceiver()
@@ -77,6 +83,7 @@ class HfEngine:
                 text=self._family.tokenizer.decode(row.tokens, skip_special_tokens=True),
                 truncated=not row.ended,
                 policy_version=self._version,
+                routed_experts=row.routed_experts,
             )
             for row in sampled
         ]
@@ -130,11 +137,13 @@ class GeneratingSampler:
         model: The model, with or without peft adapters.
         family: Its processor and tokens.
         media: Prepared media.
+        routers: Those of the model, whose choice is returned; None: it is not.
     """
 
     model: Any
     family: ModelFamily
     media: MediaCache
+    routers: Routers | None = None
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
@@ -147,19 +156,41 @@ class GeneratingSampler:
         length = len(prompt.ids)
         draw = _Draw(family, uniforms_of([request], sampling.max_tokens, base.device), sampling)
         ids = prompt.ids.expand(request.n, -1).to(base.device)
-        base.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            **arguments_of_rows(
-                [[(length, prompt.arguments)]] * request.n, length, base.device, base.dtype
-            ),
-            max_new_tokens=sampling.max_tokens,
-            do_sample=False,  # the draw leaves one token to choose
-            eos_token_id=list(family.stop_ids),
-            pad_token_id=family.pad_id,
-            logits_processor=[draw],
-        )
+        with _recorded(self.routers) as chosen:
+            base.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                **arguments_of_rows(
+                    [[(length, prompt.arguments)]] * request.n, length, base.device, base.dtype
+                ),
+                max_new_tokens=sampling.max_tokens,
+                do_sample=False,  # the draw leaves one token to choose
+                eos_token_id=list(family.stop_ids),
+                pad_token_id=family.pad_id,
+                logits_processor=[draw],
+            )
+        if chosen:
+            of_prompt, *steps = chosen  # of n rows each
+            for n, row in enumerate(draw.sampled):
+                row.prompt_experts = of_prompt[:length]  # they are the same in all rows
+                row.experts = [step[n] for step in steps[: len(row.tokens) - 1]]
         return draw.sampled
+
+
+@contextmanager
+def _recorded(routers: Routers | None) -> Iterator[list[np.ndarray]]:
+    """Put the experts that routers choose into the list: at the end, an ``[T, L, k]`` a forward."""
+    chosen: list[np.ndarray] = []
+    if routers is None:
+        yield chosen
+        return
+    routers.running = routing = Routing()
+    try:
+        yield chosen
+    finally:
+        routers.running = None
+    dtype = np.uint8 if routers.experts <= 256 else np.int16
+    chosen += [of.cpu().numpy().astype(dtype) for of in routing.chosen(routers.layers)]
 
 
 @dataclass
@@ -233,18 +264,22 @@ class SharedPromptSampler:
         family: Its processor and tokens.
         media: Prepared media.
         features: Where those of a frozen vision tower are kept.
+        routers: Those of the model, whose choice is returned; None: it is not.
     """
 
     model: Any
     family: PackedFamily
     media: MediaCache
     features: FeatureCache | None
+    routers: Routers | None = None
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
-        logits, decoder = self._prefill(requests)
+        with _recorded(self.routers) as of_prompts:
+            logits, decoder = self._prefill(requests)
         uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
         sampled = [Sampled() for _ in uniforms]
+        self._give_prompts(sampled, requests, of_prompts)
         rows = sampled  # the unfinished ones
         with transposed_weights(unwrapped(self.model)):
             for step in range(sampling.max_tokens):
@@ -263,8 +298,25 @@ class SharedPromptSampler:
                 if len(rows) < len(alive):
                     drawn, uniforms = drawn[alive], uniforms[alive]
                     decoder.keep(alive)
-                logits = decoder.step(drawn).float()
+                with _recorded(self.routers) as of_step:
+                    logits = decoder.step(drawn).float()
+                for row, experts in zip(rows, of_step[0] if of_step else (), strict=False):
+                    row.experts.append(experts)
         return sampled
+
+    def _give_prompts(
+        self, sampled: Sequence[Sampled], requests: Sequence[Request], chosen: Sequence[np.ndarray]
+    ) -> None:
+        """Give completions the experts of their prompts, which are padded on the left."""
+        if not chosen:
+            return
+        rows = iter(sampled)
+        of_prompts = chosen[0].reshape(len(requests), -1, *chosen[0].shape[1:])
+        for request, experts in zip(requests, of_prompts, strict=True):
+            prompt = request.prompt
+            length = len(self.family.read_prompt(prompt, [self.media[m] for m in prompt.media]).ids)
+            for row in islice(rows, request.n):
+                row.prompt_experts = experts[-length:]
 
     def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
         """Run each prompt once: ``[B, V]`` logits of the first tokens, and a decoder of others."""
@@ -315,11 +367,21 @@ class Sampled:
 
     Attributes:
         ended: Its last token ended it.
+        prompt_experts, experts: See ``Completion.routed_experts``; None where not asked for.
     """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     ended: bool = False
+    prompt_experts: np.ndarray | None = None
+    experts: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def routed_experts(self) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.prompt_experts is None:
+            return None
+        prompt = np.ascontiguousarray(self.prompt_experts)
+        return prompt, np.array(self.experts, prompt.dtype).reshape(-1, *prompt.shape[1:])
 
 
 class Sampler(Protocol):

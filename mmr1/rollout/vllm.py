@@ -60,6 +60,7 @@ class VllmEngine:
         transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
+        returns_experts: Completions say which experts of a mixture their tokens were sent to.
 
     Attributes:
         settings: What of vLLM's is on, on one line.
@@ -82,10 +83,17 @@ class VllmEngine:
         transfer: Transfer | None = None,
         adapters: AdapterShape | None = None,
         trust_remote_code: bool = False,
+        returns_experts: bool = False,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
         self._on_cpu = prepare_environment(deterministic, dtype)
+        if returns_experts and self._on_cpu:
+            raise ValueError(
+                "algorithm.router_replay and rollout.engine=vllm on a CPU: vLLM 0.32 returns "
+                "experts from its second model runner alone, which runs on GPUs; set "
+                "rollout.engine=hf, or leave algorithm.router_replay out"
+            )
         try:
             from vllm import LLM
         except ImportError as error:
@@ -124,6 +132,7 @@ class VllmEngine:
             **parallel_settings(config),
             # A step under way would finish with old weights and be labelled with the new version.
             **({"async_scheduling": False} if self._keeps else {}),
+            **({"enable_return_routed_experts": True} if returns_experts else {}),
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         try:
@@ -161,7 +170,7 @@ class VllmEngine:
             engine.abort_request([str(place) for place in queue.under_way])
             raise
         return [
-            RolloutGroup(prompt, tuple(map(self._completion, outputs[str(place)].outputs)))
+            RolloutGroup(prompt, self._completions(outputs[str(place)]))
             for place, prompt in enumerate(queue.prompts)
         ]
 
@@ -192,7 +201,7 @@ class VllmEngine:
         for output in engine.step() if engine.has_unfinished_requests() else ():
             if output.finished:
                 turns.queue.finished(place := int(output.request_id))
-                finished[turns.numbers.pop(place)] = self._completion(output.outputs[0])
+                (finished[turns.numbers.pop(place)],) = self._completions(output)
         return finished
 
     def abandon(self) -> int:
@@ -371,7 +380,14 @@ class VllmEngine:
             params._bad_words_token_ids = [[token] for token in forbidden]
         return params
 
-    def _completion(self, output: Any) -> Completion:
+    def _completions(self, output: Any) -> tuple[Completion, ...]:
+        """Those of vLLM's output for a request."""
+        experts = experts_of(output)
+        return tuple(map(self._completion, output.outputs, experts))
+
+    def _completion(
+        self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None
+    ) -> Completion:
         tokens = list(output.token_ids)
         logprobs = [
             entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
@@ -385,7 +401,28 @@ class VllmEngine:
             truncated=output.finish_reason == "length",
             policy_version=min((version for version, _ in versions), default=self._version),
             versions=versions if len(versions) > 1 else (),
+            routed_experts=experts,
         )
+
+
+def experts_of(output: Any) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """``Completion.routed_experts`` of each completion of vLLM's output for a request.
+
+    vLLM gives ``[tokens, L, k]`` of prompt and completion. Those of the prompt are kept once.
+    """
+    length, prompt = len(output.prompt_token_ids), None
+    experts: list[tuple[np.ndarray, np.ndarray] | None] = []
+    for completion in output.outputs:
+        if (routed := completion.routed_experts) is None:
+            experts.append(None)
+            continue
+        fed = length + len(completion.token_ids) - 1
+        assert len(routed) >= fed, (len(routed), fed)
+        if routed.dtype == np.uint16:
+            routed = routed.astype(np.int16)
+        prompt = routed[:length] if prompt is None else prompt
+        experts.append((prompt, routed[length:fed]))
+    return experts
 
 
 def _refusal(error: ValidationError, config: RolloutConfig) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from mmr1.routers import Routing, route, routers_of
 from mmr1.trainer.forward.any_model.forward import shared_states, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
 from mmr1.trainer.forward.packing import NAME, Packed, pack
+from mmr1.trainer.forward.routing import RouterUse, expert_gap, load_balance
 from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import (
@@ -30,6 +32,7 @@ def completion_states(
     features: FeatureCache | None = None,
     run_tower: bool = False,
     context: Context | None = None,
+    routing: Routing | None = None,
 ) -> CompletionStates:
     """Final hidden states of all completion tokens, for any head. Differentiable.
 
@@ -48,7 +51,9 @@ def completion_states(
             and other ranks run it.
         context: Ranks that are given the same groups, and share the work; the states are those of
             this rank's tokens, which :func:`to_rows` puts together.
+        routing: What the routers of a watched model do.
     """
+    route(unwrapped(model), routing)
     _check_lengths(unwrapped(model).config, groups)
     if not architecture_of(model).shares_prompts:
         assert context is None, "the model's own forward sees each sequence whole"
@@ -79,7 +84,8 @@ def completion_states(
     assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
     assert packed.positions.shape == (1 + architecture.position_rows, length)
     assert hidden.shape[:2] == (1, length), hidden.shape
-    return CompletionStates(hidden[0].index_select(0, packed.rows), packed.targets, packed.padded)
+    states = hidden[0].index_select(0, packed.rows)
+    return CompletionStates(states, packed.targets, packed.padded, packed.rows)
 
 
 def _placed_features(
@@ -135,6 +141,7 @@ def completion_scores(
     reference: Distributions | None = None,
     jsd_beta: float = 1.0,
     context: Context | None = None,
+    routers: RouterUse | None = None,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
@@ -145,13 +152,26 @@ def completion_scores(
         chunk_elements: Logits that may exist at a time; None for the device's own number.
         reference: To measure the KL to: of the same groups, from :func:`completion_distributions`.
         jsd_beta: Which divergence that is; see :func:`kl.divergence`.
+        routers: What to do about those of the model, which is watched then.
     """
-    states = completion_states(model, groups, "before", features, run_tower, context)
+    packs = architecture_of(model).shares_prompts or verdict_of(model) is not None
+    routing = None if routers is None else routers.routing(groups, packs)
+    states = completion_states(model, groups, "before", features, run_tower, context, routing)
     hidden, weight = states.hidden, _output_weight(model)
     logprobs, entropy = token_logprobs(
         hidden, weight, states.targets, temperature, forbidden_ids, chunk_elements
     )
     rows = TokenScores(to_rows(logprobs, states.padded), to_rows(entropy, states.padded))
+    if routers is not None and routing is not None:
+        watched = routers_of(unwrapped(model))
+        assert watched is not None, "its routers are watched"
+        gap = expert_gap(groups, packs, routing, states) if routers.compares else None
+        rows = rows._replace(
+            expert_gap=None if gap is None else to_rows(gap, states.padded),
+            router_loss=(
+                load_balance(groups, packs, routing, watched) if routers.balances else None
+            ),
+        )
     if reference is None:
         return rows
     policy = Distributions(hidden, weight)

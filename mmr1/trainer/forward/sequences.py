@@ -59,6 +59,8 @@ class GroupInput:
         completions: n tensors ``[R_i]`` int64.
         observed: For each completion what it has of an environment; empty where none has any.
         arguments: See ``ReadPrompt``.
+        experts: Those that the engine's routers chose, for the prompt ``[P, L, k]`` and for each
+            completion ``[R_i - 1, L, k]``; see ``Completion.routed_experts``. None where unknown.
     """
 
     prompt_ids: torch.Tensor
@@ -68,6 +70,7 @@ class GroupInput:
     completions: tuple[torch.Tensor, ...]
     observed: tuple[Observed | None, ...] = ()
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    experts: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
 
     def completion_positions(self, index: int) -> torch.Tensor:
         """Position ids of a completion: ``[rows, R_i]``."""
@@ -130,8 +133,10 @@ class GroupInput:
 
     def select(self, indices: Sequence[int]) -> GroupInput:
         """The group with only these completions."""
+        experts = self.experts and (self.experts[0], tuple(self.experts[1][i] for i in indices))
         return replace(
             self,
+            experts=experts,
             completions=tuple(self.completions[i] for i in indices),
             observed=tuple(self.observed[i] for i in indices) if self.observed else (),
         )
@@ -146,11 +151,15 @@ class TokenScores(NamedTuple):
         logprobs: Log-probability of the token, temperature applied.
         entropy: Entropy of the distribution it was drawn from, in nats.
         kl: KL over the whole vocabulary to a reference's distribution; None unless asked for.
+        expert_gap: Share of layers in which the engine chose other experts; None as ``kl``.
+        router_loss: A scalar, the load-balancing loss of the forward; None as ``kl``.
     """
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
     kl: torch.Tensor | None = None
+    expert_gap: torch.Tensor | None = None
+    router_loss: torch.Tensor | None = None
 
 
 class ModelInputs:
@@ -198,7 +207,19 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
         observed=tuple(observed),
         arguments=read.arguments,
+        experts=_experts(group.completions),
     )
+
+
+def _experts(
+    completions: Sequence[Completion],
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None:
+    """The engine's experts; those of the prompt are what it chose for the first completion."""
+    chosen = [c.routed_experts for c in completions if c.routed_experts is not None]
+    if not chosen or len(chosen) < len(completions):
+        return None
+    prompt, own = chosen[0][0], tuple(torch.from_numpy(of_own) for _, of_own in chosen)
+    return torch.from_numpy(prompt), own
 
 
 def _observed(
@@ -312,11 +333,13 @@ class CompletionStates:
         hidden: ``[N, H]``, the final hidden states, as the output embedding takes them.
         targets: ``[N]`` int64, the tokens.
         padded: Where they go in a padded batch.
+        rows: ``[N]`` int64, which of the forward's tokens, row after row, they are read at.
     """
 
     hidden: torch.Tensor
     targets: torch.Tensor
     padded: PaddedRows
+    rows: torch.Tensor
 
 
 def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:

@@ -37,8 +37,17 @@ def unshared_states(
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
     with vision_in_graph(base) if run_tower else nullcontext():
         hidden = torch.cat([_group_states(base, group, read) for group in groups])
-    hidden = hidden[mask[length_mask([len(row) for g in groups for row in g.completions])]]
-    return CompletionStates(hidden, completion_ids[mask].to(base.device), padded)
+    sampled = mask[length_mask([len(row) for g in groups for row in g.completions])]
+    rows = torch.cat([_read_rows(group, read) for group in groups])[sampled].to(base.device)
+    return CompletionStates(hidden[sampled], completion_ids[mask].to(base.device), padded, rows)
+
+
+def _read_rows(group: GroupInput, read: Read) -> torch.Tensor:
+    """Where each of the N tokens is read among the ``[n * T]`` of a group's forward."""
+    lengths = [len(row) for row in group.completions]
+    first = len(group.prompt_ids) - (read == "before")
+    width = len(group.prompt_ids) + max(lengths)
+    return torch.cat([n * width + first + torch.arange(k) for n, k in enumerate(lengths)])
 
 
 def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:

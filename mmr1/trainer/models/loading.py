@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
+from mmr1.routers import watch_routers
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
 from mmr1.trainer.models.lora import add_adapters
@@ -244,6 +246,28 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
+
+
+def router_use(config: Config, model: Any) -> RouterUse | None:
+    """What the policy's forwards do about routers, which are watched then; None: nothing.
+
+    Raises:
+        ValueError: The model has none, or none that can be followed.
+    """
+    algorithm = config.algorithm
+    balances = algorithm.router_aux_loss_coef is not None
+    if not (balances or algorithm.compares_experts):
+        return None
+    key = f"algorithm.router_replay={algorithm.router_replay}"
+    if not algorithm.compares_experts:
+        key = f"algorithm.router_aux_loss_coef={algorithm.router_aux_loss_coef:g}"
+    routers = watch_routers(unwrapped(model), key)
+    if balances and routers.loss is None:
+        raise ValueError(
+            "algorithm.router_aux_loss_coef: transformers has no load-balancing loss for "
+            f"{type(unwrapped(model)).__name__}; leave it out"
+        )
+    return RouterUse(algorithm.compares_experts, algorithm.router_replay == "R3", balances)
 
 
 def load_scalar_model(

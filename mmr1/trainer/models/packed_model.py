@@ -18,6 +18,7 @@ from mmr1.trainer.forward.micro_batches import (
     SingleProcess,
     micro_batches,
 )
+from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.parts import known_to_engines
@@ -41,6 +42,7 @@ class PackedModel:
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
         jsd_beta: Which divergence from a reference it measures; see :func:`kl.divergence`.
+        routers: What its forwards do about the routers of experts; None: nothing.
     """
 
     model: Any
@@ -51,6 +53,7 @@ class PackedModel:
     features: FeatureCache | None = None
     process_group: ProcessGroup = field(default_factory=SingleProcess)
     jsd_beta: float = 1.0
+    routers: RouterUse | None = None
 
     @property
     def family(self) -> ModelFamily:
@@ -98,6 +101,7 @@ class PackedModel:
             self.features,
             run_tower=batch.run_tower,
             context=self.process_group.context,
+            routers=self.routers if batch.groups else None,
             **({} if reference is None else {"reference": reference, "jsd_beta": self.jsd_beta}),
         )
         if batch.groups:

@@ -15,6 +15,7 @@ from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.algorithms.kl import k3
 from mmr1.trainer.algorithms.losses import Correction
 from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.routing import computed_tokens
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
@@ -25,6 +26,8 @@ from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weigh
 from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, TokenBatch
 
 WIDEST_GAP = "rollout/logprob_gap_max"
+ROUTER_GAP = "rollout/router_gap"
+ROUTER_LOSS = "router_aux_loss"
 COUNTED = "tokens of "
 """Before a gap's name: the number of tokens that it is the mean of."""
 
@@ -99,6 +102,7 @@ class LocalPolicy:
         sync_adapters_only: Engines are given the adapters alone, in place of merged weights.
         distil_demonstrations: The PTX term is the divergence from the reference at the
             demonstrations' tokens, and not their likelihood.
+        router_loss_coefficient: Of the load-balancing loss; 0: the model computes none.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class LocalPolicy:
         correction: Correction | None = None,
         distil_demonstrations: bool = False,
         sync_adapters_only: bool = False,
+        router_loss_coefficient: float = 0.0,
     ) -> None:
         self.version = 0
         self._packed_model = packed_model
@@ -121,6 +126,7 @@ class LocalPolicy:
         self._correction = correction
         self._distil_demonstrations = distil_demonstrations
         self._sync_adapters_only = sync_adapters_only
+        self._router_loss_coefficient = router_loss_coefficient
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.scores(groups).logprobs
@@ -164,6 +170,7 @@ class LocalPolicy:
         model = self._packed_model
         model.model.train()
         groups = [scored.group for scored in experience.groups]
+        self._check_experts(groups)
         mini_batches = experience.mini_batches
         cut = [model.batches(groups, mini_batch.learning) for mini_batch in mini_batches]
         before = self.version
@@ -188,7 +195,8 @@ class LocalPolicy:
             before: The policy's version before the update.
         """
         model, tokens, numbers, counted = self._packed_model, experience.tokens, [], 0
-        for batch in batches:
+        balanced = self._balanced_shares(batches)
+        for batch, share in zip(batches, balanced, strict=True):
             reference = None
             if self._reference is not None:
                 reference = self._reference.distributions(batch)
@@ -205,11 +213,30 @@ class LocalPolicy:
             own = tokens.select(batch.rows, width, device)
             counting = counting.to(device, non_blocking=True)
             coefficients = experience.coefficients
-            numbers.append(self._add_gradient(own, scores, coefficients, counting, before))
+            numbers.append(self._add_gradient(own, scores, coefficients, counting, before, share))
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(counted)}
         for name in _gaps_apart(tokens, before):
             read = {name: 0.0, COUNTED + name: 0.0, **read}
         return self._means(model.process_group.total(read))
+
+    def _check_experts(self, groups: Sequence[RolloutGroup]) -> None:
+        """Refuse completions without the experts that they are to be compared with."""
+        routers = self._packed_model.routers
+        if routers is None or not routers.compares:
+            return
+        if any(c.routed_experts is None for group in groups for c in group.completions):
+            raise ValueError(
+                "algorithm.router_replay needs an engine that returns the experts of each token "
+                "(Completion.routed_experts); set rollout.engine=hf, or leave the key out"
+            )
+
+    def _balanced_shares(self, batches: Sequence[MicroBatch]) -> list[float]:
+        """Each micro-batch's share of the tokens of all ranks, by which its load counts."""
+        if not self._router_loss_coefficient:
+            return [0.0] * len(batches)
+        tokens = [float(computed_tokens(batch.groups)) for batch in batches]
+        total = self._packed_model.process_group.total({"tokens": sum(tokens)})["tokens"]
+        return [count / total for count in tokens]
 
     def _add_ptx_gradient(self, groups: Sequence[RolloutGroup], coefficient: float) -> float:
         model = self._packed_model
@@ -225,6 +252,7 @@ class LocalPolicy:
         coefficients: LossCoefficients,
         counting: torch.Tensor,
         before: int,
+        balanced: float,
     ) -> dict[str, torch.Tensor]:
         """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
 
@@ -234,6 +262,7 @@ class LocalPolicy:
             tokens: Those of the micro-batch.
             counting: ``[N]`` int64 indices into ``[b, R]``, flattened: the tokens that count.
             before: As in ``_accumulate``.
+            balanced: The micro-batch's share of the tokens of the load-balancing loss.
         """
         old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
         x = LossInputs(
@@ -255,6 +284,10 @@ class LocalPolicy:
         if self._correction is not None:
             correction = self._correction(x.old_logprobs, rollout, x.mask)
         loss = (tokens.loss_weights * self._algorithm.loss(x, correction)).sum()
+        router_loss = None
+        if scores.router_loss is not None:
+            router_loss = balanced * scores.router_loss
+            loss = loss + self._router_loss_coefficient * router_loss
         self._packed_model.backward(loss)
         gap = (x.old_logprobs - rollout).abs()
         ref = x.logprobs if x.ref_logprobs is None else x.ref_logprobs
@@ -266,8 +299,13 @@ class LocalPolicy:
             **self._algorithm.metrics(x),
             "rollout/is_weight": correction,
         }
+        if scores.expert_gap is not None:
+            logged[ROUTER_GAP] = (scores.expert_gap > 0).float()
+            logged[f"{ROUTER_GAP}_per_layer"] = scores.expert_gap
         counted = {name: values.detach().flatten()[counting] for name, values in logged.items()}
         sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
+        if router_loss is not None:
+            sums[ROUTER_LOSS] = router_loss.detach()
         if len(counting):
             sums[WIDEST_GAP] = counted["rollout/logprob_gap"].max()
             for name, apart in _gaps_apart(tokens, before).items():
@@ -284,7 +322,8 @@ class LocalPolicy:
         tokens = sums.pop("tokens")
         apart = [name.removeprefix(COUNTED) for name in sums if name.startswith(COUNTED)]
         gaps = {name: (sums.pop(name), sums.pop(COUNTED + name)) for name in apart}
-        whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
+        named = ("loss", WIDEST_GAP, ROUTER_LOSS)
+        whole = {name: sums.pop(name) for name in named if name in sums}
         loss = whole["loss"]
         if not math.isfinite(loss):
             self.optimizer.zero_grad()

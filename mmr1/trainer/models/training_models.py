@@ -30,6 +30,7 @@ from mmr1.trainer.models.loading import (
     check_same_tokens,
     feature_cache,
     load_here,
+    router_use,
 )
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -88,6 +89,7 @@ def build_training_models(
     if isinstance(algorithm.kl, KlFull):
         packed_model = replace(packed_model, jsd_beta=algorithm.kl.jsd_beta)
     reference = _reference(config, packed_model, load)
+    packed_model = replace(packed_model, routers=router_use(config, model))
     if isinstance(algorithm.kl, KlFull):
         assert not isinstance(reference, ServedReference), "the configuration refuses it"
         measured = reference
@@ -101,6 +103,7 @@ def build_training_models(
         distil_demonstrations=algorithm.ptx is not None and algorithm.ptx.loss == "distillation",
         correction=_correction(config),
         sync_adapters_only=config.model.sync_adapters_only,
+        router_loss_coefficient=algorithm.router_aux_loss_coef or 0.0,
     )
     critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)

@@ -52,7 +52,7 @@ def masked_logprobs(
     places = [bool(group.prompt.media) for group in groups for _ in group.completions]
     logprobs = torch.full(completion_mask(groups).shape, float("nan"))
     seen = [
-        replace(group, prompt=masked(group.prompt, ratio, seed + index))
+        _as_if(group, masked(group.prompt, ratio, seed + index))
         for index, group in enumerate(groups)
         if group.prompt.media
     ]
@@ -109,7 +109,7 @@ def vision_use(
     if not seen:
         return VisionUse()
     indices, prompts = list(seen), [group.prompt for group in seen.values()]
-    whole = policy.logprobs(list(seen.values()))
+    whole = policy.logprobs([_as_if(group, group.prompt) for group in seen.values()])
     grey = _lost(policy, seen, whole, {n: blank(seen[n].prompt) for n in seen})
     others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
     means = {
@@ -140,7 +140,7 @@ def _lost(
     """
     if not prompts:
         return {}
-    viewed = [replace(groups[index], prompt=prompt) for index, prompt in prompts.items()]
+    viewed = [_as_if(groups[index], prompt) for index, prompt in prompts.items()]
     size = len(viewed[0].completions)
     places = {index: size * place for place, index in enumerate(groups)}
     rows = torch.tensor([places[index] + row for index in prompts for row in range(size)])
@@ -148,6 +148,12 @@ def _lost(
     lost = (whole[rows, : mask.shape[1]] - policy.logprobs(viewed)).double()
     each = [values[sampled] for values, sampled in zip(lost, mask, strict=True)]
     return {index: each[n * size : (n + 1) * size] for n, index in enumerate(prompts)}
+
+
+def _as_if(group: RolloutGroup, prompt: Prompt) -> RolloutGroup:
+    """The group with that prompt, whose tokens the engine did not route to experts."""
+    unrouted = tuple(replace(c, routed_experts=None) for c in group.completions)
+    return RolloutGroup(prompt, unrouted)
 
 
 def _pieces(tokenizer: Any, completion: Completion, lost: Sequence[float]) -> list[Piece]:

@@ -120,7 +120,8 @@ def shared_states(
             read_rows = [int(completion_batch([group])[1].sum()) for group in of_kind]
             hidden.update(zip(places, rows.split(read_rows), strict=True))
     states = torch.cat([hidden[i] for i in range(len(groups))])
-    return CompletionStates(states, completion_ids[mask].to(base.device), padded)
+    # Of several forwards nobody asks for them.
+    return CompletionStates(states, completion_ids[mask].to(base.device), padded, packed.rows)
 
 
 def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
