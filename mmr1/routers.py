@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +124,7 @@ def watch_routers(model: Any, key: str) -> Routers:
         block.register_forward_pre_hook(layer.enter)
         block.register_forward_hook(layer.leave, always_call=True)
     for name, module in decoder.named_modules():
-        for target, index in logits:
+        for target, index in logits.items():
             if isinstance(module, target):
                 module.register_forward_hook(_Logits(routers, _number(name), index))
                 own = sys.modules[target.__module__]
@@ -145,15 +145,15 @@ def route(model: Any, routing: Routing | None) -> None:
         routers.running = routing
 
 
-def _logits(model: Any) -> Iterator[tuple[type, int]]:
-    """Classes whose output, or one of their outputs, are the logits of a router."""
+def _logits(model: Any) -> dict[type, int]:
+    """Classes of routers, and which of their outputs the logits are."""
     known = {}
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             recorder = (module._can_record_outputs or {}).get("router_logits")
             if hasattr(recorder, "target_class"):
                 known[recorder.target_class] = recorder.index
-    return iter(known.items())
+    return known
 
 
 def _number(name: str) -> int:
@@ -225,9 +225,7 @@ class _Choice(TorchFunctionMode):
         self.own: torch.Tensor | None = None
         self.made: list[torch.Tensor] = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") != "topk":
             return out

@@ -385,9 +385,7 @@ class VllmEngine:
         experts = experts_of(output)
         return tuple(map(self._completion, output.outputs, experts))
 
-    def _completion(
-        self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None
-    ) -> Completion:
+    def _completion(self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None) -> Completion:
         tokens = list(output.token_ids)
         logprobs = [
             entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
