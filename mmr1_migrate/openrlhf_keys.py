@@ -362,7 +362,7 @@ UNNEEDED = {
     "actor.num_nodes": _PROCESSES,
     "actor.num_gpus_per_node": _PROCESSES,
     "actor.gradient_checkpointing_reentrant": _SPEED,
-    "actor.aux_loss_coef": "there are no routers of experts",
+    "actor.aux_loss_coef": "set algorithm.router_aux_loss_coef, for models with experts",
     "actor.muon": "AdamW is the optimizer",
     "critic": "the critic shares the policy's settings, or needs none",
     "reward.num_nodes": _PROCESSES,

@@ -85,7 +85,7 @@ UNNEEDED = {
     "data.tokenizer_chat_template": "data.chat_template, a .jinja file",
     "data.multiturn": "every answer of a conversation is learned",
     "eval": "only mmr1 train validates; mmr1 eval evaluates a checkpoint",
-    "model.aux_loss_coef": "there are no routers of experts",
+    "model.aux_loss_coef": "only mmr1 train has it: algorithm.router_aux_loss_coef",
     "model.gradient_checkpointing_reentrant": "a matter of speed and memory alone",
     "muon": "AdamW is the optimizer",
     **{

@@ -121,7 +121,7 @@ UNNEEDED = {
     "lora_modules_to_save": "adapters are trained and no other weight is",
     "use_rslora": "alpha is divided by the rank; set model.lora.alpha to alpha * sqrt(rank)",
     "use_dora": "adapters are plain LoRA",
-    "router_aux_loss_coef": "there are no routers of experts",
+    "router_aux_loss_coef": "set algorithm.router_aux_loss_coef, for models with experts",
     "disable_dropout": "there is no dropout but that of the adapters",
     "remove_unused_columns": "reward functions get the columns that they name",
     "pad_to_multiple_of": _SPEED,

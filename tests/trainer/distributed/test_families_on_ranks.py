@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ import torch.distributed as dist
 from PIL import Image
 
 from mmr1.config import ModelConfig
+from mmr1.routers import watch_routers
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
-from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
+from mmr1.trainer.forward.routing import RouterUse
+from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import whole
 from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import load_family
+from mmr1.vision.families.loading import load_family, unwrapped
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.distributed.gloo import on_two_ranks
 from tests.vision.families.general_models import MODELS, SEES_VIDEOS, new_model
@@ -33,12 +36,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpointed": {"gradient_checkpointing": True},
     "frozen tower": {"freeze_vision_tower": True},
     "adapters": {"lora": {"rank": 4, "target_modules": "all-linear"}},
+    "replayed": {"gradient_checkpointing": True},  # with the engine's experts
 }
 NAMES = ("qwen3", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", *MODELS)
 CASES = [
     *((name, "whole") for name in NAMES),
     *(("qwen3_vl", of) for of in ("frozen tower", "adapters")),
-    *(("llava_onevision", of) for of in SETTINGS if of != "whole"),
+    *(("llava_onevision", of) for of in ("checkpointed", "frozen tower", "adapters")),
+    ("qwen3_vl_moe", "replayed"),
 ]
 
 
@@ -85,6 +90,10 @@ def learnt(
     inputs = ModelInputs(family, MediaCache(family.prepare_media))
     packed = PackedModel(model, inputs, 0.7, 150, process_group=process_group)
     every = groups_of(name, family, folder / "clip.mp4")
+    if of == "replayed":
+        layers = watch_routers(unwrapped(model), "test").layers
+        every = [routed(g, i, layers) for g, i in zip(every, inputs.of(every), strict=True)]
+        packed = replace(packed, routers=RouterUse(compares=True, replays=True))
     own = every if process_group.size == 1 else (every[:3], every[3:])[process_group.rank]
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -97,6 +106,20 @@ def learnt(
         n: whole(p.grad).clone() for n, p in model.named_parameters() if p.grad is not None
     }
     return {"gradients": gradients, "logprobs": packed.logprobs(own)}
+
+
+def routed(group: RolloutGroup, inputs: GroupInput, layers: int) -> RolloutGroup:
+    """The group, as if an engine had chosen two of four experts at random."""
+    rng = np.random.default_rng(len(inputs.prompt_ids))
+
+    def chosen(tokens: int) -> np.ndarray:
+        return rng.random((tokens, layers, 4)).argsort(-1)[..., :2].astype(np.uint8)
+
+    prompt = chosen(len(inputs.prompt_ids))
+    rows = [
+        replace(c, routed_experts=(prompt, chosen(len(c.token_ids) - 1))) for c in group.completions
+    ]
+    return replace(group, completions=tuple(rows))
 
 
 def weighted(scores: TokenScores) -> torch.Tensor:
