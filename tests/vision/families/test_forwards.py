@@ -5,15 +5,19 @@ Log-probs, entropies and the gradient of every parameter, to 1e-5 in float32.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import peft
 import pytest
 import torch
+from PIL import Image
 
-from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.forward.padded import padded_hidden, padded_scores
+from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.vision.families.loading import architecture_of, model_parts, unwrapped
 from mmr1.vision.features import FeatureCache
 from tests.vision.families.tiny_family import FAMILIES, VISION, TinyFamily, plain_scores
+from tests.vision.media import noise
 
 TOLERANCE = 1e-5
 
@@ -145,3 +149,33 @@ def test_parts_hold_every_weight_once(tiny):
     if tiny.sees:
         rest = [m for n, m in parts.tower.named_children() if n in ("patch_embed", "pos_embed")]
         assert ids(*parts.tower_blocks, *parts.tower_mergers, *rest) == ids(parts.tower)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("side", [56, 64])
+def test_the_processors_own_picture_is_one_grey_level_off_if_it_is_resized(name, side):
+    """We resize by Pillow, as qwen-vl-utils does; transformers' processors by torchvision.
+
+    Both round to 8 bits, in places to either side. That is all that a forward with transformers'
+    pictures differs by: on the same patches, hidden states are the model's own.
+    """
+    tiny = FAMILIES[name]
+    model, medium = tiny.model(), tiny.image(side, side)
+    processor = tiny.family.processor.image_processor
+    picture = Image.fromarray(noise(side, side))
+    theirs = processor(images=[picture], return_tensors="pt")["pixel_values"]
+    level = 1 / (255 * min(processor.image_std))
+    off = (medium.patches - theirs).abs()
+    resized = side % (processor.patch_size * processor.merge_size) > 0
+    assert off.max() < 1.01 * level
+    assert (0 < (off > 0.5 * level).float().mean() < 0.01) == resized
+    states = []
+    for patches in (medium.patches, theirs):
+        shown = replace(medium, patches=patches)
+        group = tiny.group([shown], 11, [5], 1)
+        with torch.no_grad():
+            packed = completion_states(model, [group]).hidden
+            own = padded_hidden(model, [group])[0, len(group.prompt_ids) - 1 : -1]
+        torch.testing.assert_close(packed, own, atol=5e-6, rtol=0)
+        states.append(packed)
+    assert ((states[0] - states[1]).abs().max() > 1e-4) == resized
