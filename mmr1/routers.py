@@ -145,12 +145,12 @@ def route(model: Any, routing: Routing | None) -> None:
         routers.running = routing
 
 
-def _logits(model: Any) -> dict[type, int]:
+def _logits(model: Any) -> dict[Any, int]:
     """Classes of routers, and which of their outputs the logits are."""
     known = {}
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
-            recorder = (module._can_record_outputs or {}).get("router_logits")
+            recorder: Any = (module._can_record_outputs or {}).get("router_logits")
             if hasattr(recorder, "target_class"):
                 known[recorder.target_class] = recorder.index
     return known

@@ -13,8 +13,14 @@ from mmr1.vision.prepare import Medium
 MAX_BYTES = 2 * 1024**3
 
 
+Features = torch.Tensor | list[torch.Tensor]
+
+
 class FeatureCache:
-    """Features ``[tokens, H]`` by the digest of the medium; the least recently used go first.
+    """Features by the digest of the medium; the least recently used go first.
+
+    Those of a family's model are ``[tokens, H]``. Of other models it is what their encoder gives,
+    and by the digests of all media that were encoded together.
 
     One cache serves every model whose (frozen) tower has the same weights: rollouts, log-probs,
     reference, update and all epochs.
@@ -22,7 +28,7 @@ class FeatureCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._kept: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, Any] = {}
         self._bytes = 0
 
     def __contains__(self, digest: str) -> bool:
@@ -31,19 +37,26 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, digest: str) -> torch.Tensor:
+    def __getitem__(self, digest: str) -> Any:
         rows = self._kept.pop(digest)
         self._kept[digest] = rows  # re-inserted last: dicts keep insertion order
         return rows
 
-    def __setitem__(self, digest: str, rows: torch.Tensor) -> None:
-        assert not rows.requires_grad, "features of a trained tower change every step"
+    def __setitem__(self, digest: str, rows: Features) -> None:
+        tensors = [rows] if isinstance(rows, torch.Tensor) else rows
+        trained = any(tensor.requires_grad for tensor in tensors)
+        assert not trained, "features of a trained tower change every step"
         assert digest not in self._kept, "features are made once"
-        self._kept[digest] = rows.clone()  # a slice would keep the whole batch alive
-        self._bytes += rows.nbytes
+        copies = [tensor.clone() for tensor in tensors]  # a slice would keep the whole batch alive
+        self._kept[digest] = copies[0] if isinstance(rows, torch.Tensor) else copies
+        self._bytes += _bytes(rows)
         while self._bytes > self._max_bytes and self._kept:
             oldest = self._kept.pop(next(iter(self._kept)))
-            self._bytes -= oldest.nbytes
+            self._bytes -= _bytes(oldest)
+
+
+def _bytes(rows: Features) -> int:
+    return sum(tensor.nbytes for tensor in ([rows] if isinstance(rows, torch.Tensor) else rows))
 
 
 def encode_media(

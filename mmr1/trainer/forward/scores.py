@@ -58,7 +58,7 @@ def completion_states(
     if not architecture_of(model).shares_prompts:
         assert context is None, "the model's own forward sees each sequence whole"
         forward = unshared_states if verdict_of(model) is None else shared_states
-        return forward(model, groups, read, run_tower)
+        return forward(model, groups, read, run_tower, features)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
     packed = pack(*inputs) if context is None else pack_own(*inputs, context)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
     GroupInput,
@@ -23,6 +24,7 @@ from mmr1.trainer.forward.sequences import (
 )
 from mmr1.vision.families.loading import model_parts, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
+from mmr1.vision.features import FeatureCache
 
 
 def unshared_states(
@@ -30,13 +32,14 @@ def unshared_states(
     groups: Sequence[GroupInput],
     read: Read = "before",
     run_tower: bool = False,
+    features: FeatureCache | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``. On ranks there must be one group, as everywhere."""
     base = unwrapped(model)
     completion_ids, mask = completion_batch(groups)
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
     with vision_in_graph(base) if run_tower else nullcontext():
-        hidden = torch.cat([_group_states(base, group, read) for group in groups])
+        hidden = torch.cat([_group_states(base, group, read, features) for group in groups])
     sampled = mask[length_mask([len(row) for g in groups for row in g.completions])]
     rows = torch.cat([_read_rows(group, read) for group in groups])[sampled].to(base.device)
     return CompletionStates(hidden[sampled], completion_ids[mask].to(base.device), padded, rows)
@@ -50,7 +53,9 @@ def _read_rows(group: GroupInput, read: Read) -> torch.Tensor:
     return torch.cat([n * width + first + torch.arange(k) for n, k in enumerate(lengths)])
 
 
-def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
+def _group_states(
+    base: Any, group: GroupInput, read: Read, features: FeatureCache | None
+) -> torch.Tensor:
     """Hidden states ``[N, H]`` of one group's completions, by the model without a head."""
     rows = [torch.cat([group.prompt_ids, row]) for row in group.completions]
     # Padded with a token that was sampled: another might be a placeholder of an image.
@@ -64,7 +69,7 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
         input_ids=ids.to(base.device),
         attention_mask=length_mask([len(row) for row in rows]).long().to(base.device),
         use_cache=False,
-        **arguments,
+        **with_kept_features(arguments, base, [group], True, features),
     ).last_hidden_state
     first = prompt - 1 if read == "before" else prompt
     lengths = [len(row) for row in group.completions]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from transformers import AutoConfig
 from mmr1.config import Config, ModelConfig
 from mmr1.routers import watch_routers
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
+from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -28,6 +30,8 @@ from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_m
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family, unwrapped
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
+
+logger = logging.getLogger(__name__)
 
 NO_RATES: Mapping[str, float] = MappingProxyType({})
 
@@ -237,6 +241,13 @@ def build_packed_model(
     process_group: ProcessGroup | None = None,
 ) -> PackedModel:
     """``model`` with packed forwards that need no more memory than the configuration allows."""
+    if features is not None and not _keeps_features(model):
+        logger.warning(
+            "%s computes the features of its frozen vision tower in each pass: it does not take "
+            "kept ones",
+            type(unwrapped(model)).__name__,
+        )
+        features = None
     return PackedModel(
         model,
         inputs,
@@ -246,6 +257,10 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
+
+
+def _keeps_features(model: Any) -> bool:
+    return architecture_of(model).shares_prompts or keeps_features(unwrapped(model))
 
 
 def router_use(config: Config, model: Any) -> RouterUse | None:

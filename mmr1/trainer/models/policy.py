@@ -27,6 +27,7 @@ from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, To
 
 WIDEST_GAP = "rollout/logprob_gap_max"
 ROUTER_GAP = "rollout/router_gap"
+LAYERS_GAP = "rollout/router_gap_per_layer"
 ROUTER_LOSS = "router_aux_loss"
 COUNTED = "tokens of "
 """Before a gap's name: the number of tokens that it is the mean of."""
@@ -301,7 +302,7 @@ class LocalPolicy:
         }
         if scores.expert_gap is not None:
             logged[ROUTER_GAP] = (scores.expert_gap > 0).float()
-            logged[f"{ROUTER_GAP}_per_layer"] = scores.expert_gap
+            logged[LAYERS_GAP] = scores.expert_gap
         counted = {name: values.detach().flatten()[counting] for name, values in logged.items()}
         sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
         if router_loss is not None:

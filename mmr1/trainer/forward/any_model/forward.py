@@ -19,6 +19,7 @@ from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
+from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.packing import Packed, pack
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
@@ -30,6 +31,7 @@ from mmr1.trainer.forward.sequences import (
 from mmr1.trainer.forward.unshared import vision_in_graph
 from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
+from mmr1.vision.features import FeatureCache
 
 
 def install(model: Any) -> None:
@@ -97,7 +99,11 @@ def verdict_of(model: Any) -> Verdict | None:
 
 
 def shared_states(
-    model: Any, groups: Sequence[GroupInput], read: Read = "before", run_tower: bool = False
+    model: Any,
+    groups: Sequence[GroupInput],
+    read: Read = "before",
+    run_tower: bool = False,
+    features: FeatureCache | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``. Groups of one ``kind`` are one forward.
 
@@ -112,7 +118,7 @@ def shared_states(
             of_kind = [groups[i] for i in places]
             packed = pack_text(base, of_kind, read)
             try:
-                out, calls = run_packed(base, packed, of_kind, base.base_model)
+                out, calls = run_packed(base, packed, of_kind, base.base_model, features)
                 _check_calls(base, calls)
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
                 raise NotSharedError(f"{error}; set model.sharing=padded") from error
@@ -158,7 +164,11 @@ def pack_text(model: Any, groups: Sequence[GroupInput], read: Read = "before") -
 
 
 def run_packed(
-    model: Any, packed: Packed, groups: Sequence[GroupInput], forward: Any
+    model: Any,
+    packed: Packed,
+    groups: Sequence[GroupInput],
+    forward: Any,
+    features: FeatureCache | None = None,
 ) -> tuple[Any, Counter[str]]:
     """The output of ``forward``, the model or the one without a head, for ``[1, T]`` ids.
 
@@ -174,7 +184,9 @@ def run_packed(
             # Without one, positions that begin again would be taken for other sequences.
             attention_mask=torch.ones_like(packed.ids)[None],
             use_cache=False,
-            **_arguments(model, packed, layout, groups),
+            **with_kept_features(
+                _arguments(model, packed, layout, groups), model, groups, False, features
+            ),
         )
     if not decoders:
         raise NotSharedError("its decoder was not called")
