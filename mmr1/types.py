@@ -261,6 +261,8 @@ class Completion:
             the weights changed while it was sampled.
         versions: ``(version, tokens)`` in order where they did: how many tokens each sampled. Empty
             where ``policy_version`` sampled them all.
+        view: Options of the prompt's media under which it was sampled, where they were shown in
+            another way (``rollout.views``); empty: as the prompt has them.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
             Empty without an environment: the policy sampled them all.
         reward: What the environment gave for the whole conversation; None if it gives nothing.
@@ -277,6 +279,7 @@ class Completion:
     reward: float | None = None
     failure: tuple[Status, str] | None = None
     versions: tuple[tuple[int, int], ...] = ()
+    view: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
@@ -393,6 +396,8 @@ class TokenBatch:
         loss_weights: Float32. They are normalised over the mini-batch, or the whole rollout, so the
             gradients of micro-batches add up.
         rollout_logprobs: Under the engine that sampled.
+        other_view: Bool, tokens that the engine sampled under another view of the pictures than
+            that of the loss: the two log-probs do not compare. None where none was.
         old_logprobs: Under the policy before the update. None with a single update per rollout:
             they are then the update's own, detached, and no forward pass computes them.
         ref_logprobs: Under the reference policy; None without a KL term, or with the exact KL,
@@ -416,6 +421,7 @@ class TokenBatch:
     masked_logprobs: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     versions: torch.Tensor | None = None
+    other_view: torch.Tensor | None = None
 
     def select(
         self, rows: torch.Tensor, width: int | None = None, device: torch.device | None = None

@@ -291,6 +291,7 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
     values["rollout.engine.dtype"] = config.rollout_dtype
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
+    values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
     return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
 
