@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, SamplingConfig, ViewsConfig
+from mmr1.config import AlgorithmConfig, Config, SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
@@ -18,6 +18,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.runs.step import StoppedError
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.other_views import by_own_view, sample_with_view, view_stats
 from mmr1.trainer.sampling.replay import as_json, completion_from_json
@@ -27,7 +28,8 @@ from mmr1.types import RolloutGroup, ScoredGroup
 from mmr1.vision.views import view_options
 from tests.jsonl import read_jsonl
 from tests.trainer.models.test_policy import assert_close, policy
-from tests.trainer.test_resume import assert_same
+from tests.trainer.test_resume import assert_same, plan_accident, rl
+from tests.trainer.test_resume import reward as reward
 from tests.trainer.tiny_groups import new_model
 
 NOISE = ViewsConfig(view="noise", strength=0.5)
@@ -179,18 +181,16 @@ def test_a_kept_group_still_knows_what_was_seen(noisy):
     assert [dict(completion_from_json(e).view) for e in entries] == [{}, {}, OPTIONS, OPTIONS]
 
 
-STEPS = "trainer.max_steps=4"
 REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
-ANNEALED = "{view: noise, strength: 0.5, annealing: {midpoint: 0.5, steepness: 4}}"
 
 
-def run(tiny_model, digits, tmp_path, name: str, *more: str, resume: bool = False) -> None:
+def run(tiny_model, digits, tmp_path, name: str, *more: str) -> None:
     (tmp_path / "own.py").write_text(REWARD)
-    rl = f"data.train={digits}/rl.jsonl"
+    records = f"data.train={digits}/rl.jsonl"
     overrides = [
         f"model.path={tiny_model}",
         "model.dtype=float32",
-        *([] if any(key.startswith("data.train=") for key in more) else [rl]),
+        *([] if any(key.startswith("data.train=") for key in more) else [records]),
         "data.train_batch_size=3",
         *("rollout.engine=hf", "rollout.n=4", "rollout.max_response_length=8"),
         "rollout.max_prompt_length=104",
@@ -201,35 +201,37 @@ def run(tiny_model, digits, tmp_path, name: str, *more: str, resume: bool = Fals
         f"trainer.output_dir={tmp_path}/{name}",
         *more,
     ]
-    run_training(load_config(None, overrides), resume=resume)
+    run_training(load_config(None, overrides))
 
 
-def test_a_run_resumes_to_the_same_bits(tiny_model, digits, tmp_path):
-    views = f"rollout.views={ANNEALED}"
-    run(tiny_model, digits, tmp_path, "whole", views, STEPS)
-    run(tiny_model, digits, tmp_path, "parts", views, STEPS)
-    folder = tmp_path / "parts/checkpoints"
-    for file in folder.glob("step_000004/*"):
-        file.write_bytes(b"lost")  # the checkpoint of step 2 is continued
-    run(tiny_model, digits, tmp_path, "parts", views, STEPS, resume=True)
+@pytest.mark.slow
+def test_a_run_resumes_to_the_same_bits(tiny_model, digits, reward, tmp_path):
+    """With earlier groups that are replayed, which know what they saw."""
+    views = {"view": "noise", "strength": 0.5, "annealing": {"midpoint": 0.5, "steepness": 4}}
+
+    def config(out: str) -> Config:
+        return rl(tiny_model, digits, reward, tmp_path / out).changed({"rollout.views": views})
+
+    run_training(config("whole"))
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
+    with pytest.raises(StoppedError, match="saved"):
+        run_training(config("parts"))
+    run_training(config("parts"), resume=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
     rows = read_jsonl(tmp_path / "whole/metrics.jsonl")
-    # 0.5 * (1 - sigmoid(4 * (step / 4 - 1 / 2)))
-    assert [row["views/strength"] for row in rows] == pytest.approx(
-        [0.5 * 0.7310586, 0.25, 0.5 * 0.2689414, 0.5 * 0.1192029]
-    )
-    for step, row in enumerate(rows, 1):
-        groups = read_jsonl(tmp_path / f"whole/rollouts/step_{step:06d}.jsonl")
-        seen = [c.get("view", {}).get("noise") for g in groups for c in g["completions"]]
-        strength = pytest.approx(row["views/strength"])
-        assert seen == [None, None, strength, strength] * 3
+    # 0.5 * (1 - sigmoid(4 * (step / 5 - 1 / 2)))
+    expected = [0.5 * share for share in (0.7685248, 0.5986877, 0.4013123, 0.2314752, 0.1192029)]
+    assert [row["views/strength"] for row in rows] == pytest.approx(expected)
+    groups = read_jsonl(tmp_path / "whole/rollouts/step_000001.jsonl")
+    seen = [c.get("view", {}).get("noise") for g in groups for c in g["completions"]]
+    assert seen == [None, None, pytest.approx(expected[0])] * 2  # one of three
 
 
 @pytest.mark.parametrize("loss", ["own", "clean"])
 def test_a_run_with_several_updates_and_perception(loss, tiny_model, digits, tmp_path):
     views = f"rollout.views={{view: crop, strength: 0.5, loss: {loss}}}"
     more = ("algorithm.ppo_epochs=2", "algorithm.perception.coef=0.1", "trainer.vision_use_steps=2")
-    run(tiny_model, digits, tmp_path, "run", views, STEPS, *more)
+    run(tiny_model, digits, tmp_path, "run", views, "trainer.max_steps=2", *more)
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert all(("views/logprob_gap" in row) == (loss == "clean") for row in rows)
     assert all(row["rollout/logprob_gap"] < 1e-4 for row in rows)  # the same model samples
@@ -251,13 +253,13 @@ def test_data_that_a_view_does_not_change(tiny_model, digits, tmp_path, caplog):
     turns = [{"role": "user", "content": "2 + 2"}]
     rows = [{"version": 1, "id": f"{i}", "messages": turns, "answer": "4"} for i in range(3)]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = (f"data.train={tmp_path}/text.jsonl", f"rollout.views={ANNEALED}")
+    given = (f"data.train={tmp_path}/text.jsonl", "rollout.views={view: noise, strength: 0.5}")
     with pytest.raises(ValueError, match=r"rollout\.views: the view noise, and no sample of"):
         run(tiny_model, digits, tmp_path, "text", *given)
     held_out = f"trainer.validation={{data: '{tmp_path}/text.jsonl'}}"
     with pytest.raises(ValueError, match=r"eval\.views: the view blank, and no sample of .*text"):
         run(tiny_model, digits, tmp_path, "text", held_out, "eval.views={blank: null}")
-    mixed = f"data.train=[{digits}/rl.jsonl, {tmp_path}/text.jsonl]"
+    mixed = f"data.train={{'{digits}/rl.jsonl': 1, '{tmp_path}/text.jsonl': 1}}"
     with caplog.at_level("INFO"):
         run(tiny_model, digits, tmp_path, "mixed", mixed, given[1], "trainer.max_steps=1")
     assert "samples of data.train are without an image or a video" in caplog.text
