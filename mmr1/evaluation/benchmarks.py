@@ -285,7 +285,8 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
-    del values["data"]["train_batch_size"]
+    for key in ("train_batch_size", "media_cache"):
+        values["data"].pop(key)
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
     sampled = tree["eval"]["sampled"] or {"n": 0}
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
