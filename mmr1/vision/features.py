@@ -108,11 +108,10 @@ def encode_media(
     frozen = not any(p.requires_grad for p in tower.parameters())
     if features is not None and not frozen:
         raise ValueError("vision features can only be kept where the vision tower is frozen")
+    rows_of: dict[str, torch.Tensor] = {}
     if features is not None:
         features.know(tower)
-    rows_of = {
-        m.digest: features[m.digest] for m in media if features is not None and m.digest in features
-    }
+        rows_of = {m.digest: features[m.digest] for m in media if m.digest in features}
     missing = list({m.digest: m for m in media if m.digest not in rows_of}.values())
     batches = [missing] if features is None and missing else [[m] for m in missing]
     for batch in batches:
