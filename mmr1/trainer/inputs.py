@@ -105,8 +105,9 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.eval_records is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
-    for view in config.eval.views if config.eval_records else ():
-        check_changed("eval.views", view, config.eval_records, kinds_of(held_out))
+    if config.eval_records is not None:
+        for view in config.eval.views:
+            check_changed("eval.views", view, config.eval_records, kinds_of(held_out))
     _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)

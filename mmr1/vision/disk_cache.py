@@ -164,8 +164,13 @@ def _read(data: bytes) -> Entry:
     return tensors, facts
 
 
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in main memory, in the order of its rows."""
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
     crc = 0
     for name in sorted(tensors):
-        crc = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(bytes_of(tensors[name]), crc)
     return str(crc)

@@ -20,7 +20,7 @@ import torch
 
 from mmr1.config import DataConfig
 from mmr1.types import DRAWN, MediaRef
-from mmr1.vision.disk_cache import DiskCache, key_of
+from mmr1.vision.disk_cache import DiskCache, bytes_of, key_of
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import Medium, PreparedMedia
 
@@ -89,7 +89,7 @@ def tower_digest(tower: torch.nn.Module) -> str | None:
         if type(tensor.data) is not torch.Tensor:
             return None
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(bytes_of(tensor.detach().cpu()))
     first = next(tower.parameters())
     kernel = getattr(getattr(tower, "config", None), "_attn_implementation", None)
     device = torch.cuda.get_device_name(first.device) if first.is_cuda else first.device.type

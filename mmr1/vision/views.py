@@ -55,13 +55,13 @@ def _blank(pixels: np.ndarray, strength: float, draw: np.random.Generator) -> np
 
 def _crop(pixels: np.ndarray, strength: float, draw: np.random.Generator) -> np.ndarray:
     shown = np.full_like(pixels, GREY)
-    window = []
+    window: list[slice] = []
     for side in pixels.shape[-3:-1]:
         kept = max(1, round(side * (1 - strength)))
         start = int(draw.integers(side - kept + 1))
         window.append(slice(start, start + kept))
-    place = (..., *window, slice(None))
-    shown[place] = pixels[place]
+    rows, columns = window
+    shown[..., rows, columns, :] = pixels[..., rows, columns, :]
     return shown
 
 

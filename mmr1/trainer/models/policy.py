@@ -308,7 +308,7 @@ def _means_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
     Of what the newest weights sampled the gap is the engine's alone. What was sampled under another
     view has a gap of its own.
     """
-    apart = {}
+    apart: dict[str, torch.Tensor] = {}
     if tokens.other_view is not None:
         comparable = ("rollout/kl", "rollout/is_weight", GAP)
         apart |= dict.fromkeys(comparable, ~tokens.other_view) | {VIEW_GAP: tokens.other_view}
