@@ -166,7 +166,7 @@ def _read(data: bytes) -> Entry:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor in main memory, in the order of its rows."""
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
