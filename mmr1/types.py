@@ -77,15 +77,20 @@ class MediaRef:
     def digest(self) -> str:
         """SHA-256 of the encoded bytes and the options, which identifies the medium.
 
-        A file is read once per process. It must not change during a run.
+        A file is read once per process. It must not change during a run. What is drawn by a seed
+        is not met again: such a digest ends with :data:`DRAWN`.
         """
         options = repr(sorted(self.options.items()))
+        end = DRAWN if any(o == "shuffle" or o.endswith("_seed") for o in self.options) else ""
         if self.path is not None:
-            return _file_digest(self.path, options)
-        return _digest(self.read(), options)
+            return _file_digest(self.path, options) + end
+        return _digest(self.read(), options) + end
 
     def __str__(self) -> str:
         return str(self.path) if self.path is not None else f"<{self.kind} in the record>"
+
+
+DRAWN = ".drawn"
 
 
 @lru_cache(maxsize=1_000_000)
@@ -264,6 +269,8 @@ class Completion:
         routed_experts: Which experts of a mixture the engine computed with: of the P tokens of the
             prompt ``[P, L, k]``, which may be one array for the whole group, and of all tokens but
             the last ``[R - 1, L, k]``; L layers, 0 in those without experts. None unless asked for.
+        view: Options of the prompt's media under which it was sampled, where they were shown in
+            another way (``rollout.views``); empty: as the prompt has them.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
             Empty without an environment: the policy sampled them all.
         reward: What the environment gave for the whole conversation; None if it gives nothing.
@@ -281,6 +288,7 @@ class Completion:
     failure: tuple[Status, str] | None = None
     versions: tuple[tuple[int, int], ...] = ()
     routed_experts: tuple[np.ndarray, np.ndarray] | None = None
+    view: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
@@ -397,6 +405,8 @@ class TokenBatch:
         loss_weights: Float32. They are normalised over the mini-batch, or the whole rollout, so the
             gradients of micro-batches add up.
         rollout_logprobs: Under the engine that sampled.
+        other_view: Bool, tokens that the engine sampled under another view of the pictures than
+            that of the loss: the two log-probs do not compare. None where none was.
         old_logprobs: Under the policy before the update. None with a single update per rollout:
             they are then the update's own, detached, and no forward pass computes them.
         ref_logprobs: Under the reference policy; None without a KL term, or with the exact KL,
@@ -420,6 +430,7 @@ class TokenBatch:
     masked_logprobs: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     versions: torch.Tensor | None = None
+    other_view: torch.Tensor | None = None
 
     def select(
         self, rows: torch.Tensor, width: int | None = None, device: torch.device | None = None

@@ -231,6 +231,7 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     if temporal:
         contrast = {**right, "bonus": 0.3, "shuffled_factor": 0.8}
         migration.set("rewards.functions.temporal_contrast", {"options": contrast})
+        migration.set("rollout.views", {"view": "shuffle", "share": 0.5, "loss": "none"})
     if length:
         bonus = {**right, "bonus": 0.2, "min_length": 320, "max_length": 512}
         migration.set("rewards.functions.length_bonus", {"options": bonus})

@@ -85,7 +85,7 @@ ITERATED_COMPOSED = {
 }
 VIDEO_COMPOSED = {"jsonl_path": "`data.train`, in place of dataset_name"}
 TEMPORAL_COMPOSED = {
-    "temporal": "the reward function temporal_contrast, with the code's numbers",
+    "temporal": "rollout.views, and the reward function temporal_contrast with its numbers",
     "len_control": "the reward function length_bonus: 0.2 from 320 to 512 tokens",
 }
 

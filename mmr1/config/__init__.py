@@ -102,6 +102,7 @@ from mmr1.config.trainer import (
     TrainerConfig,
 )
 from mmr1.config.tree import Config
+from mmr1.config.views import ViewsConfig
 
 __all__ = [
     "AdvantageConfig",
@@ -176,6 +177,7 @@ __all__ = [
     "TeacherModel",
     "ToolsConfig",
     "TrainerConfig",
+    "ViewsConfig",
     "VllmArguments",
     "VllmConfig",
     "reward_function",

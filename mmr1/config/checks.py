@@ -187,6 +187,17 @@ def _routes(c: Config) -> bool:
     return c.algorithm.compares_experts or c.algorithm.router_aux_loss_coef is not None
 
 
+# Views ----------------------------------------------------------------------------------------
+
+
+def _samples_beside(c: Config) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "none"
+
+
+def _learns_own_view(c: Config) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "own"
+
+
 # Environment -----------------------------------------------------------------------------------
 
 
@@ -384,9 +395,20 @@ REFUSED: tuple[Row, ...] = (
         "its bound; leave gen_batch_size, keep_surplus and replay out",
     ),
     Row(
-        ("rollout.streaming", "rewards.functions.temporal_contrast"),
-        lambda c: c.rollout.streaming is not None and c.rewards.uses("temporal_contrast"),
-        "it needs completions for shuffled frames beside each group; leave one of them out",
+        ("rollout.streaming", "rollout.views"),
+        lambda c: c.rollout.streaming is not None and c.rollout.views is not None,
+        "a group that is streamed has one view; leave one of them out",
+    ),
+    Row(
+        ("rollout.views.loss", "rewards.functions.temporal_contrast"),
+        lambda c: _samples_beside(c) != c.rewards.uses("temporal_contrast"),
+        "that reward compares with completions beside each group, and nothing else reads these; "
+        "T-GRPO is both: rollout.views={view: shuffle, loss: none} and the reward",
+    ),
+    Row(
+        ("rollout.views.loss", "algorithm.advantage.critic"),
+        lambda c: _learns_own_view(c) and c.algorithm.critic is not None,
+        "a critic has one prompt for each group; set rollout.views.loss=clean",
     ),
     Row(
         ("rollout.streaming", "rewards.functions"),
@@ -444,10 +466,9 @@ REFUSED: tuple[Row, ...] = (
         "them out",
     ),
     Row(
-        ("environment", "rewards.functions.temporal_contrast"),
-        lambda c: c.environment is not None and c.rewards.uses("temporal_contrast"),
-        "it shuffles the frames of a video, and a tool would show them in their order; leave one "
-        "of them out",
+        ("environment", "rollout.views"),
+        lambda c: c.environment is not None and c.rollout.views is not None,
+        "a tool would show the original; leave one of them out",
     ),
     Row(
         ("algorithm.router_replay", "environment"),

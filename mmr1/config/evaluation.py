@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mmr1.config.section import Coefficient, Count, Positive, Section, Share
+from mmr1.config.views import View, check_strength
 
 
 class SampledConfig(Section):
@@ -53,10 +54,22 @@ class EvalConfig(Section):
         description="reason, direct (a prompt for the answer only), or a template as "
         "data.prompt_template takes it; null: the benchmark's, without one data.prompt_template",
     )
+    views: dict[View, Share | None] = Field(
+        default_factory=dict,
+        description="Also decode greedily under other views of the pictures, as VIEW: strength; "
+        "{noise: 0.5, blank: null} adds greedy_noise and greedy_blank. See rollout.views",
+    )
     output_dir: str | None = Field(
         None,
         description="Folder for results and completions. An interrupted evaluation resumes from it",
     )
+
+    @field_validator("views")
+    @classmethod
+    def _with_strength(cls, views: dict[View, Share | None]) -> dict[View, Share | None]:
+        for view, strength in views.items():
+            check_strength(view, strength)
+        return views
 
     @property
     def n(self) -> int:

@@ -70,6 +70,12 @@ IDLE: tuple[Row, ...] = (
         OFFLINE,
     ),
     Row(
+        ("rollout.views",),
+        lambda c: c.rollout.views is not None,
+        "only mmr1 train and iterate sample under other views; leave it out",
+        OFFLINE,
+    ),
+    Row(
         ("rollout.max_restarts", "resources.engines"),
         lambda c: samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
         "the engine is part of this process, which cannot restart it; leave it out, or run on Ray: "

@@ -18,6 +18,7 @@ from mmr1.config.section import (
     Section,
     resolved,
 )
+from mmr1.config.views import ViewsConfig
 from mmr1.registry import ENGINES
 
 _OTHER_SAMPLERS = frozenset(
@@ -212,6 +213,10 @@ class RolloutConfig(Section):
     engine: Engine = Field(
         default_factory=VllmConfig,
         description="vLLM, vLLM on the GPUs of the ranks, transformers, or your own",
+    )
+    views: ViewsConfig | None = Field(
+        None,
+        description="Sample a share of each group under another view of its pictures; null: none",
     )
     timeout_s: Coefficient = Field(
         3600, description="Seconds allowed for one batch; a slower engine counts as hung"

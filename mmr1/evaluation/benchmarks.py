@@ -285,12 +285,14 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
-    del values["data"]["train_batch_size"]
+    for key in ("train_batch_size", "media_cache"):
+        values["data"].pop(key)
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
     sampled = tree["eval"]["sampled"] or {"n": 0}
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
     values["rollout.engine.dtype"] = config.rollout_dtype
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
+    values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
     return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
 

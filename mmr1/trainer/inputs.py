@@ -12,6 +12,7 @@ from typing import Any
 from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
+from mmr1.data.rows import kinds_of
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader, Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
@@ -24,6 +25,7 @@ from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
+from mmr1.trainer.sampling.views import check_changed
 from mmr1.types import Prompt, Sample
 from mmr1.vision.build import checked_media, family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
@@ -103,6 +105,9 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.eval_records is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
+    if config.eval_records is not None:
+        for view in config.eval.views:
+            check_changed("eval.views", view, config.eval_records, kinds_of(held_out))
     _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)

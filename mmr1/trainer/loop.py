@@ -16,6 +16,7 @@ from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
 from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
+from mmr1.trainer.sampling.other_views import by_own_view
 from mmr1.trainer.sampling.views import VisionUse, masked_logprobs, vision_use
 from mmr1.types import StepStats
 
@@ -31,6 +32,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     algorithm, validation = config.algorithm, components.validation
     models, moving = Models(policy, reference, critic), algorithm.moving_reference
     reward_weights, vision_use_steps = config.rewards.weights, config.trainer.vision_use_steps
+    own_views = config.rollout.views is not None and config.rollout.views.loss == "own"
     critic_alone = 0 if algorithm.critic is None else algorithm.critic.warmup_steps
     with open_sampler(config, components) as sampler:
         for number in range(done + 1, config.trainer.steps + 1):
@@ -38,7 +40,8 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             traced = number in config.trainer.profile_steps
             with profiled(config.trainer, number, components.ranks) if traced else nullcontext():
                 batch = sampler.sample(number)  # prompts, completions, rewards
-                groups = [scored.group for scored in batch.groups]
+                shown = by_own_view(batch.groups) if own_views else None
+                groups = [scored.group for scored in shown or batch.groups]
                 stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
 
                 with timer("experience"):
@@ -54,6 +57,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         config.rollout.max_response_length,
                         reward_weights,
                         masked,
+                        shown,
                     )
                     if components.demonstrations is not None:
                         own = components.demonstrations.next()
@@ -62,7 +66,8 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 looks = VisionUse()
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
-                        looks = vision_use(policy, groups, components.tokenizer)
+                        whole = [scored.group for scored in batch.groups]
+                        looks = vision_use(policy, whole, components.tokenizer)
                 stats |= looks.metrics
 
                 with timer("update"):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from mmr1.config import Config, ResampleConfig, SamplingConfig
+from mmr1.config import Config, ResampleConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import Request, RolloutEngine, requests_for
@@ -25,9 +25,10 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
-from mmr1.trainer.sampling.views import shuffled
+from mmr1.trainer.sampling.other_views import sample_beside, sample_with_view, view_stats
+from mmr1.trainer.sampling.views import check_changed
 from mmr1.trainer.stream import Stream
-from mmr1.types import Sample, ScoredGroup, StepStats
+from mmr1.types import RolloutGroup, Sample, ScoredGroup, StepStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Sampler:
     def __init__(self, config: Config, components: TrainerComponents) -> None:
         self._config, self._components = config, components
         self._sampling, self._resamples = config.rollout.sampling, config.algorithm.resamples
-        self._shuffles_frames = config.rewards.uses("temporal_contrast")
+        self._views = config.rollout.views
 
     def sample(self, number: int) -> Batch:
         """The batch of step ``number``; steps are taken in order.
@@ -78,6 +79,9 @@ class Sampler:
             all_groups = groups
         else:
             groups, all_groups, stats = self._resample(number, resamples, timer)
+        if (views := self._views) is not None:
+            stats = {**stats, **view_stats(all_groups)}
+            stats["views/strength"] = views.strength_at(number, self._config.trainer.steps)
         if components.replay is not None:
             groups, replayed = components.replay.fill(number, groups)
             stats |= replayed
@@ -131,20 +135,17 @@ class Sampler:
         config, components = self._config, self._components
         sampling, engine = self._sampling, components.rollout
         greedy_groups = []
-        shuffled: dict[int, tuple[str, ...]] = {}
         with timer("rollout"):
             prompts = list(map(components.render, components.loader.next(count)))
             requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
             # The next step's media are prepared while this one samples and learns.
             components.loader.prefetch(config.data.train_batch_size)
-            groups = engine.generate(requests, sampling)
+            groups, beside = self._generate(requests, number)
             if components.algorithm.advantage.greedy_baseline:
                 single = [replace(request, n=1) for request in requests]
                 greedy_groups = engine.generate(single, sampling.greedy())
-            if self._shuffles_frames:
-                shuffled = sample_shuffled(engine, requests, sampling)
         with timer("reward"):
-            scored = components.rewards.score(groups, shuffled)
+            scored = components.rewards.score(groups, beside)
             if greedy_groups:
                 baselines = components.rewards.score(greedy_groups)
                 scored = [
@@ -153,6 +154,19 @@ class Sampler:
             if components.loader.curriculum is not None:
                 components.loader.curriculum.learn(scored)
             return components.steps.score(scored) if components.steps else scored
+
+    def _generate(
+        self, requests: Sequence[Request], number: int
+    ) -> tuple[list[RolloutGroup], dict[int, tuple[str, ...]]]:
+        """A group for each request of step ``number``; and what was sampled beside the groups."""
+        engine, sampling, views = self._components.rollout, self._sampling, self._views
+        if views is None:
+            return engine.generate(requests, sampling), {}
+        strength = views.strength_at(number, self._config.trainer.steps)
+        if views.loss != "none":
+            return sample_with_view(engine, requests, sampling, views, strength), {}
+        groups = engine.generate(requests, sampling)
+        return groups, sample_beside(engine, requests, sampling, views, strength)
 
 
 class SamplerAhead:
@@ -270,28 +284,6 @@ def open_sampler(
         yield ahead
 
 
-def sample_shuffled(
-    engine: RolloutEngine, requests: Sequence[Request], sampling: SamplingConfig
-) -> dict[int, tuple[str, ...]]:
-    """Completions for shuffled frames, by the index of the request.
-
-    Half a group for each request, as in Video-R1 (arXiv 2503.21776, section 3.1). Requests without
-    a video are not in the result.
-    """
-    shuffled_requests = {
-        index: Request(shuffled(r.prompt, r.seed), max(1, r.n // 2), r.seed + r.n)
-        for index, r in enumerate(requests)
-        if any(medium.kind == "video" for medium in r.prompt.media)
-    }
-    groups = (
-        engine.generate(list(shuffled_requests.values()), sampling) if shuffled_requests else []
-    )
-    return {
-        index: tuple(completion.text for completion in group.completions)
-        for index, group in zip(shuffled_requests, groups, strict=True)
-    }
-
-
 def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
     """Raises ValueError where an advantage needs what a stream of groups does not sample."""
     if config.rollout.streaming is not None and algorithm.advantage.greedy_baseline:
@@ -303,16 +295,14 @@ def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
 
 def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:
     """Raises ValueError if no sample has the media that ``config`` asks to show in another way."""
-    shuffles = config.rewards.uses("temporal_contrast")
     perceives, measures = config.algorithm.perception, config.trainer.vision_use_steps
-    if not shuffles and perceives is None and measures is None:
+    views = config.rollout.views
+    if views is None and perceives is None and measures is None:
         return
-    kinds = {kind for samples in sources for kinds in kinds_of(samples) for kind in kinds}
-    if shuffles and "video" not in kinds:
-        raise ValueError(
-            "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
-            "no video; leave it out, or use other data"
-        )
+    of_samples = [kinds for samples in sources for kinds in kinds_of(samples)]
+    if views is not None:
+        check_changed("rollout.views", views.view, "data.train", of_samples)
+    kinds = {kind for own in of_samples for kind in own}
     if not kinds and perceives is not None:
         raise ValueError(
             "algorithm.perception compares log-probs with those under masked pictures and "

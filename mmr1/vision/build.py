@@ -20,9 +20,10 @@ from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
-from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import MediaCache, Medium
+from mmr1.vision.prepare import MediaCache, Medium, measured
+from mmr1.vision.stored import preparer
 from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)
@@ -96,10 +97,11 @@ def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> Med
         neighbours: Ranks, or engines, on this machine, if this process is one of them.
     """
     count = media_workers(config, neighbours)
+    prepare = preparer(family, config.data)
     if count == 0:
-        return MediaCache(family.prepare_media)
+        return MediaCache(prepare)
     load = partial(_load_prepare, config.model, config.data)
-    return MediaCache(family.prepare_media, workers=Preparers(load, count))
+    return MediaCache(prepare, workers=Preparers(load, count))
 
 
 def checked_media(family: ModelFamily, config: Config) -> MediaCache:
@@ -111,10 +113,11 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
     if not is_packed(family):
         return media_cache(family, config)
     count = media_workers(config)
+    check = _checker(family, config.data)
     if count == 0:
-        return MediaCache(family.check_media)
+        return MediaCache(check)
     load = partial(_load_check, config.model, config.data)
-    return MediaCache(family.check_media, workers=Preparers(load, count))
+    return MediaCache(check, workers=Preparers(load, count))
 
 
 def media_workers(config: Config, neighbours: int = 1) -> int:
@@ -135,12 +138,20 @@ def _load_check(model: ModelConfig, data: DataConfig) -> Prepare:
     """A checker of media for a separate process, which loads it itself."""
     family = _family(model, data)
     assert is_packed(family)
-    return family.check_media
+    return _checker(family, data)
+
+
+def _checker(family: PackedFamily, data: DataConfig) -> Prepare:
+    """Checks a medium; with a cache on the disk it prepares it there, for those who look at it."""
+    if data.media_cache is None:
+        return family.check_media
+    prepare = preparer(family, data)
+    return lambda media: measured(prepare(media))
 
 
 def _load_prepare(model: ModelConfig, data: DataConfig) -> Prepare:
     """A preparer of media for a separate process, which loads it itself."""
-    return _family(model, data).prepare_media
+    return preparer(_family(model, data), data)
 
 
 class Preparers:

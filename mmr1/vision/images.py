@@ -21,6 +21,7 @@ from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, ScaledFirst, fit_size
+from mmr1.vision.views import altered
 
 MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
@@ -37,10 +38,6 @@ FORMATS = (
     "AVIF",
     "JPEG2000",
 )
-GREY = 127
-"""What a blank picture shows."""
-MASKED_PATCH = 14
-"""Pixels of the side of a patch that is masked: Qwen-VL's, and PAPO's."""
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 """What follows ``ftyp`` at the beginning of a HEIC file."""
 
@@ -56,9 +53,8 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
     Args:
         ref: The image.
         budget: Resize to this budget (and to the budgets in ``ref.options``) the way qwen-vl-utils
-            does; every engine's own processor then leaves the pixels as they are. With the option
-            ``blank`` all of them are grey, with ``mask`` some patches are black; see
-            :func:`mask_patches`.
+            does; every engine's own processor then leaves the pixels as they are. Options may ask
+            for another view of them: :func:`mmr1.vision.views.altered`.
 
     Raises:
         ValueError: Names the file: it cannot be read or decoded, is larger than
@@ -69,26 +65,11 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
         upright = ImageOps.exif_transpose(image) if _orientation(image) != 1 else image
         pixels = to_rgb(upright)
     _check_stated(ref, pixels.size)
-    if "blank" in ref.options:
-        pixels = Image.new("RGB", pixels.size, (GREY, GREY, GREY))
     if budget is not None:
         pixels = _fitted(pixels, ref, budget)
-    if "mask" in ref.options:
-        pixels = Image.fromarray(mask_patches(np.asarray(pixels), ref))
+    if ref.options:
+        pixels = Image.fromarray(altered(np.asarray(pixels), ref.options))
     return pixels
-
-
-def mask_patches(pixels: np.ndarray, ref: MediaRef) -> np.ndarray:
-    """``[..., H, W, 3]`` with random patches of 14 x 14 pixels black, the same in all frames.
-
-    The option ``mask`` is the probability of each patch, ``mask_seed`` chooses them.
-    """
-    height, width = pixels.shape[-3:-1]
-    rows, columns = -(-height // MASKED_PATCH), -(-width // MASKED_PATCH)
-    draws = np.random.default_rng(ref.options["mask_seed"]).random((rows, columns))
-    patch = np.ones((MASKED_PATCH, MASKED_PATCH), dtype=bool)
-    black = np.kron(draws < ref.options["mask"], patch)[:height, :width]
-    return np.where(black[..., None], 0, pixels).astype(pixels.dtype)
 
 
 def check_image(ref: MediaRef) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from mmr1.vision.budget import (
     shown_frames,
     video_grid,
 )
-from mmr1.vision.images import GREY, mask_patches
+from mmr1.vision.views import altered
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
@@ -79,8 +79,8 @@ def load_video(
 
     ``ref.options`` may hold ``fps`` or ``nframes``, ``min_frames``, ``max_frames``, ``start`` and
     ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``; and ``shuffle``, a
-    seed, to put the sampled frames into another order, ``blank`` to show grey ones, and ``mask`` to
-    show them with black patches.
+    seed, to put the sampled frames into another order, or another view of them
+    (:func:`mmr1.vision.views.altered`).
 
     Returns:
         The frames ``[T, 3, H, W]`` uint8, already of the size the model sees (give processors
@@ -109,10 +109,7 @@ def load_video(
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
     if "shuffle" in ref.options:
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
-    if "blank" in ref.options:
-        pixels = np.full_like(pixels, GREY)
-    if "mask" in ref.options:
-        pixels = np.moveaxis(mask_patches(np.moveaxis(pixels, 1, -1), ref), -1, 1)
+    pixels = np.moveaxis(altered(np.moveaxis(pixels, 1, -1), ref.options), -1, 1)
     metadata = _metadata(ref, header, indices)
     metadata.video_backend = facts["backend"]
     return torch.from_numpy(pixels), metadata

@@ -454,7 +454,7 @@ def original(recipe: str, root: Path) -> Original:
                 Bug(
                     "the branch with shuffled frames of its vLLM trainer (issue 72)",
                     "trainer/vllm_grpo_trainer_modified.py:510",
-                    "absent: rewards.functions.temporal_contrast samples shuffled frames itself",
+                    "absent: rollout.views samples shuffled frames, with either engine",
                 ),
             ],
         ),

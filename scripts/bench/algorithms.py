@@ -38,6 +38,7 @@ NEEDS = {
         f"data.train={VIDEO}/data/order-rl.jsonl",
         "rewards.functions={format: {weight: 0.5}, math: {}, "
         "temporal_contrast: {options: {of: math}}}",
+        "rollout.views={view: shuffle, loss: none}",
     ],
     "kl_cov": ["algorithm.ppo_epochs=2"],  # the first update does not differ from GRPO's
     "process_grpo": ["algorithm.advantage.step_rewards=scripts/bench/digit_steps.py:judge"],

@@ -3,20 +3,30 @@
     python scripts/bench/videos.py --width 3840 --height 2160 --seconds 6
 
 A file of noise and moving bars, made here; sampled at 2 frames a second, as a training run does.
+
+    python scripts/bench/videos.py --width 640 --height 360 --seconds 10 --cached 8
+
+prepares that many clips in the sizes of the recipe video_r1 with ``data.media_cache``: two epochs
+and another run, which find nothing in memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import av
 import numpy as np
 import psutil
 
+from mmr1.config import DataConfig
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.families.tiny import new_model
+from mmr1.vision.stored import open_disk_cache, preparer
 from mmr1.vision.videos import BACKENDS, load_video
 
 
@@ -30,7 +40,12 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="decode this file and make none")
     parser.add_argument("--backend", default="auto", choices=BACKENDS)
     parser.add_argument("--span", type=float, nargs=2, help="start and end in seconds")
+    parser.add_argument("--cached", type=int, help="so many clips, with a cache on the disk")
     args = parser.parse_args()
+    if args.cached:
+        with tempfile.TemporaryDirectory(prefix="mmr1-bench-") as folder:
+            cached(Path(folder), args)
+        return
     with tempfile.TemporaryDirectory(prefix="mmr1-bench-") as folder:
         path = args.file or write(Path(folder) / "clip.mp4", args)
         options = dict(zip(("start", "end"), args.span, strict=True)) if args.span else {}
@@ -44,6 +59,44 @@ def main() -> None:
     spent = decoder.cpu_times()
     print(f"{len(frames)} frames of {frames.shape[3]}x{frames.shape[2]} pixels")
     print(f"peak memory {peak:,.0f} MiB, CPU {spent.user + spent.system:.1f} s")
+
+
+def cached(folder: Path, args: argparse.Namespace) -> None:
+    """Two epochs of a run and one of the next, in the sizes of scripts/recipes/video_r1/rl.yaml."""
+    clips = []
+    for number in range(args.cached):
+        first = write(folder / "clip.mp4", args) if number == 0 else folder / "clip.mp4"
+        path = folder / f"{number}.mp4"
+        path.write_bytes(
+            first.read_bytes() + bytes([number])
+        )  # what follows the last box is skipped
+        clips.append(MediaRef("video", path))
+    new_model(folder / "model")
+    data = DataConfig(media_cache={"dir": str(folder / "cache")})
+    for run, epochs in (("first", 2), ("second", 1)):
+        family = load_family(
+            str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352, backend=args.backend
+        )
+        disk = open_disk_cache(data)
+        assert disk is not None
+        prepare = preparer(family, data, disk)
+        for epoch in range(1, epochs + 1):
+            hits, before = disk.hits, cpu_seconds()
+            sizes = [prepare(clip).kept_bytes for clip in clips]
+            share = (disk.hits - hits) / len(clips)
+            print(
+                f"{run} run, epoch {epoch}: CPU {cpu_seconds() - before:.2f} s, found {share:.0%}, "
+                f"{sum(sizes) / 2**20:,.0f} MiB"
+            )
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it started."""
+    family: Sequence[psutil.Process] = [
+        psutil.Process(),
+        *psutil.Process().children(recursive=True),
+    ]
+    return sum(t.user + t.system for t in (process.cpu_times() for process in family))
 
 
 def write(path: Path, args: argparse.Namespace) -> Path:

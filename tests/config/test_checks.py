@@ -10,6 +10,7 @@ from mmr1.config.file import config_from, load
 PROCESS = ["algorithm=process_grpo", "algorithm.advantage.step_rewards=a.py:f"]
 STREAMING = ["rollout.max_off_policy_steps=1", "rollout.streaming={}"]
 TOOLS = "environment.tools=[zoom]"
+NOISE = ["rollout.views.view=noise", "rollout.views.strength=0.5"]
 REPLAY = "algorithm.filter_groups=replay"
 BEST = "trainer.checkpoints.metric_for_best_model=eval"
 VALIDATED = [
@@ -30,6 +31,7 @@ FIRES = [
     (["resources.engines=2"], "sft"),
     (["trainer.log_completions_steps=2"], "dpo"),
     (["trainer.vision_use_steps=2"], "sft"),
+    ([*NOISE, "dpo.rounds.count=2"], "dpo"),
     (["rollout.max_restarts=1"], "train"),
     (["dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
     (
@@ -95,10 +97,9 @@ FIRES = [
     ([*STREAMING, TOOLS], "train"),
     ([*STREAMING, "model.lora.rank=4", "model.lora.merge=false"], "train"),
     ([*STREAMING, "algorithm=dapo", "algorithm.filter_groups.gen_batch_size=8"], "train"),
-    (
-        [*STREAMING, "rewards.functions={math: 1, temporal_contrast: {options: {of: math}}}"],
-        "train",
-    ),
+    ([*STREAMING, *NOISE], "train"),
+    (["rewards.functions={math: 1, temporal_contrast: {options: {of: math}}}"], "train"),
+    ([*NOISE, "rollout.views.loss=own", "algorithm=ppo"], "train"),
     ([*STREAMING, "rewards.functions={own: {use: 'f.py:g', call: batch}}"], "train"),
     (
         [
@@ -116,7 +117,7 @@ FIRES = [
     ([TOOLS, *PROCESS], "train"),
     (["algorithm.advantage=gigpo"], "train"),
     ([TOOLS, REPLAY], "train"),
-    ([TOOLS, "rewards.functions={math: 1.0, temporal_contrast: {options: {of: math}}}"], "train"),
+    ([TOOLS, *NOISE], "train"),
     ([TOOLS, "rollout.stop=[x]"], "train"),
     (["rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"], "train"),
     (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),

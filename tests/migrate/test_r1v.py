@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, ViewsConfig
 from mmr1_migrate.command import migrate_file
 from mmr1_migrate.source import migrate
 from mmr1_migrate.sources import sources_of
@@ -104,6 +104,7 @@ def test_what_video_r1_has_besides(tmp_path):
     assert (contrast["shuffled_factor"], contrast["correct_above"], contrast["bonus"]) == (
         0.8, 0.1, 0.3
     )  # fmt: skip
+    assert ours.rollout.views == ViewsConfig(view="shuffle", share=0.5, loss="none")
     assert (length["min_length"], length["max_length"], length["bonus"]) == (320, 512, 0.2)
     assert next(iter(functions)) == contrast["of"] == "accuracy"
     neither = "--temporal false --len_control false"

@@ -24,7 +24,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm.config.speculative import RejectionSampleMethod
 from vllm.engine.arg_utils import EngineArgs
 
-from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig
+from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig, ViewsConfig
 from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.data.record import read_records
 from mmr1.rollout.build import PrefetchingEngine, build_engine
@@ -38,8 +38,9 @@ from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import model_weights
+from mmr1.trainer.sampling.other_views import by_own_view, sample_with_view
 from mmr1.trainer.sampling.parity import ParityError, check_parity
-from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
@@ -93,6 +94,31 @@ def parity(parts, prompts, tolerance: float = 1e-4, rounded: bool = False):
 def test_same_prompts_same_grids_same_logprobs(parts, prompts):
     assert parity(parts, prompts).prompts == 4
     assert gaps(parts, prompts) <= 1e-4
+
+
+def test_a_share_of_a_group_is_sampled_under_another_view(parts, prompts):
+    """The engine's log-probs are those of a transformers forward of what each completion saw."""
+    family, model, media, engine = parts
+    requests = [Request(p, 4, i) for i, p in enumerate(prompts)]
+    views = ViewsConfig(view="noise", strength=0.5)
+    groups = sample_with_view(engine, requests, SAMPLING, views, 0.5)
+    plain = engine.generate(requests, SAMPLING)
+    scored = [ScoredGroup(g, (Reward(0.0),) * 4) for g in groups]
+
+    def widest(shown) -> float:
+        inputs = [group_input(family, media, s.group) for s in shown]
+        scores = padded_scores(model, inputs, SAMPLING.temperature, family.forbidden_ids).logprobs
+        rows = [c.logprobs for s in shown for c in s.group.completions]
+        pairs = zip(rows, scores, strict=True)
+        return max(float(np.abs(a - b[: len(a)].detach().numpy()).max()) for a, b in pairs)
+
+    own = by_own_view(scored)
+    assert [len(s.group.completions) for s in own] == [4, 2, 2, 2, 2, 2, 2]  # the first is text
+    assert widest(own) <= 1e-4
+    assert widest(scored) > 1e-3
+    for group, other in zip(groups, plain, strict=True):
+        for mine, theirs in zip(group.completions[:2], other.completions[:2], strict=True):
+            assert mine.token_ids.tolist() == theirs.token_ids.tolist()
 
 
 def test_in_step_after_fifty_updates(parts, prompts):

@@ -221,8 +221,8 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
             "environment, .*rewards.functions: .* read a completion as one text",
         ),
         (
-            {"rewards": {"functions": {"temporal_contrast": {}}}},
-            "environment, rewards.functions.temporal_contrast: it shuffles the frames of a video",
+            {"rollout": {"views": {"view": "noise", "strength": 0.5}}},
+            "environment, rollout.views: a tool would show the original",
         ),
     ],
 )

@@ -127,8 +127,8 @@ def temporal_contrast(
 
     ``bonus`` where ``p >= shuffled_factor * p_shuffled`` and this completion is right; else 0.
     ``p`` is the group's mean accuracy with its frames in order, ``p_shuffled`` that of completions
-    sampled with the frames shuffled. Feng et al. 2025, Video-R1,
-    https://arxiv.org/abs/2503.21776, equation 1.
+    sampled with the frames shuffled, or under another view (``rollout.views``). Feng et al. 2025,
+    Video-R1, https://arxiv.org/abs/2503.21776, equation 1.
 
     Args:
         accuracy: This completion's accuracy, from the reward function named by ``of``.

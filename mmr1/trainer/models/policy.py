@@ -25,10 +25,12 @@ from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snap
 from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weights
 from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, TokenBatch
 
+GAP = "rollout/logprob_gap"
 WIDEST_GAP = "rollout/logprob_gap_max"
 ROUTER_GAP = "rollout/router_gap"
 LAYERS_GAP = "rollout/router_gap_per_layer"
 ROUTER_LOSS = "router_aux_loss"
+VIEW_GAP = "views/logprob_gap"
 COUNTED = "tokens of "
 """Before a gap's name: the number of tokens that it is the mean of."""
 
@@ -216,7 +218,7 @@ class LocalPolicy:
             coefficients = experience.coefficients
             numbers.append(self._add_gradient(own, scores, coefficients, counting, before, share))
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(counted)}
-        for name in _gaps_apart(tokens, before):
+        for name in _means_apart(tokens, before):
             read = {name: 0.0, COUNTED + name: 0.0, **read}
         return self._means(model.process_group.total(read))
 
@@ -266,9 +268,14 @@ class LocalPolicy:
             balanced: The micro-batch's share of the tokens of the load-balancing loss.
         """
         old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
+        old = scores.logprobs.detach() if old is None else old
+        view_gap = {}
+        if tokens.other_view is not None:  # not comparable: as if this policy had sampled them
+            view_gap = {VIEW_GAP: (old - rollout).abs()}
+            rollout = torch.where(tokens.other_view, old, rollout)
         x = LossInputs(
             logprobs=scores.logprobs,
-            old_logprobs=scores.logprobs.detach() if old is None else old,
+            old_logprobs=old,
             advantages=tokens.advantages,
             entropy=scores.entropy,
             mask=tokens.mask,
@@ -295,10 +302,11 @@ class LocalPolicy:
         logged = {
             "entropy": x.entropy,
             "kl": k3(x.logprobs, ref) if x.full_kl is None else x.full_kl,
-            "rollout/logprob_gap": gap,
+            GAP: gap,
             "rollout/kl": k3(rollout, x.old_logprobs),
             **self._algorithm.metrics(x),
             "rollout/is_weight": correction,
+            **view_gap,
         }
         if scores.expert_gap is not None:
             logged[ROUTER_GAP] = (scores.expert_gap > 0).float()
@@ -308,10 +316,10 @@ class LocalPolicy:
         if router_loss is not None:
             sums[ROUTER_LOSS] = router_loss.detach()
         if len(counting):
-            sums[WIDEST_GAP] = counted["rollout/logprob_gap"].max()
-            for name, apart in _gaps_apart(tokens, before).items():
+            sums[WIDEST_GAP] = counted[GAP].max()
+            for name, apart in _means_apart(tokens, before).items():
                 own = apart.flatten()[counting]
-                sums[name] = (counted["rollout/logprob_gap"] * own).sum()
+                sums[name] = (counted.get(name, counted[GAP]) * own).sum()
                 sums[COUNTED + name] = own.sum()
         return sums
 
@@ -334,12 +342,16 @@ class LocalPolicy:
         return {**whole, **means}
 
 
-def _gaps_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
-    """Tokens whose gap is logged by itself, ``[B, R]`` bool, by its name.
+def _means_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
+    """Tokens that a mean is over, ``[B, R]`` bool, by its name, where it is not over all.
 
-    Of what the newest weights sampled the gap is the engine's alone.
+    Of what the newest weights sampled the gap is the engine's alone. What was sampled under another
+    view has a gap of its own.
     """
-    apart = {}
+    apart: dict[str, torch.Tensor] = {}
+    if tokens.other_view is not None:
+        comparable = ("rollout/kl", "rollout/is_weight", GAP)
+        apart |= dict.fromkeys(comparable, ~tokens.other_view) | {VIEW_GAP: tokens.other_view}
     if tokens.after_picture is not None:
         apart["rollout/logprob_gap_after_picture"] = tokens.after_picture
     if tokens.versions is not None:

@@ -113,7 +113,7 @@ def build_dpo(
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
     """The policy that learns from preferences."""
-    learn, features = preference_step(config.dpo.loss), feature_cache(config)
+    learn, features = preference_step(config.dpo.loss), feature_cache(config, family)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
 

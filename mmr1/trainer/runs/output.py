@@ -220,6 +220,7 @@ class RunDirectory:
                     "truncated": completion.truncated,
                     "policy_version": completion.policy_version,
                     **({"versions": completion.versions} if completion.versions else {}),
+                    **({"view": dict(completion.view)} if completion.view else {}),
                     **(self._turns(completion, media) if completion.spans else {}),
                     "reward": reward.value,
                     "components": dict(reward.components),

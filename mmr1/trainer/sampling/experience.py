@@ -80,6 +80,7 @@ def build_experience(
     max_tokens: int | None = None,
     reward_weights: Mapping[str, float] = MappingProxyType({}),
     masked_logprobs: torch.Tensor | None = None,
+    shown: Sequence[ScoredGroup] | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
@@ -88,11 +89,14 @@ def build_experience(
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         reward_weights: Of the reward functions, by name; advantages of each function need them.
         masked_logprobs: See ``views.masked_logprobs``; ``algorithm.perception`` needs them.
+        shown: The same completions, in parts that have the prompt they were sampled for; by default
+            ``scored``, whatever view they saw. Advantages are of ``scored``.
 
     Raises:
         ValueError: The groups are not of one size.
     """
-    config, advantage, groups = algorithm.config, algorithm.advantage, [s.group for s in scored]
+    config, advantage = algorithm.config, algorithm.advantage
+    groups = [s.group for s in shown or scored]
     coefficients = coefficients or Coefficients(config)
 
     # The policy's own log-probs need a forward pass only when several updates share the rollout,
@@ -146,9 +150,10 @@ def build_experience(
         masked_logprobs=masked_logprobs,
         after_picture=after_picture(groups),
         versions=_versions(groups, mask.shape),
+        other_view=None if shown is not None else _other_view(groups, mask.shape),
     )
     return Experience(
-        groups=tuple(scored),
+        groups=tuple(shown or scored),
         tokens=tokens,
         mini_batches=tuple(MiniBatch(part & learning) for part in parts),
         coefficients=LossCoefficients(*weighed),
@@ -212,6 +217,12 @@ def _versions(groups: Sequence[RolloutGroup], shape: torch.Size) -> torch.Tensor
         numbers, counts = zip(*c.versions or [(c.policy_version, len(c.token_ids))], strict=True)
         row[: sum(counts)] = torch.tensor(numbers).repeat_interleave(torch.tensor(counts))
     return rows
+
+
+def _other_view(groups: Sequence[RolloutGroup], shape: torch.Size) -> torch.Tensor | None:
+    """``[B, R]`` bool: the completions that saw another view than their group's prompt has."""
+    rows = [bool(c.view) for group in groups for c in group.completions]
+    return torch.tensor(rows)[:, None].expand(shape) if any(rows) else None
 
 
 def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:

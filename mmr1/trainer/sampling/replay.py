@@ -175,6 +175,7 @@ def completion_as_json(completion: Completion) -> dict[str, Any]:
         "truncated": completion.truncated,
         "policy_version": completion.policy_version,
         "versions": completion.versions,
+        **({"view": dict(completion.view)} if completion.view else {}),
     }
 
 

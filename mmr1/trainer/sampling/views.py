@@ -1,11 +1,13 @@
 """Prompts with altered media: frames shuffled, pictures grey, masked or of another prompt.
 
 Text and tokens stay as they are. What the policy makes of that tells whether it looks.
+:mod:`mmr1.trainer.sampling.other_views` samples from such prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,35 +16,32 @@ import torch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup, StepStats
+from mmr1.vision.views import view_options
+
+logger = logging.getLogger(__name__)
 
 
-def shown_as(prompt: Prompt, view: Callable[[MediaRef], MediaRef]) -> Prompt:
-    """The prompt with ``view(medium)`` in place of each medium; those of tools stay."""
+def under(prompt: Prompt, options: Mapping[str, float]) -> Prompt:
+    """The prompt with the options of a view for each medium that it changes; those of tools stay.
+
+    The prompt itself where there are no options.
+    """
+    if not options:
+        return prompt
+
+    def view(medium: MediaRef) -> MediaRef:
+        if medium.kind == "image" and "shuffle" in options:  # it has no frames
+            return medium
+        # The options are part of a medium's digest, so no cache takes it for the original.
+        return replace(medium, options={**medium.options, **options})
+
     media = prompt.sample.shown if prompt.shown is None else prompt.shown
     return replace(prompt, shown=tuple(map(view, media)))
 
 
-def shuffled(prompt: Prompt, seed: int) -> Prompt:
-    """The prompt with the frames of each video shuffled."""
-
-    def view(medium: MediaRef) -> MediaRef:
-        return _with_option(medium, "shuffle", seed) if medium.kind == "video" else medium
-
-    return shown_as(prompt, view)
-
-
-def blank(prompt: Prompt) -> Prompt:
-    """The prompt with each medium grey, in its size."""
-    return shown_as(prompt, lambda medium: _with_option(medium, "blank", 1))
-
-
-def masked(prompt: Prompt, ratio: float, seed: int) -> Prompt:
-    """The prompt with that share of the patches of each medium black."""
-
-    def view(medium: MediaRef) -> MediaRef:
-        return _with_option(_with_option(medium, "mask", ratio), "mask_seed", seed)
-
-    return shown_as(prompt, view)
+def changes(media: Iterable[MediaRef], view: str) -> bool:
+    """True if the view changes one of the media."""
+    return any(view != "shuffle" or medium.kind == "video" for medium in media)
 
 
 def masked_logprobs(
@@ -52,7 +51,7 @@ def masked_logprobs(
     places = [bool(group.prompt.media) for group in groups for _ in group.completions]
     logprobs = torch.full(completion_mask(groups).shape, float("nan"))
     seen = [
-        _as_if(group, masked(group.prompt, ratio, seed + index))
+        _as_if(group, under(group.prompt, view_options("mask", ratio, seed + index)))
         for index, group in enumerate(groups)
         if group.prompt.media
     ]
@@ -76,6 +75,37 @@ def swapped(prompts: Sequence[Prompt]) -> dict[int, Prompt]:
         for index, other in zip(indices, [*indices[1:], indices[0]], strict=True)
         if kinds and other != index
     }
+
+
+def check_changed(key: str, view: str, data: str, kinds: Iterable[Iterable[str]]) -> None:
+    """Say how many samples a view does not change.
+
+    Args:
+        key: Of the configuration, which asks for the view.
+        data: Of which the samples are.
+        kinds: The kinds of the media of each sample.
+
+    Raises:
+        ValueError: It changes none.
+    """
+    changed = [any(view != "shuffle" or kind == "video" for kind in own) for own in kinds]
+    what = "a video" if view == "shuffle" else "an image or a video"
+    if not any(changed):
+        raise ValueError(
+            f"{key}: the view {view}, and no sample of {data} has {what}; leave it out, or use "
+            "other data"
+        )
+    if not all(changed):
+        count = changed.count(False)
+        logger.info(
+            "%s: %d of %d samples of %s are without %s, and so without the view %s",
+            key,
+            count,
+            len(changed),
+            data,
+            what,
+            view,
+        )
 
 
 Piece = tuple[str, float]
@@ -110,7 +140,8 @@ def vision_use(
         return VisionUse()
     indices, prompts = list(seen), [group.prompt for group in seen.values()]
     whole = policy.logprobs([_as_if(group, group.prompt) for group in seen.values()])
-    grey = _lost(policy, seen, whole, {n: blank(seen[n].prompt) for n in seen})
+    blank = view_options("blank", 1, 0)
+    grey = _lost(policy, seen, whole, {n: under(g.prompt, blank) for n, g in seen.items()})
     others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
     means = {
         f"vision/{name}": float(torch.cat([x for group in lost.values() for x in group]).mean())
@@ -170,8 +201,3 @@ def _pieces(tokenizer: Any, completion: Completion, lost: Sequence[float]) -> li
             pieces.append((text, round(nats, 4)))
             start, nats = end, 0.0
     return pieces
-
-
-def _with_option(medium: MediaRef, name: str, value: float) -> MediaRef:
-    # The options are part of a medium's digest, so no cache takes it for the original.
-    return replace(medium, options={**medium.options, name: value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +18,10 @@ from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.scoring import RewardManager
+from mmr1.trainer.sampling.views import changes, under
 from mmr1.trainer.validation.statistics import interval, majority, pass_at
-from mmr1.types import Completion, Prompt, Reward, Sample, ScoredGroup, StepStats
+from mmr1.types import Completion, MediaRef, Prompt, Reward, Sample, ScoredGroup, StepStats
+from mmr1.vision.views import view_options
 
 BATCH_SIZE = 128
 """Prompts that are sampled, scored and saved together."""
@@ -77,7 +79,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of one evaluation: ``modes`` are ``greedy`` and, if asked for, ``sampled``.
+    """The result of one evaluation: ``modes`` are ``greedy`` and what else was asked for.
 
     ``prompts`` are those that were evaluated, without those that were left out.
     """
@@ -116,14 +118,20 @@ def evaluate(
     usable = partial(check.usable, str(config.eval_records))
     accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
     rows_by_key = {(row["mode"], row["id"], row["index"]): row for row in earlier_rows}
-    for name, (n, sampling) in decodings(config).items():
-        missing = [s for s in samples if any((name, s.id, i) not in rows_by_key for i in range(n))]
+    for name, decoding in decodings(config).items():
+        missing = [
+            s
+            for s in samples
+            if decoding.is_for(s.shown)
+            and any((name, s.id, i) not in rows_by_key for i in range(decoding.n))
+        ]
         progress(len(samples) - len(missing))
         for batch in _batches(missing, BATCH_SIZE):
             check.media.prefetch(m for sample in batch for m in sample.media)
             prompts = [render(sample) for sample in batch if usable(sample)]
-            requests = requests_for(prompts, n, config.seed, step=0)
-            groups = engine.generate(requests, sampling) if requests else []
+            requests = requests_for(prompts, decoding.n, config.seed, step=0)
+            requests = [replace(r, prompt=decoding.shown(r.prompt, r.seed)) for r in requests]
+            groups = engine.generate(requests, decoding.sampling) if requests else []
             scored = reward_manager.score(groups)
             rows = [
                 row for group in scored for row in _rows(name, group, accuracy_name, config.eval)
@@ -135,21 +143,45 @@ def evaluate(
     evaluated = [s for s in samples if ("greedy", s.id, 0) in rows_by_key]
     rows = [
         rows_by_key[name, sample.id, index]
-        for name, (n, _) in decodings(config).items()
+        for name, decoding in decodings(config).items()
         for sample in evaluated
-        for index in range(n)
+        if decoding.is_for(sample.shown)
+        for index in range(decoding.n)
     ]
     return Evaluation(len(evaluated), summarise(rows, config.eval, accuracy_name), rows)
 
 
-def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
-    """Completions per prompt and sampling of each way of decoding."""
-    modes = {"greedy": (1, config.rollout.sampling.greedy())}
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A way of decoding: completions per prompt, their sampling, and what the model sees.
+
+    Attributes:
+        view: Another view of the pictures and its strength; None: as they are.
+    """
+
+    n: int
+    sampling: SamplingConfig
+    view: tuple[str, float] | None = None
+
+    def is_for(self, media: Iterable[MediaRef]) -> bool:
+        """True of a record with these media, if the view changes one; of any without a view."""
+        return self.view is None or changes(media, self.view[0])
+
+    def shown(self, prompt: Prompt, seed: int) -> Prompt:
+        return prompt if self.view is None else under(prompt, view_options(*self.view, seed))
+
+
+def decodings(config: Config) -> dict[str, Decoding]:
+    """The ways of decoding by name: greedy, sampled, and greedy under each of ``eval.views``."""
+    greedy = config.rollout.sampling.greedy()
+    modes = {"greedy": Decoding(1, greedy)}
     if (sampled := config.eval.sampled) is not None:
         sampling = config.rollout.sampling.changed(
             temperature=sampled.temperature, top_p=sampled.top_p, top_k=sampled.top_k, min_p=0.0
         )
-        modes["sampled"] = (sampled.n, sampling)
+        modes["sampled"] = Decoding(sampled.n, sampling)
+    for view, strength in config.eval.views.items():
+        modes[f"greedy_{view}"] = Decoding(1, greedy, (view, strength or 1.0))
     return modes
 
 

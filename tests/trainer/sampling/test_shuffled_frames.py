@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import SamplingConfig
+from mmr1.config import SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.sampler import sample_shuffled
+from mmr1.trainer.sampling.other_views import sample_beside
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache
@@ -51,11 +51,12 @@ def test_half_a_group_is_sampled_for_each_video_and_none_for_an_image(clip, digi
         Request(family.render_prompt(sample), 5, 2),
     ]
     sampling = SamplingConfig(max_tokens=12)
-    texts_of = sample_shuffled(engine, requests, sampling)
+    views = ViewsConfig(view="shuffle", loss="none")
+    texts_of = sample_beside(engine, requests, sampling, views, 1.0)
     assert {index: len(texts) for index, texts in texts_of.items()} == {1: 2}
     ordered = engine.generate(requests[1:], sampling)[0]
     assert texts_of[1] != tuple(c.text for c in ordered.completions[:2])  # same seeds, other frames
-    assert sample_shuffled(engine, requests[:1], sampling) == {}
+    assert sample_beside(engine, requests[:1], sampling, views, 1.0) == {}
 
 
 REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
@@ -79,7 +80,7 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         f"rewards.functions={{own: {own}, "
         "temporal_contrast: {options: {of: own, bonus: 0.25}}}",
         "data.train_batch_size=3",
-        "rollout={engine: hf, n: 4, max_response_length: 8}",
+        "rollout={engine: hf, n: 4, max_response_length: 8, views: {view: shuffle, loss: none}}",
         f"trainer={{max_steps: 3, threads: 1, log_completions_steps: 1, "
         f"output_dir: {tmp_path}/run}}",
     ]
@@ -102,10 +103,11 @@ def test_data_without_videos_are_refused(tiny_model, digits, tmp_path):
         f"model.path={tiny_model}",
         f"data.train={digits}/rl.jsonl",
         "rollout.engine=hf",
+        "rollout.views={view: shuffle, loss: none}",
         "rewards.functions={temporal_contrast: {options: {of: math}}}",
         "algorithm.name=grpo",
         f"trainer.output_dir={tmp_path}/run",
     ]
-    with pytest.raises(ValueError, match=r"data\.train has no video"):
+    with pytest.raises(ValueError, match=r"rollout\.views: .* no sample of .* has a video"):
         run_training(load_config(None, overrides))
     assert not (tmp_path / "run").exists()

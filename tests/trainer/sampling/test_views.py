@@ -17,17 +17,16 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.views import (
     VisionUse,
     _pieces,
-    blank,
-    masked,
     masked_logprobs,
-    shuffled,
     swapped,
+    under,
     vision_use,
 )
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
+from mmr1.vision.views import view_options
 from tests.jsonl import read_jsonl
 from tests.trainer.tiny_groups import new_model
 from tests.vision.media import write_video
@@ -157,7 +156,7 @@ def test_masked_logprobs_are_those_with_the_masked_picture(parts):
     n = len(groups[0].completions)
     assert found[n : 2 * n].isnan().all()
     for place, (group, rows) in enumerate(zip(groups, (found[:n], found[2 * n :]), strict=True)):
-        picture = load_image(masked(group.prompt, 0.6, 5 + 2 * place).media[0])
+        picture = load_image(under(group.prompt, view_options("mask", 0.6, 5 + 2 * place)).media[0])
         data = io.BytesIO()
         picture.save(data, "PNG")
         shown = (MediaRef("image", data=data.getvalue()),)
@@ -177,12 +176,6 @@ def test_prompts_without_media_have_no_figure(parts):
         )
         == VisionUse()
     )
-
-
-def test_views_are_digests_of_their_own(digit_samples, parts):
-    prompt = parts[0].render_prompt(digit_samples[0])
-    assert blank(prompt).media[0].digest() != prompt.media[0].digest()
-    assert shuffled(prompt, 3).media == prompt.media  # a picture has no frames
 
 
 def run_of_digits(tiny_model, digits, tmp_path, *more: str) -> list[dict[str, Any]]:

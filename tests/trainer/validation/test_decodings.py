@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmr1.config import SamplingConfig
 from mmr1.config.file import config_from
-from mmr1.trainer.validation.evaluate import decodings
+from mmr1.trainer.validation.evaluate import Decoding, decodings
 
 
 def test_sampled_completions_have_their_own_sampling():
@@ -21,13 +21,13 @@ def test_sampled_completions_have_their_own_sampling():
         },
         "eval": {"sampled": {"n": 4, "temperature": 0.6, "top_p": 0.95, "top_k": 20}},
     }
-    n, sampling = decodings(config_from(values))["sampled"]
-    assert n == 4
-    assert sampling == SamplingConfig(
+    sampled = decodings(config_from(values))["sampled"]
+    assert sampled.n == 4
+    assert sampled.sampling == SamplingConfig(
         temperature=0.6, top_p=0.95, top_k=20, stop=("x",), max_tokens=9
     )
     values["eval"] = {}
-    assert decodings(config_from(values))["sampled"] == (
+    assert decodings(config_from(values))["sampled"] == Decoding(
         1,
         SamplingConfig(stop=("x",), max_tokens=9),
     )
