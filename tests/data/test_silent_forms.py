@@ -188,8 +188,8 @@ def test_sound_is_read_or_refused(root: Path) -> None:
         read({"messages": messages}, root)
     for row in (
         {"messages": messages, "audios": ["a.wav"]},
-        {"prompt": "<audio>Who speaks?", "audio": "a.wav", "answer": "I"},
-        {"problem": "Who speaks?", "audio_path": "a.wav", "answer": "I"},
+        {"prompt": "<audio>Who speaks?", "audio": "a.wav", "answer": "Anna"},
+        {"problem": "Who speaks?", "audio_path": "a.wav", "answer": "Anna"},
         {"messages": [{"role": "user", "content": [
             {"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "Who speaks?"}]}]},
         {"messages": [{"role": "user", "content": [
@@ -200,7 +200,7 @@ def test_sound_is_read_or_refused(root: Path) -> None:
         assert written(sample) == ["user: [a.wav]Who speaks?"]
         assert [ref.kind for ref in sample.media] == ["audio"]
     with pytest.raises(ValueError, match=r"'speech' holds sound .*data\.format\.audio_key=speech"):
-        read({"problem": "Who speaks?", "speech": "a.wav", "answer": "I"}, root)
+        read({"problem": "Who speaks?", "speech": "a.wav", "answer": "Anna"}, root)
 
 
 def test_the_system_prompt_of_a_conversation(root: Path) -> None:
