@@ -329,7 +329,8 @@ class VllmEngine:
             return vllm_prompt
         vllm_prompt["multi_modal_data"] = _by_kind(media, list(map(_as_vllm_takes_it, decoded)))
         vllm_prompt["multi_modal_uuids"] = _by_kind(media, [m.digest() for m in media])
-        if options := self._family.engine_processor_options([m.kind for m in media]):
+        rates = [m.sampled_fps for _, m in (d for d in decoded if isinstance(d, tuple))]
+        if options := self._family.engine_processor_options([m.kind for m in media], rates):
             vllm_prompt["mm_processor_kwargs"] = options
         return vllm_prompt
 

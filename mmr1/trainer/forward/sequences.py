@@ -112,7 +112,7 @@ class GroupInput:
         """
         prompt = len(self.prompt_ids)
         return tuple(
-            (name, None if of_tokens(tensor, prompt) else tensor.shape[1:])
+            (name, None if of_tokens(name, tensor, prompt) else tensor.shape[1:])
             for name, tensor in sorted(self.arguments.items())
         )
 
