@@ -92,7 +92,7 @@ class GroupInput:
             return tokens, {}
         whole = len(self.completions[index])
         cut = {
-            name: value[:, :tokens] if of_tokens(value, whole) else value
+            name: value[:, :tokens] if of_tokens(name, value, whole) else value
             for name, value in observed.arguments.items()
         }
         return tokens, cut

@@ -136,7 +136,7 @@ class GeneralFamily:
         own = batch["input_ids"][0]
         found = {}
         for name, value in self._arguments(batch).items():
-            if of_tokens(value, len(own)) and value.dim() == 2:
+            if of_tokens(name, value, len(own)) and value.dim() == 2:
                 # The policy never samples a token that stands for a picture.
                 pairs = zip(own.tolist(), value[0].tolist(), strict=True)
                 of_token = {token: x for token, x in pairs if x}
