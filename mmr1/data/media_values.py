@@ -144,8 +144,14 @@ def options_of(part: Mapping[str, Any]) -> dict[str, Any]:
     """The options among the keys of a chat part in the form of qwen-vl-utils.
 
     Raises:
-        ValueError: The part fixes the size in pixels, which no record can.
+        ValueError: The part fixes the size in pixels, which no record can, or asks for the sound of
+            a video among its frames.
     """
+    if part.get("use_audio_in_video"):
+        raise ValueError(
+            "'use_audio_in_video': a video's own sound is not heard with it; give the sound beside "
+            "it, in 'audios' (the video file may be named there too)"
+        )
     if fixed := [key for key in _FIXED_SIZE if part.get(key) is not None]:
         raise ValueError(f"'{fixed[0]}' fixes a size; set min_pixels and max_pixels instead")
     renamed = {_RENAMED.get(key, key): value for key, value in part.items()}

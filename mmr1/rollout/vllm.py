@@ -22,6 +22,7 @@ from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
+from mmr1.rollout.vllm_omni import thinker_settings
 from mmr1.rollout.vllm_settings import (
     Transfer,
     adapter_settings,
@@ -121,6 +122,7 @@ class VllmEngine:
                 else transfer_settings(model_path, transfer, trust_remote_code)
             ),
             **({} if adapters is None else adapter_settings(adapters)),
+            **thinker_settings(model_path, config.gpus_per_engine, trust_remote_code),
             **parallel_settings(config),
             # A step under way would finish with old weights and be labelled with the new version.
             **({"async_scheduling": False} if self._keeps else {}),

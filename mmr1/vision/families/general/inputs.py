@@ -79,7 +79,8 @@ class GeneralFamily:
         if media.kind == "image":
             return load_image(media, self.images)
         if media.kind == "audio":
-            return load_audio(media, *_rate_and_seconds(self.processor))
+            samples = load_audio(media, *_rate_and_seconds(self.processor))
+            return np.pad(samples, (0, -len(samples) % _hop(self.processor)))
         return load_video(media, self.videos)
 
     def media_tokens(self, media: MediaRef) -> int:
@@ -97,7 +98,7 @@ class GeneralFamily:
             pixels = torch.from_numpy(np.array(decoded))[None]
             metadata = None
         elif media.kind == "audio":
-            pixels, metadata = torch.from_numpy(decoded.copy()), None
+            pixels, metadata = torch.from_numpy(decoded), None
         else:
             frames, of_video = decoded
             pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
@@ -249,6 +250,13 @@ def _rate_and_seconds(processor: Any) -> tuple[int, float]:
     rate = int(own.sampling_rate)
     most = getattr(own, "n_samples", None)  # of more, Whisper's would drop the end in silence
     return rate, MAX_SECONDS if most is None else most / rate
+
+
+def _hop(processor: Any) -> int:
+    """Samples of a frame of features. Whether a part of one counts depends, in transformers, on the
+    sounds beside it, and vLLM counts it always: so there is none, for at most 10 ms of silence.
+    """
+    return int(getattr(processor.feature_extractor, "hop_length", 1))
 
 
 def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:

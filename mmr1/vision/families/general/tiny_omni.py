@@ -23,7 +23,7 @@ from transformers import (
 from mmr1.vision.families.tiny_tokenizer import VOCABULARY, train_bpe
 
 PRESETS = ("tiny",)
-SECONDS = 4
+SECONDS = 2
 """The longest sound that a small model's processor reads."""
 
 _HIDDEN = 128
@@ -116,7 +116,12 @@ _QWEN3 = Generation(
         },
     },
     {"downsample_hidden_size": 16, "n_window_infer": 100},
-    {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+    {
+        "num_position_embeddings": 64,
+        "image_size": 128,
+        "apply_vit_abs_pos_embed": True,
+        "deepstack_visual_indexes": [0],
+    },
 )
 _GENERATIONS = {"qwen2_5_omni_thinker": _QWEN2_5, "qwen3_omni_moe_thinker": _QWEN3}
 
