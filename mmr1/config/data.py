@@ -149,11 +149,15 @@ class DataConfig(Section):
         if not isinstance(self.format, ColumnsConfig):
             return {}
         of = self.format
-        keys = (of.prompt_key, of.answer_key, of.image_key, of.video_key)
-        keys += (of.audio_key, of.system_key)
-        ours = ("problem", "answer", "images", "videos", "audios", "system")
-        named = zip(ours, keys, strict=True)
-        return {ours: theirs for ours, theirs in named if ours != theirs}
+        named = {
+            "problem": of.prompt_key,
+            "answer": of.answer_key,
+            "images": of.image_key,
+            "videos": of.video_key,
+            "audios": of.audio_key,
+            "system": of.system_key,
+        }
+        return {ours: theirs for ours, theirs in named.items() if ours != theirs}
 
     @property
     def format_name(self) -> str | None:

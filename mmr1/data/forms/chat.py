@@ -189,7 +189,7 @@ def _texts(content: Any, media: dict[str, list[Any]]) -> Iterator[str]:
         if isinstance(part, str):
             yield _counted(part, media)
             continue
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind == "text":
             yield _counted(_text(part), media)
         elif kind in _KINDS:
