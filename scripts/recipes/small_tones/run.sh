@@ -5,9 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source scripts/recipes/small_task.sh
 
 begin tones --family "$FAMILY"
-shown="$(first 20 sft)"
-stage sft sft model.path="$out/model" data.train="$shown"
+stage sft sft model.path="$out/model" data.train="$out/data/sft.jsonl"
 stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
-control "$shown"
+control "$out/data/sft.jsonl"
 overrides+=("eval.data.silent=$out/data/silent.jsonl")
 compare eval
