@@ -65,7 +65,7 @@ def _paths(
     row: dict[str, Any],
 ) -> Iterator[tuple[MutableMapping[Any, Any] | MutableSequence[Any], Any]]:
     """The places of paths in a row: ``holder[key]`` is the path of a medium."""
-    for kind in ("images", "videos"):
+    for kind in ("images", "videos", "audios"):
         names = row.get(kind) or []
         yield from ((names, index) for index in range(len(names)))
     for turn in row["messages"]:

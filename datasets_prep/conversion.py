@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +44,7 @@ from mmr1.files import atomic, atomic_binary
 from mmr1.machine import cores
 from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaKind, MediaRef, Message, Sample, TextPart
 
 CHUNK = 64  # rows of the first pieces, so that a small dataset has one for every core
 GROWTH, LARGEST = 32, 16  # after so many pieces they grow by a CHUNK, to at most so many
@@ -285,7 +285,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     unread: dict[str, None] = {}
     named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
-    media_columns = [column for field, column in plan.columns if field in ("image", "video")]
+    media_columns = [column for field, column in plan.columns if field in get_args(MediaKind)]
     fetched = partial(fetch_media, hosts=plan.hosts, more=media_columns)
     for number, where, root, row in rows:
         try:
@@ -318,7 +318,7 @@ def _named_columns(columns: Sequence[tuple[str, str]]) -> dict[str, str]:
     named: dict[str, str] = {}
     for field, column in columns:
         for number, one in enumerate(column.split(",")):
-            plural = f"{field}s" if field in ("image", "video") else field
+            plural = f"{field}s" if field in get_args(MediaKind) else field
             named[f"{plural}{number or ''}"] = one
     return named
 

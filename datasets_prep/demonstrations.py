@@ -11,11 +11,12 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from datasets_prep.completions import Name, Row, completions_of, text_of, value_of, write_sampled
 from datasets_prep.outputs import check_new
 from mmr1.data.placeholders import TAG, check_text
+from mmr1.types import MediaKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def with_answer(row: Row, answer: Sequence[Message], number: int | None = None) 
         old += texts_of([messages.pop()])
     name = row["id"] if number is None else f"{row['id']}-{number}"
     new = {**row, "id": name, "messages": [*messages, *map(embedded, answer)]}
-    for kind in ("image", "video"):  # those that stand in the old answer
+    for kind in get_args(MediaKind):  # those that stand in the old answer
         listed = row.get(f"{kind}s") or []
         if shown := sum(text.count(f"<{kind}>") for text in old):
             new[f"{kind}s"] = listed[: len(listed) - shown]

@@ -69,9 +69,9 @@ def _in_messages(value: Any, hosts: tuple[str, ...]) -> Any:
     """Messages with the media of their parts downloaded."""
     if isinstance(value, list):
         return [_in_messages(item, hosts) for item in value]
-    if isinstance(value, dict) and value.get("type") in ("image", "video"):
+    if isinstance(value, dict) and value.get("type") in ("image", "video", "audio"):
         return {k: _fetched(v, hosts) if k != "type" else v for k, v in value.items()}
-    if isinstance(value, dict) and value.get("type") in ("image_url", "video_url"):
+    if isinstance(value, dict) and value.get("type") in ("image_url", "video_url", "audio_url"):
         held = value[value["type"]]
         address = held.get("url") if isinstance(held, dict) else held
         return {**value, value["type"]: _fetched(address, hosts)}

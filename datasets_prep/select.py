@@ -153,7 +153,7 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     """A predicate on samples from a jinja expression, compiled once per process.
 
     Its variables are ``id``, ``task``, ``source``, ``answer``, ``question``, ``images``,
-    ``videos``, ``width`` and ``height`` (of the first image) and ``meta``.
+    ``videos``, ``audios``, ``width`` and ``height`` (of the first image) and ``meta``.
 
     Raises:
         ValueError: The expression is not valid, or fails on a sample.
@@ -184,7 +184,8 @@ def variables(sample: Sample) -> dict[str, object]:
         "answer": sample.answer,
         "question": sample.question,
         "images": len(images),
-        "videos": len(sample.media) - len(images),
+        "videos": sum(m.kind == "video" for m in sample.media),
+        "audios": sum(m.kind == "audio" for m in sample.media),
         "width": width,
         "height": height,
         "meta": dict(sample.meta),

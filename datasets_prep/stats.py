@@ -107,6 +107,7 @@ def _shown(
     for ref in media:
         if ref.kind == "video":
             of_videos += tokens(sampled_grid(ref, VideoBudget()), budget.merge)
+        if ref.kind != "image":
             continue
         try:
             picture = ref.size or image_size(ref), budget.of(ref.options)

@@ -130,7 +130,7 @@ def check_sample(sample: Sample, deep: bool = False) -> None:
     check_gold(sample)
 
 
-def _size(ref: MediaRef, deep: bool) -> tuple[int, int]:
+def _size(ref: MediaRef, deep: bool) -> tuple[int, int] | None:
     """The size of a medium that decodes; a picture of many records is decoded once per process."""
     if ref.kind == "image" and ref.path is not None:
         return _size_of_image(str(ref.path), ref.size, stamp(ref.path))
@@ -140,5 +140,5 @@ def _size(ref: MediaRef, deep: bool) -> tuple[int, int]:
 @lru_cache(maxsize=1 << 16)
 def _size_of_image(
     path: str, size: tuple[int, int] | None, _stamp: tuple[int, ...]
-) -> tuple[int, int]:
+) -> tuple[int, int] | None:
     return check_media(MediaRef("image", Path(path), None, size))

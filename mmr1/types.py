@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # reward workers import this module and must stay light
 
 T = TypeVar("T")
 
+MediaKind = Literal["image", "video", "audio"]
+
 
 def quickly_pickled(cls: type[T]) -> type[T]:
     """A dataclass whose pickling does not look its fields up anew for every object."""
@@ -50,18 +52,18 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """An image or a video that has not been decoded yet.
+    """An image, a video or sound that has not been decoded yet.
 
     Attributes:
-        kind: ``"image"`` or ``"video"``.
+        kind: ``"image"``, ``"video"`` or ``"audio"``.
         path: The file on disk, or None when the encoded bytes are in ``data``.
-        data: The encoded bytes (PNG, JPEG, MP4, ...), or None when they are in ``path``.
+        data: The encoded bytes (PNG, MP4, WAV, ...), or None when they are in ``path``.
         size: Original ``(width, height)`` in pixels where the record states it.
         options: Video sampling (``fps``, ``start``, ``end``, ``frames``, ...) and pixel budgets for
             this reference alone; mostly empty.
     """
 
-    kind: Literal["image", "video"]
+    kind: MediaKind
     path: Path | None = None
     data: bytes | None = field(default=None, repr=False)
     size: tuple[int, int] | None = None

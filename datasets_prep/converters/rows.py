@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from datasets_prep.converters.base import ROW_FILES, Converter
 from mmr1.data.forms.assemble import assemble_question, inside_answer
@@ -18,7 +18,7 @@ from mmr1.data.forms.options import read_options, refuse_bare_letter
 from mmr1.data.readers import read_rows
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import reward_of_task
-from mmr1.types import Sample
+from mmr1.types import MediaKind, Sample
 
 
 def mapping(text: str) -> dict[str, str]:
@@ -78,11 +78,12 @@ def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sam
         raise ValueError(f"the answer {str(answer)[:60]!r} is not a box [x1, y1, x2, y2]")
     if task is None and answer is not None:
         answer, task = answer_and_task(answer)
-    kinds = [kind for kind in ("image", "video") if kind in columns]
+    kinds = [kind for kind in get_args(MediaKind) if kind in columns]
     others = without_media(row, kinds)
     sample = assemble_question(
         others, place, values["question"], answer, images=values.get("image"),
-        videos=values.get("video"), task=task, options={} if options is None else options,
+        videos=values.get("video"), audios=values.get("audio"), task=task,
+        options={} if options is None else options,
         system=values.get("system"), used=",".join(columns.values()).split(","),
     )  # fmt: skip
     if "task" not in columns:

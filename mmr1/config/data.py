@@ -31,6 +31,7 @@ class ColumnsConfig(Section):
     answer_key: str = Field("answer", description="Column of the answer")
     image_key: str = Field("images", description="Column of the images")
     video_key: str = Field("videos", description="Column of the videos")
+    audio_key: str = Field("audios", description="Column of the audio")
     system_key: str = Field("system", description="Column of the record's own system prompt")
 
 
@@ -162,9 +163,15 @@ class DataConfig(Section):
         if not isinstance(self.format, ColumnsConfig):
             return {}
         of = self.format
-        keys = (of.prompt_key, of.answer_key, of.image_key, of.video_key, of.system_key)
-        named = zip(("problem", "answer", "images", "videos", "system"), keys, strict=True)
-        return {ours: theirs for ours, theirs in named if ours != theirs}
+        named = {
+            "problem": of.prompt_key,
+            "answer": of.answer_key,
+            "images": of.image_key,
+            "videos": of.video_key,
+            "audios": of.audio_key,
+            "system": of.system_key,
+        }
+        return {ours: theirs for ours, theirs in named.items() if ours != theirs}
 
     @property
     def format_name(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Values of a dataset's image and video columns -> ``MediaRef``, with the options beside them.
+"""Values of a dataset's columns of media -> ``MediaRef``, with the options beside them.
 
 Options say how a video is sampled, and how large the model sees a medium.
 """
@@ -12,25 +12,27 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 from mmr1.registry import suggest
-from mmr1.types import MediaRef
+from mmr1.types import MediaKind, MediaRef
+from mmr1.vision.audio import wav
 from mmr1.vision.paths import confine, local_name, resolve_media
 
-Kind = Literal["image", "video"]
 # Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
-_HOLDERS = ("bytes", "path", "url", "image", "video")
+_HOLDERS = ("bytes", "path", "url", "image", "video", "audio")
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
 
 
-def media_refs(kind: Kind, value: Any, root: Path) -> list[MediaRef]:
+def media_refs(kind: MediaKind, value: Any, root: Path) -> list[MediaRef]:
     """The media of a column: nothing, one value, or a list of them.
 
     A value is a path, ``{"bytes": …, "path": …}`` as Hugging Face datasets store it, the part of a
     chat message with its options beside it, encoded bytes, base64 (with or without a ``data:``
-    prefix) or a PIL image.
+    prefix), a PIL image, or the ``{"array": …, "sampling_rate": …}`` of decoded audio.
 
     Raises:
         ValueError: The value is none of these, or names no file under the root.
@@ -42,8 +44,10 @@ def media_refs(kind: Kind, value: Any, root: Path) -> list[MediaRef]:
     return [_media_ref(kind, value, root)]
 
 
-def _media_ref(kind: Kind, value: Any, root: Path) -> MediaRef:
+def _media_ref(kind: MediaKind, value: Any, root: Path) -> MediaRef:
     options: dict[str, Any] = {}
+    if isinstance(value, Mapping) and value.get("array") is not None:
+        return MediaRef(kind, data=_encoded(kind, value))
     if isinstance(value, Mapping):
         options = options_of(value)
         value = next((value[key] for key in _HOLDERS if value.get(key)), None)
@@ -58,6 +62,17 @@ def _media_ref(kind: Kind, value: Any, root: Path) -> MediaRef:
         value.save(buffer, "PNG")
         return MediaRef(kind, data=buffer.getvalue(), options=options)
     raise ValueError(f"the {kind} column holds {type(value).__name__}, neither a path nor bytes")
+
+
+def _encoded(kind: MediaKind, decoded: Mapping[str, Any]) -> bytes:
+    """The file of sound that a loader has decoded: bytes or a path beside it are not read."""
+    rate = decoded.get("sampling_rate")
+    if kind != "audio" or not isinstance(rate, int) or rate <= 0:
+        raise ValueError(
+            f"the {kind} column holds an array; only audio is read from one, with its "
+            "'sampling_rate' beside it"
+        )
+    return wav(np.asarray(decoded["array"]), rate)
 
 
 def _decoded(text: str) -> bytes | None:
@@ -129,8 +144,14 @@ def options_of(part: Mapping[str, Any]) -> dict[str, Any]:
     """The options among the keys of a chat part in the form of qwen-vl-utils.
 
     Raises:
-        ValueError: The part fixes the size in pixels, which no record can.
+        ValueError: The part fixes the size in pixels, which no record can, or asks for the sound of
+            a video among its frames.
     """
+    if part.get("use_audio_in_video"):
+        raise ValueError(
+            "'use_audio_in_video': a video's own sound is not heard with it; give the sound beside "
+            "it, in 'audios' (the video file may be named there too)"
+        )
     if fixed := [key for key in _FIXED_SIZE if part.get(key) is not None]:
         raise ValueError(f"'{fixed[0]}' fixes a size; set min_pixels and max_pixels instead")
     renamed = {_RENAMED.get(key, key): value for key, value in part.items()}

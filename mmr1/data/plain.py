@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, ValidationError, convert
 
 from mmr1.data.schema import VERSION
-from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
+from mmr1.types import ContentPart, MediaKind, MediaRef, Message, Sample, TextPart
 
 Find = Callable[[Path, str], Path]
 """From the media root and the name of a medium to its file; raises ValueError if there is none."""
@@ -40,9 +40,16 @@ class _Video(_Medium, tag="video"):
     pass
 
 
+class _Audio(_Medium, tag="audio"):
+    pass
+
+
+_Item = _Text | _Image | _Video | _Audio
+
+
 class _Turn(Struct, forbid_unknown_fields=True):
     role: Literal["system", "user", "assistant"]
-    content: str | list[_Text | _Image | _Video]
+    content: str | list[_Item]
 
 
 class _Record(Struct, forbid_unknown_fields=True):
@@ -113,9 +120,7 @@ def _check_text(text: str) -> None:
         raise _UnusualError from None
 
 
-def _parts(
-    content: str | list[_Text | _Image | _Video], root: Path, find: Find
-) -> tuple[ContentPart, ...]:
+def _parts(content: str | list[_Item], root: Path, find: Find) -> tuple[ContentPart, ...]:
     if isinstance(content, str):
         return (TextPart(content),) if content else ()
     return tuple(
@@ -126,7 +131,9 @@ def _parts(
     )
 
 
-def _medium(item: _Image | _Video, root: Path, find: Find) -> MediaRef:
+_KINDS: dict[type[_Medium], MediaKind] = {_Image: "image", _Video: "video", _Audio: "audio"}
+
+
+def _medium(item: _Medium, root: Path, find: Find) -> MediaRef:
     size = (item.width, item.height) if item.width and item.height else None
-    kind: Literal["image", "video"] = "image" if isinstance(item, _Image) else "video"
-    return MediaRef(kind, find(root, item.path), None, size, item.options)
+    return MediaRef(_KINDS[type(item)], find(root, item.path), None, size, item.options)

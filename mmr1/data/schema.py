@@ -7,11 +7,12 @@ The JSON schema beside this file (``record.schema.json``) is generated from thes
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmr1.registry import suggest
+from mmr1.types import MediaKind
 
 VERSION = 1
 
@@ -30,11 +31,11 @@ class TextItem(_Strict):
 
 
 class MediaItem(_Strict):
-    """An image or a video: a path, the encoded bytes, or the next of the record's lists."""
+    """An image, a video or sound: a path, the encoded bytes, or the next of the record's lists."""
 
-    type: Literal["image", "video"]
+    type: MediaKind
     path: str | None = Field(None, description="Relative to the record file or the media root")
-    data: str | None = Field(None, description="The encoded file (PNG, JPEG, MP4, …) in base64")
+    data: str | None = Field(None, description="The encoded file (PNG, MP4, WAV, …) in base64")
     width: Pixels | None = Field(None, description="Of the original, upright, in pixels")
     height: Pixels | None = None
     options: dict[str, Any] = Field(
@@ -43,7 +44,7 @@ class MediaItem(_Strict):
 
 
 class Turn(_Strict):
-    """One message. In a string, ``<image>`` and ``<video>`` stand for the record's media.
+    """One message. In a string ``<image>``, ``<video>``, ``<audio>`` stand for the record's media.
 
     ``tool``: what a tool answered to the assistant's turn before it.
     """
@@ -62,6 +63,7 @@ class Record(_Strict):
         None, description="Paths for the <image> tags of string contents, in their order"
     )
     videos: list[str] | None = Field(None, description="Paths for the <video> tags, in order")
+    audios: list[str] | None = Field(None, description="Paths for the <audio> tags, in order")
     answer: Any = Field(None, description="Gold answer; boxes are xyxy in original pixels")
     task: str | None = Field(None, description="math, choice, count, iou, …: picks the reward")
     source: str | None = Field(None, description="Name of the dataset")
@@ -88,7 +90,8 @@ def _explain(error: ValidationError) -> str:
     """The first error as one line: the key, the problem, and the nearest key if it is misspelt."""
     first = error.errors(include_url=False)[0]
     # pydantic puts the names of union members into the path; they are not keys of the row.
-    union_members = {"str", "text", "image", "video", "list[tagged-union[TextItem,MediaItem]]"}
+    union_members = {"str", "text", "list[tagged-union[TextItem,MediaItem]]"}
+    union_members |= {*get_args(MediaKind)}
     *above, last = first["loc"] or ("record",)
     path = [p for p in above if isinstance(p, int) or p not in union_members]
     if first["type"] == "extra_forbidden" or last not in union_members:

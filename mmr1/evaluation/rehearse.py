@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from huggingface_hub import snapshot_download
 from rich.console import Console
@@ -29,7 +29,7 @@ from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.run import to_the_end
 from mmr1.trainer.train import training_steps
-from mmr1.types import Sample
+from mmr1.types import MediaKind, Sample
 from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.families.model_path import from_pretrained
 
@@ -248,7 +248,7 @@ def _demonstration(sample: Sample) -> Iterator[str]:
 def _media(inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
     """How long media take: each is decoded and prepared once."""
     facts = []
-    for kind in ("image", "video"):
+    for kind in get_args(MediaKind):
         shown = [medium for s in samples for medium in s.shown if medium.kind == kind]
         if not shown:
             continue

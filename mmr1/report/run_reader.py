@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mmr1.config.secrets import redact
+from mmr1.types import MediaKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ _ANY_MORE = ConfigDict(extra="allow", strict=True)
 class _Medium(TypedDict):
     __pydantic_config__ = _ANY_MORE  # type: ignore[misc]
 
-    kind: Literal["image", "video"]
+    kind: MediaKind
     path: str | None
     digest: str
     seen: NotRequired[list[int] | None]

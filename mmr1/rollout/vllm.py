@@ -22,6 +22,7 @@ from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
+from mmr1.rollout.vllm_omni import thinker_settings
 from mmr1.rollout.vllm_settings import (
     Transfer,
     adapter_settings,
@@ -129,6 +130,7 @@ class VllmEngine:
                 else transfer_settings(model_path, transfer, trust_remote_code)
             ),
             **({} if adapters is None else adapter_settings(adapters)),
+            **thinker_settings(model_path, config.gpus_per_engine, trust_remote_code),
             **parallel_settings(config),
             # A step under way would finish with old weights and be labelled with the new version.
             **({"async_scheduling": False} if self._keeps else {}),
@@ -338,7 +340,8 @@ class VllmEngine:
             return vllm_prompt
         vllm_prompt["multi_modal_data"] = _by_kind(media, list(map(_as_vllm_takes_it, decoded)))
         vllm_prompt["multi_modal_uuids"] = _by_kind(media, [m.digest() for m in media])
-        if options := self._family.engine_processor_options([m.kind for m in media]):
+        rates = [m.sampled_fps for _, m in (d for d in decoded if isinstance(d, tuple))]
+        if options := self._family.engine_processor_options([m.kind for m in media], rates):
             vllm_prompt["mm_processor_kwargs"] = options
         return vllm_prompt
 

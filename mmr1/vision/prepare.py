@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from threading import Lock
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from mmr1.types import MediaRef
+from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.budget import tokens
 
 
@@ -19,7 +19,7 @@ class Medium(Protocol):
     """One image or video as a prompt shows it to the model; see :class:`PreparedMedia`."""
 
     @property
-    def kind(self) -> Literal["image", "video"]: ...
+    def kind(self) -> MediaKind: ...
 
     @property
     def patches(self) -> torch.Tensor: ...
@@ -67,10 +67,11 @@ class PreparedMedia:
     """One image or video, ready for the vision tower.
 
     Attributes:
-        kind: ``"image"`` or ``"video"``.
+        kind: ``"image"``, ``"video"`` or ``"audio"``.
         patches: ``[t * h * w, patch_dim]`` float32, normalised pixels in the tower's patch order.
-            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels.
-        grid: ``(t, h, w)`` in patches, before the spatial merge.
+            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels, or the
+            ``[samples]`` float32 of audio.
+        grid: ``(t, h, w)`` in patches, before the spatial merge; of audio its samples, 1 and 1.
         merge: Side of the square of patches that becomes one token.
         seconds_per_grid: Seconds between two temporal positions (video only).
         digest: Identity of the medium; equal digests have equal patches.
@@ -81,7 +82,7 @@ class PreparedMedia:
         counted: Tokens, where another than the grid tells.
     """
 
-    kind: Literal["image", "video"]
+    kind: MediaKind
     patches: torch.Tensor
     grid: tuple[int, int, int]
     merge: int
@@ -145,7 +146,7 @@ class MeasuredMedia:
         others: As of ``PreparedMedia``.
     """
 
-    kind: Literal["image", "video"]
+    kind: MediaKind
     grid: tuple[int, int, int]
     merge: int
     seconds_per_grid: float | None
@@ -336,7 +337,7 @@ class MediaCache:
 
 
 def as_decoded(medium: Medium) -> Any:
-    """A PIL image, or ``(frames [T, 3, H, W], VideoMetadata)``, of what holds pixels.
+    """A PIL image, ``(frames [T, 3, H, W], VideoMetadata)``, or samples, of what holds such.
 
     A processor that has not seen them takes them so.
     """
@@ -345,6 +346,8 @@ def as_decoded(medium: Medium) -> Any:
 
     if medium.kind == "image":
         return Image.fromarray(medium.patches[0].numpy())
+    if medium.kind == "audio":
+        return medium.patches.numpy()
     assert isinstance(medium, PreparedMedia)
     assert medium.metadata is not None
     return medium.patches.permute(0, 3, 1, 2), VideoMetadata(**medium.metadata)

@@ -93,7 +93,7 @@ def load_video(
             put in their place.
     """
     budget = (budget or VideoBudget()).of(ref.options)
-    with _on_disk(ref) as path:
+    with on_disk(ref) as path:
         header = _probed(ref, path, deadline)
         try:
             indices = _indices(ref, header, budget)
@@ -102,7 +102,7 @@ def load_video(
             raise ValueError(f"{ref}: {error}") from error
         indices = shown_frames(indices, budget)
         request = {"indices": indices, "size": size, "backend": budget.backend}
-        facts, data = _ask(ref, path, {"task": "decode", **request}, deadline)
+        facts, data = ask(ref, path, {"task": "decode", **request}, deadline)
 
     import torch
 
@@ -141,13 +141,13 @@ def probe_video(ref: MediaRef, deadline: Deadline = DEADLINE) -> VideoHeader:
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    with _on_disk(ref) as path:
+    with on_disk(ref) as path:
         return _probed(ref, path, deadline)
 
 
 def _probed(ref: MediaRef, path: str, deadline: Deadline) -> VideoHeader:
     if ref.path is None or ref.path.name.endswith(".frames.json"):
-        return _header(_ask(ref, path, {"task": "probe"}, deadline)[0])
+        return _header(ask(ref, path, {"task": "probe"}, deadline)[0])
     return _header_of_file(ref.path, path, stamp(ref.path), deadline)
 
 
@@ -156,7 +156,7 @@ def _header_of_file(
     named: Path, path: str, _stamp: tuple[int, ...], deadline: Deadline
 ) -> VideoHeader:
     """The header of a file, cached as a video is asked about several times in a row."""
-    return _header(_ask(MediaRef("video", named), path, {"task": "probe"}, deadline)[0])
+    return _header(ask(MediaRef("video", named), path, {"task": "probe"}, deadline)[0])
 
 
 def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHeader:
@@ -165,8 +165,8 @@ def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHead
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    with _on_disk(ref) as path:
-        return _header(_ask(ref, path, {"task": "check"}, deadline)[0])
+    with on_disk(ref) as path:
+        return _header(ask(ref, path, {"task": "check"}, deadline)[0])
 
 
 def _header(facts: dict[str, Any]) -> VideoHeader:
@@ -296,15 +296,16 @@ _decoder = _Decoder()
 atexit.register(_decoder.close)
 
 
-def _ask(
+def ask(
     ref: MediaRef, path: str, request: dict[str, Any], deadline: Deadline
 ) -> tuple[dict[str, Any], bytearray]:
+    """Answer of the decoder's process. Raises ValueError that names the medium."""
     try:
         facts, data = _decoder.ask({**request, "path": path}, deadline)
     except TimeoutError as error:
         raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
     except (EOFError, BrokenPipeError):
-        raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
+        raise ValueError(f"{ref}: the decoder crashed on it; re-encode it") from None
     missing = facts["missing"]
     lacking = [f"{wall} ({missing[wall]})" for wall in REQUIRED if wall in missing]
     if lacking:
@@ -317,8 +318,8 @@ def _ask(
 
 
 @contextmanager
-def _on_disk(ref: MediaRef) -> Iterator[str]:
-    """A path to the video; for bytes in the record a temporary file."""
+def on_disk(ref: MediaRef) -> Iterator[str]:
+    """A path to the medium; for bytes in the record a temporary file."""
     if ref.path is not None:
         if not ref.path.is_file():
             raise ValueError(f"{ref}: no such file")

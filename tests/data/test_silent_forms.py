@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -12,6 +13,7 @@ from mmr1.data.forms.options import read_options
 from mmr1.data.record import read_records
 from mmr1.rewards.answers.choice import choice
 from mmr1.types import Sample
+from mmr1.vision.audio import wav
 from tests.data.form_rows import read, write_media, written
 
 
@@ -179,12 +181,26 @@ def test_an_empty_question_is_refused(root: Path) -> None:
         read({"problem": 7, "answer": "1"}, root)
 
 
-def test_sound_is_refused(root: Path) -> None:
+def test_sound_is_read_or_refused(root: Path) -> None:
+    (root / "a.wav").write_bytes(wav(np.zeros(1600, np.float32), 16_000))
     messages = [{"role": "user", "content": "<audio>Who speaks?"}]
-    with pytest.raises(ValueError, match="the model cannot hear"):
+    with pytest.raises(ValueError, match=r"1 <audio> placeholder\(s\) .* but 0 audio\(s\)"):
         read({"messages": messages}, root)
-    with pytest.raises(ValueError, match="the model cannot hear"):
-        read({"messages": messages, "audios": ["a.wav"]}, root)
+    for row in (
+        {"messages": messages, "audios": ["a.wav"]},
+        {"prompt": "<audio>Who speaks?", "audio": "a.wav", "answer": "Anna"},
+        {"problem": "Who speaks?", "audio_path": "a.wav", "answer": "Anna"},
+        {"messages": [{"role": "user", "content": [
+            {"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "Who speaks?"}]}]},
+        {"messages": [{"role": "user", "content": [
+            {"type": "audio_url", "audio_url": {"url": "a.wav"}},
+            {"type": "text", "text": "Who speaks?"}]}]},
+    ):  # fmt: skip
+        sample = read(row, root)
+        assert written(sample) == ["user: [a.wav]Who speaks?"]
+        assert [ref.kind for ref in sample.media] == ["audio"]
+    with pytest.raises(ValueError, match=r"'speech' holds sound .*data\.format\.audio_key=speech"):
+        read({"problem": "Who speaks?", "speech": "a.wav", "answer": "Anna"}, root)
 
 
 def test_the_system_prompt_of_a_conversation(root: Path) -> None:

@@ -22,7 +22,7 @@ from mmr1.types import Prompt
 from mmr1.vision.build import family_of
 from mmr1.vision.prepare import MediaCache
 from tests.vision.families.general_family import GENERAL, General, plain_scores
-from tests.vision.families.general_models import MODELS
+from tests.vision.families.general_models import HEARS, MODELS
 
 SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
 
@@ -131,7 +131,7 @@ def in_vllm(general: General, policy, folder, max_response_length: int, **sectio
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *HEARS])
 def test_vllm(name, tmp_path):
     """vLLM prepares pictures and text itself; and again after new weights by their names."""
     general = GENERAL[name]

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from mmr1.boxes import Space, pixels, thousandths, unit
 from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.form import Turns
 from mmr1.data.placeholders import tags_of
-from mmr1.types import Sample
+from mmr1.types import MediaKind, Sample
 from mmr1.vision.images import image_size
 
 _ROLES = {
@@ -30,7 +30,10 @@ _ROLES = {
     "tool_response": "tool",
 }
 _CALLS = ("function_call", "tool_call")
-_KINDS = {"image": "image", "image_url": "image", "video": "video", "video_url": "video"}
+_KINDS: Mapping[str, MediaKind] = {
+    **{"image": "image", "image_url": "image", "video": "video", "video_url": "video"},
+    **{"audio": "audio", "audio_url": "audio"},
+}
 
 
 @dataclass(slots=True)
@@ -44,7 +47,9 @@ class Chat:
     """
 
     turns: Turns = field(default_factory=list)
-    media: dict[str, list[Any]] = field(default_factory=lambda: {"image": [], "video": []})
+    media: dict[str, list[Any]] = field(
+        default_factory=lambda: {k: [] for k in get_args(MediaKind)}
+    )
 
     def images(self, column: Any) -> Any:
         """The images of the conversation, given the image column of its row."""
@@ -53,6 +58,10 @@ class Chat:
     def videos(self, column: Any) -> Any:
         """The videos of the conversation, given the video column of its row."""
         return self._all("video", column)
+
+    def audios(self, column: Any) -> Any:
+        """The sounds of the conversation, given the audio column of its row."""
+        return self._all("audio", column)
 
     def _all(self, kind: str, column: Any) -> Any:
         inside = self.media[kind]
@@ -77,13 +86,13 @@ def read_chat(messages: Any) -> Chat:
 
     The content of a message is a text or a list of parts, as OpenAI, Qwen, TRL and LLaMA-Factory
     write them: ``{"type": "text", "text": …}``, ``{"type": "image"}``, ``{"type": "image", "image":
-    …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos.
+    …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos and audio.
 
     Calls of tools become ``<tool_call>`` JSON in the text of the assistant: messages of the role
     ``function_call`` (LLaMA-Factory) or ``tool_call`` (ms-swift), and ``tool_calls`` (OpenAI).
 
     Raises:
-        ValueError: A message has another role, or content that is not text, image or video; or a
+        ValueError: A message has another role, or content that is not text or media; or a
             call is none.
     """
     chat = Chat()
@@ -180,7 +189,7 @@ def _texts(content: Any, media: dict[str, list[Any]]) -> Iterator[str]:
         if isinstance(part, str):
             yield _counted(part, media)
             continue
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind == "text":
             yield _counted(_text(part), media)
         elif kind in _KINDS:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from mmr1.data.forms.form import Row
 from mmr1.data.forms.media_kinds import kind_of_path, may_hold_media, media_in
+from mmr1.types import MediaKind
 
 IMAGES = ("decoded_image", "images", "image", "image_path", "image_urls", "image_url")
 VIDEOS = ("videos", "video", "video_path")
+AUDIOS = ("audios", "audio", "audio_path")
 OPTIONS = ("options", "choices")
 
 _NUMBERED = re.compile(r"image_?(\d+)")
@@ -35,8 +37,13 @@ def videos_of(row: Row) -> Any:
     return first_of(row, VIDEOS) or _named_file(row, "video")
 
 
+def audios_of(row: Row) -> Any:
+    """The audio column of a row."""
+    return first_of(row, AUDIOS) or _named_file(row, "audio")
+
+
 def _named_file(row: Row, kind: str) -> Any:
-    """The column of a Hugging Face ImageFolder or VideoFolder, if it names a file of this kind."""
+    """The column of a Hugging Face ImageFolder (Video, Audio), if it names a file of this kind."""
     name = row.get("file_name")
     return name if isinstance(name, str) and kind_of_path(name) == kind else None
 
@@ -56,13 +63,13 @@ def first_of(row: Row, names: tuple[str, ...]) -> Any:
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     """A row whose ``columns`` have the names of EasyR1's rows, which they are mapped from.
 
-    A row needs not have both images and videos. Its other columns with media of a kind that is
+    A row needs not have media of all kinds. Its other columns with media of a kind that is
     named are left out.
 
     Raises:
         ValueError: A column is missing.
     """
-    media = [theirs for ours, theirs in columns.items() if ours in ("images", "videos")]
+    media = [theirs for ours, theirs in columns.items() if ours in ("images", "videos", "audios")]
     has_media = any(name in row for name in media)
     for theirs in columns.values():
         if theirs not in row and not (theirs in media and has_media):
@@ -75,7 +82,7 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
 
 def kinds_named(columns: Mapping[str, str]) -> list[str]:
     """The kinds of media whose column the user named."""
-    return [kind for kind in ("image", "video") if f"{kind}s" in columns]
+    return [kind for kind in get_args(MediaKind) if f"{kind}s" in columns]
 
 
 def without_media(row: Row, kinds: Sequence[str]) -> Row:
@@ -96,10 +103,10 @@ def is_media_column(name: str) -> bool:
 
 
 def kind_of_column(name: str) -> str | None:
-    """``image`` or ``video`` for a column whose name says that it holds them."""
+    """``image``, ``video`` or ``audio`` for a column whose name says that it holds them."""
     if name in IMAGES or _number(name) is not None:
         return "image"
-    return "video" if name in VIDEOS else None
+    return "video" if name in VIDEOS else "audio" if name in AUDIOS else None
 
 
 @lru_cache(maxsize=1 << 12)
@@ -109,7 +116,17 @@ def _number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-FIELDS = ("question", "answer", "image", "video", "options", "answer_index", "task", "system")
+FIELDS = (
+    "question",
+    "answer",
+    "image",
+    "video",
+    "audio",
+    "options",
+    "answer_index",
+    "task",
+    "system",
+)
 """What the converter ``rows`` takes from columns of any name."""
 
 _NAMES = {
@@ -120,6 +137,7 @@ _NAMES = {
     ),
     "image": (*IMAGES, "img", "img_path", "picture", "photo", "file_name", "filename"),
     "video": (*VIDEOS, "clip", "video_id"),
+    "audio": (*AUDIOS, "wav", "speech", "sound"),
     "options": ("options", "choices", "candidates", "multi_choice"),
 }  # fmt: skip
 

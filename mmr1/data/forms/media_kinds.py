@@ -15,13 +15,16 @@ IMAGE_SUFFIXES = frozenset(
 VIDEO_SUFFIXES = frozenset(
     ("mp4", "avi", "mkv", "webm", "mov", "m4v", "ogv", "mpg", "mpeg", "flv", "wmv", "m3u8")
 )
-_SUFFIXES = "|".join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))
+AUDIO_SUFFIXES = frozenset(
+    ("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aiff", "wma")
+)
+_SUFFIXES = "|".join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES | AUDIO_SUFFIXES))
 _LISTED = re.compile(rf"""([^'",\[{{\s][^'",\n]*\.(?:{_SUFFIXES}))['"]""", re.IGNORECASE)
-_DATA_URL = re.compile(r"data:(image|video)/[\w.+-]+;base64,")
+_DATA_URL = re.compile(r"data:(image|video|audio)/[\w.+-]+;base64,")
 _HEADERS = {
     b"\x89PNG": "image", b"\xff\xd8\xff": "image", b"GIF8": "image", b"II*\0": "image",
     b"MM\0*": "image", b"\0\0\0\x0cjP": "image", b"\x1aE\xdf\xa3": "video", b"OggS": "video",
-    b"\0\0\x01\xba": "video",
+    b"\0\0\x01\xba": "video", b"fLaC": "audio", b"ID3": "audio",
 }  # fmt: skip
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 LONGEST_PATH = 1024
@@ -34,6 +37,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _KINDS = {
     **dict.fromkeys(("image", "images", "img", "imgs", "picture", "pic", "photo"), "image"),
     **dict.fromkeys(("video", "videos", "vid", "clip", "youtube"), "video"),
+    **dict.fromkeys(("audio", "audios", "wav", "speech", "sound"), "audio"),
 }
 _NAMING = frozenset(
     ("id", "ids", "uid", "uuid", "path", "paths", "file", "files", "filename", "filenames", "name",
@@ -87,8 +91,11 @@ def _in_text(text: str) -> Iterator[tuple[str, Leaf]]:
         yield kind, text
 
 
+_OF_SUFFIX = {"image": IMAGE_SUFFIXES, "video": VIDEO_SUFFIXES, "audio": AUDIO_SUFFIXES}
+
+
 def kind_of_path(text: str) -> str | None:
-    """``image`` or ``video`` for the path or address of one, by its suffix, or None.
+    """``image``, ``video`` or ``audio`` for the path or address of one, by its suffix, or None.
 
     >>> kind_of_path("x/a.PNG"), kind_of_path("https://x.org/v.mp4?t=3"), kind_of_path("See a.png")
     ('image', 'video', None)
@@ -99,17 +106,17 @@ def kind_of_path(text: str) -> str | None:
     if "://" in name:
         name = name.split("?")[0].split("#")[0]
     suffix = name.rpartition(".")[2].lower()
-    kind = "image" if suffix in IMAGE_SUFFIXES else "video" if suffix in VIDEO_SUFFIXES else None
+    kind = next((kind for kind, known in _OF_SUFFIX.items() if suffix in known), None)
     return None if kind is None or any(map(str.isspace, name)) else kind
 
 
 def kind_of_bytes(data: bytes) -> str | None:
-    """``image`` or ``video`` by the first bytes of a file, or None."""
+    """``image``, ``video`` or ``audio`` by the first bytes of a file, or None."""
     head = bytes(data[:16])
     if head[4:8] == b"ftyp":
         return "image" if head[8:12] in _STILL else "video"
     if head[:4] == b"RIFF":
-        return {b"WEBP": "image", b"AVI ": "video"}.get(head[8:12])
+        return {b"WEBP": "image", b"AVI ": "video", b"WAVE": "audio"}.get(head[8:12])
     if head[:2] == b"BM" and len(data) > 26 and int.from_bytes(data[2:6], "little") == len(data):
         return "image"
     return next((kind for magic, kind in _HEADERS.items() if head.startswith(magic)), None)

@@ -32,14 +32,14 @@ def refuse_unread(
         row: The row.
         used: Columns that the form reads as something else.
         refs: The media that were read.
-        values: The values that they were read from: of images and of videos.
+        values: The values that they were read from: of images, of videos and of audio.
         root: Folder of the media.
 
     Raises:
         ValueError: Names the column and what to do.
     """
     for name, value in row.items():
-        if value is None or name in used or value is values[0] or value is values[1]:
+        if value is None or name in used or any(value is read for read in values):
             continue
         if not may_hold_media(value) and (refs or named_kind(name) is None):
             continue  # nearly all columns: what follows takes time
@@ -115,9 +115,11 @@ def _names_something(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+_ARTICLES = {"image": "an image", "video": "a video", "audio": "sound"}
+
+
 def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]) -> str:
     shown = repr(leaf[:60]) if isinstance(leaf, str) else type(leaf).__name__
-    article = "an image" if kind == "image" else "a video"
     loss = (
         f"; the row has {len(refs)} other media, and this one would be lost"
         if refs
@@ -127,15 +129,15 @@ def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]
     mapped = ",".join(f"{f}={c}" for f, c in (columns or {"question": "…", "answer": "…"}).items())
     drop = ", or remove it" if refs else ""
     return (
-        f"the column '{name}' holds {article} ({shown}) that is not read{loss}. Name the column: "
-        f"data.format.{kind}_key={name} (with prompt_key and answer_key), or mmr1-data convert "
-        f"rows --map {mapped},{kind}={name}; or rename it to '{kind}s'{drop}"
+        f"the column '{name}' holds {_ARTICLES[kind]} ({shown}) that is not read{loss}. Name the "
+        f"column: data.format.{kind}_key={name} (with prompt_key and answer_key), or mmr1-data "
+        f"convert rows --map {mapped},{kind}={name}; or rename it to '{kind}s'{drop}"
     )
 
 
 def _reason_of_id(name: str, kind: str, value: Any) -> str:
     return (
-        f"the column '{name}' names {'an image' if kind == 'image' else 'a video'} "
+        f"the column '{name}' names {_ARTICLES[kind]} "
         f"({value!r:.40}), and the row holds no file of it; the question would be text alone. Add "
         f"a column '{kind}' with the path of the file, or name the one that has it "
         f"(data.format.{kind}_key, --map {kind}=…); remove '{name}' if the question needs none"

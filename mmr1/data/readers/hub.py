@@ -110,11 +110,13 @@ def _only_cache() -> None:
 
 
 def _undecoded(feature: Any, datasets: Any) -> Any:
-    """The same feature with images and videos left encoded, wherever they are nested."""
+    """The same feature with images, videos and audio left encoded, wherever they are nested."""
     if isinstance(feature, datasets.Image):
         return datasets.Image(decode=False)
     if isinstance(feature, datasets.Video):
         return datasets.Video(decode=False)
+    if isinstance(feature, datasets.Audio):
+        return datasets.Audio(decode=False)
     if isinstance(feature, dict):
         return {name: _undecoded(inner, datasets) for name, inner in feature.items()}
     if isinstance(feature, datasets.List | datasets.LargeList):

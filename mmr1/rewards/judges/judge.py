@@ -106,7 +106,7 @@ class JudgeReward:
         """The reason why a sample cannot be judged, or None."""
         if self._options.against == "answer" and item.sample.answer is None:
             return "it has no answer to compare with; choose against=group, or drop the row"
-        if self._options.images and any(m.kind == "video" for m in item.sample.media):
+        if self._options.images and any(m.kind != "image" for m in item.sample.media):
             return "a judge is shown images only; set options.images=false to judge the text alone"
         try:
             names = ("completion_a", "completion_b") if self._options.against else ("completion",)

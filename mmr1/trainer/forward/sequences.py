@@ -95,7 +95,7 @@ class GroupInput:
             return tokens, {}
         whole = len(self.completions[index])
         cut = {
-            name: value[:, :tokens] if of_tokens(value, whole) else value
+            name: value[:, :tokens] if of_tokens(name, value, whole) else value
             for name, value in observed.arguments.items()
         }
         return tokens, cut
@@ -115,7 +115,7 @@ class GroupInput:
         """
         prompt = len(self.prompt_ids)
         return tuple(
-            (name, None if of_tokens(tensor, prompt) else tensor.shape[1:])
+            (name, None if of_tokens(name, tensor, prompt) else tensor.shape[1:])
             for name, tensor in sorted(self.arguments.items())
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
@@ -65,7 +66,7 @@ def _group_states(
     dtype = base.get_input_embeddings().weight.dtype
     pieces = [group.pieces(i, len(row)) for i, row in enumerate(group.completions)]
     arguments = arguments_of_rows(pieces, width, base.device, dtype)
-    hidden = base.base_model(
+    hidden = body_of(base)(
         input_ids=ids.to(base.device),
         attention_mask=length_mask([len(row) for row in rows]).long().to(base.device),
         use_cache=False,

@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from mmr1.config import Config, ModelConfig
 from mmr1.routers import watch_routers
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
+from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.routing import RouterUse
@@ -200,7 +201,7 @@ def check_head(model: Any, name: str) -> None:
     """Check that the logits are those of the output embedding, as all forwards assume."""
     base = unwrapped(model)
     ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
-    states = getattr(base.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    states = getattr(body_of(base)(input_ids=ids, use_cache=False), "last_hidden_state", None)
     if states is None:
         raise ValueError(
             f"{name}: a {type(base).__name__} gives no hidden states, of which log-probs are "

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmr1.types import ContentPart, Message, Prompt, Sample, TextPart
+from mmr1.types import ContentPart, Message, Prompt, Sample, TextPart, media_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class Chat:
             messages = (Message("system", (TextPart(system_prompt),)), *messages)
         if self.tool_instructions:
             messages = self._with_instructions(messages)
+        if any(m.kind == "audio" for m in media_of(messages)) and not hears(self.processor):
+            raise ValueError(
+                "the model does not hear: its processor has no feature extractor; drop rows with "
+                "sound, or take a model that has one (docs/audio.md)"
+            )
         text = self._rendered(messages, add_generation_prompt=True)
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
@@ -127,6 +132,11 @@ class Chat:
             added = TextPart(f"\n\n{self.tool_instructions}")
             return (replace(own, parts=(*own.parts, added)), *rest)
         return (Message("system", (TextPart(self.tool_instructions),)), *messages)
+
+
+def hears(processor: Any) -> bool:
+    """True if a processor takes sound."""
+    return getattr(processor, "feature_extractor", None) is not None
 
 
 def _as_user(messages: Sequence[Message]) -> list[Message]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeGuard
+from typing import Any, Protocol, Self, TypeGuard
 
 import torch
 
-from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 
-Kind = Literal["image", "video"]
+Kind = MediaKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ class ModelFamily(Protocol):
         Engine and trainer both start from these, so their processors have nothing left to resize.
 
         Returns:
-            A PIL image, or for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``.
+            A PIL image, for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``, for audio its
+            ``[samples]`` float32.
         """
         ...
 
@@ -149,8 +150,15 @@ class ModelFamily(Protocol):
         """
         ...
 
-    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
-        """Options for an engine's own processor, which is given media from ``decode_media``."""
+    def engine_processor_options(
+        self, kinds: Sequence[Kind], rates: Sequence[float]
+    ) -> dict[str, Any]:
+        """Options for an engine's own processor, which is given media from ``decode_media``.
+
+        Args:
+            kinds: Of the media of a prompt.
+            rates: Sampled frames per second of its videos.
+        """
         ...
 
 

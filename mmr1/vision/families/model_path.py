@@ -77,6 +77,11 @@ def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
         return model_type
     if "vision_config" in settings:
         return GENERAL
+    if "thinker_config" in settings:
+        raise ValueError(
+            f"{key} '{path}' is a whole '{model_type}', which also speaks; mmr1 trains its "
+            "thinker: save that by itself, as docs/audio.md shows"
+        )
     raise ValueError(
         f"{key} '{path}' is a '{model_type}' model{suggest(model_type, names)}; mmr1 trains "
         f"models of type {', '.join(sorted({*names} - {GENERAL}))}, vision-language models that "

@@ -11,9 +11,13 @@ Piece = tuple[int, Mapping[str, torch.Tensor]]
 """So many tokens of a sequence, and the arguments of what is shown in them."""
 
 
-def of_tokens(argument: torch.Tensor, tokens: int) -> bool:
+_OF_SOUND = ("input_features", "feature_attention_mask", "input_features_mask")
+"""Arguments with an entry for each moment of a sound: those may be as many as the tokens."""
+
+
+def of_tokens(name: str, argument: torch.Tensor, tokens: int) -> bool:
     """True if an argument has an entry for each of so many tokens."""
-    return argument.shape[:2] == (1, tokens)
+    return name not in _OF_SOUND and argument.shape[:2] == (1, tokens)
 
 
 def joined(pieces: Sequence[Piece]) -> dict[str, torch.Tensor]:
@@ -28,7 +32,7 @@ def joined(pieces: Sequence[Piece]) -> dict[str, torch.Tensor]:
     found = {}
     for name in dict.fromkeys(name for _, arguments in pieces for name in arguments):
         given = [(tokens, arguments[name]) for tokens, arguments in pieces if name in arguments]
-        if not all(of_tokens(argument, tokens) for tokens, argument in given):
+        if not all(of_tokens(name, argument, tokens) for tokens, argument in given):
             found[name] = _stacked(name, [argument for _, argument in given])
             continue
         _check_numbers(name, given[0][1])
@@ -57,7 +61,7 @@ def arguments_of_rows(
     given = {}
     for name in dict.fromkeys(name for row in whole for name in row):
         parts = [(n, row[name]) for n, row in zip(lengths, whole, strict=True) if name in row]
-        if all(of_tokens(part, tokens) for tokens, part in parts):
+        if all(of_tokens(name, part, tokens) for tokens, part in parts):
             none = parts[0][1].new_zeros(1, 0)
             every = (row.get(name, none) for row in whole)
             tensor = torch.cat([pad(part, (0, width - part.shape[1])) for part in every])

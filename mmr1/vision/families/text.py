@@ -119,7 +119,9 @@ class TextFamily:
     ) -> list[tuple[int, int]]:
         return []
 
-    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+    def engine_processor_options(
+        self, kinds: Sequence[Kind], rates: Sequence[float]
+    ) -> dict[str, Any]:
         return {}
 
     def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> NoReturn:

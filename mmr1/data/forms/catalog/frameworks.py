@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mmr1.data.forms.assemble import assemble, assemble_question, inside_answer
 from mmr1.data.forms.chat import place_objects, read_chat, with_system
-from mmr1.data.forms.columns import first_of, images_of, videos_of
+from mmr1.data.forms.columns import audios_of, first_of, images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.record import parse_json
 from mmr1.types import Sample
@@ -42,7 +42,8 @@ def _read_verl(row: Row, place: Place) -> Sample:
         raise ValueError(f"reward_model {model!r:.60} is not a mapping with a 'ground_truth'")
     return assemble(
         row, place, chat.turns, images=chat.images(row.get("images")),
-        videos=chat.videos(row.get("videos")), answer=model["ground_truth"],
+        videos=chat.videos(row.get("videos")), audios=chat.audios(audios_of(row)),
+        answer=model["ground_truth"],
         task=row.get("ability"), used=("prompt", "reward_model", "ability"),
     )  # fmt: skip
 
@@ -116,8 +117,8 @@ def _read_trl(row: Row, place: Place) -> Sample:
         turns = turns + read_chat(completion).turns
     return assemble(
         row, place, turns, images=chat.images(images_of(row)), videos=chat.videos(videos_of(row)),
-        answer=inside_answer(first_of(row, _ANSWERS_TRL)), task=row.get("task"),
-        used=("prompt", "completion", *_ANSWERS_TRL, "task"), untagged=True,
+        audios=chat.audios(audios_of(row)), answer=inside_answer(first_of(row, _ANSWERS_TRL)),
+        task=row.get("task"), used=("prompt", "completion", *_ANSWERS_TRL, "task"), untagged=True,
     )  # fmt: skip
 
 
@@ -143,14 +144,12 @@ def _read_sharegpt(row: Row, place: Place) -> Sample:
     """A conversation. ``solution`` or ``answer`` is its gold; ms-swift's boxes are too."""
     chat = read_chat(row["messages"])
     turns = with_system(chat.turns, row.get("system"))
-    if any("<audio>" in text for _, text in turns):
-        raise ValueError("<audio>: the model cannot hear; drop the row")
     answer = inside_answer(first_of(row, _ANSWERS_SHAREGPT))
     objects = place_objects(turns, row.get("objects"), needs_gold=answer is None)
     used = ("messages", "system", *_ANSWERS_SHAREGPT) + (("objects",) if objects.used else ())
     sample = assemble(
         row, place, objects.turns, images=chat.images(images_of(row)),
-        videos=chat.videos(videos_of(row)), answer=answer,
+        videos=chat.videos(videos_of(row)), audios=chat.audios(audios_of(row)), answer=answer,
         task=row.get("task") or ("math" if answer is not None else None), used=(*used, "task"),
     )  # fmt: skip
     return objects.ground(sample)

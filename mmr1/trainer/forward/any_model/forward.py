@@ -19,6 +19,7 @@ from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
+from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.packing import Packed, pack
 from mmr1.trainer.forward.sequences import (
@@ -118,7 +119,7 @@ def shared_states(
             of_kind = [groups[i] for i in places]
             packed = pack_text(base, of_kind, read)
             try:
-                out, calls = run_packed(base, packed, of_kind, base.base_model, features)
+                out, calls = run_packed(base, packed, of_kind, body_of(base), features)
                 _check_calls(base, calls)
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
                 raise NotSharedError(f"{error}; set model.sharing=padded") from error

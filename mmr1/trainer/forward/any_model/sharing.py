@@ -153,7 +153,7 @@ def _own_logprobs(model: Any, group: GroupInput, row: torch.Tensor) -> torch.Ten
     prompt = len(group.prompt_ids)
     ids = torch.cat([group.prompt_ids, row])[None]
     given = {
-        name: pad(tensor, (0, len(row))) if of_tokens(tensor, prompt) else tensor
+        name: pad(tensor, (0, len(row))) if of_tokens(name, tensor, prompt) else tensor
         for name, tensor in group.arguments.items()
     }
     mask = torch.ones_like(ids)

@@ -29,7 +29,7 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 
 _STREAM = ("hidden_size", "n_embd", "d_model", "embed_dim", "word_embed_proj_dim",
-           "embedding_size", "out_hidden_size", "lru_width", "block_dim", "conv_dim",
+           "embedding_size", "out_hidden_size", "output_dim", "lru_width", "block_dim", "conv_dim",
            "shared_intermediate_size", "shared_expert_intermediate_size")  # fmt: skip
 _HEADS = ("head_dim", "attention_head_dim", "kv_channels", "global_head_dim", "v_head_dim",
           "qk_nope_head_dim", "qk_rope_head_dim", "linear_key_head_dim", "linear_value_head_dim",
@@ -161,7 +161,7 @@ def _shrink(config: Any, language: Any, size: _Size, stream: int, keeps_tokens: 
             _set(config, "mamba_d_head", inner // of_state)
         _scale_rotary(config, before)
     elif size.parts == "language":  # a tower ends in the width of the language model
-        _cut(config, {stream: ("out_hidden_size",)})
+        _cut(config, {stream: ("out_hidden_size", "output_dim")})
     if not keeps_tokens:
         _cut(config, {512: _LENGTHS})
         _cut(config, _VOCABULARY, known=True)

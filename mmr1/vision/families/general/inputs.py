@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.vision.audio import MAX_SECONDS, load_audio
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
-from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
+from mmr1.vision.families.chat import Chat, ChatOptions, hears, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.rows import joined, of_tokens
@@ -77,6 +78,9 @@ class GeneralFamily:
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
             return load_image(media, self.images)
+        if media.kind == "audio":
+            samples = load_audio(media, *_rate_and_seconds(self.processor))
+            return np.pad(samples, (0, -len(samples) % _hop(self.processor)))
         return load_video(media, self.videos)
 
     def media_tokens(self, media: MediaRef) -> int:
@@ -93,10 +97,12 @@ class GeneralFamily:
         if media.kind == "image":
             pixels = torch.from_numpy(np.array(decoded))[None]
             metadata = None
+        elif media.kind == "audio":
+            pixels, metadata = torch.from_numpy(decoded), None
         else:
             frames, of_video = decoded
             pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
-        frame_count, height, width, _ = pixels.shape
+        frame_count, height, width, *_ = (*pixels.shape, 1, 1)
         grid = (frame_count, height, width)
         return PreparedMedia(
             kind=media.kind,
@@ -131,7 +137,7 @@ class GeneralFamily:
         own = batch["input_ids"][0]
         found = {}
         for name, value in self._arguments(batch).items():
-            if of_tokens(value, len(own)) and value.dim() == 2:
+            if of_tokens(name, value, len(own)) and value.dim() == 2:
                 # The policy never samples a token that stands for a picture.
                 pairs = zip(own.tolist(), value[0].tolist(), strict=True)
                 of_token = {token: x for token, x in pairs if x}
@@ -157,6 +163,8 @@ class GeneralFamily:
         shown += [(("image", (1, 64, 48)),), (("image", (1, 40, 40)),)]
         if getattr(self.processor, "video_processor", None) is not None:
             shown += [(("video", (4, 48, 64)),)]
+        if hears(self.processor):
+            shown += [(_BEEP,), (_SHORT_BEEP,), (("image", (1, 64, 48)), _BEEP)]
         found = []
         for i, shapes in enumerate(shown):
             refs = tuple(MediaRef(kind, data=b"") for kind, _ in shapes)
@@ -171,13 +179,30 @@ class GeneralFamily:
                     raise
         return found
 
-    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
-        return {"do_sample_frames": False} if "video" in kinds else {}
+    def engine_processor_options(
+        self, kinds: Sequence[Kind], rates: Sequence[float]
+    ) -> dict[str, Any]:
+        if "video" not in kinds:
+            return {}
+        options: dict[str, Any] = {"do_sample_frames": False}
+        if _SECONDS in self.takes:  # of which the processor makes the seconds of a patch
+            if len({*rates}) > 1:
+                raise ValueError(
+                    f"videos of one prompt are sampled at {sorted({*rates})} frames a second, and "
+                    "vLLM gives this model one rate for all; set the option fps of each video, or "
+                    "rollout.engine=hf"
+                )
+            options["fps"] = rates[0]
+        return options
 
     def _processed(self, text: str, media: Sequence[Medium]) -> Mapping[str, torch.Tensor]:
-        images = [as_decoded(m) for m in media if m.kind == "image"]
-        videos = [as_decoded(m) for m in media if m.kind == "video"]
+        images, videos, audios = (
+            [as_decoded(m) for m in media if m.kind == kind] for kind in get_args(Kind)
+        )
         given: dict[str, Any] = {"images": [images]} if images else {}
+        if audios:
+            rate, _ = _rate_and_seconds(self.processor)
+            given |= {"audio": audios, "audio_kwargs": {"sampling_rate": rate}}
         if videos:
             given["videos"] = [[frames for frames, _ in videos]]
             metadata = [[of_video for _, of_video in videos]]
@@ -186,15 +211,20 @@ class GeneralFamily:
         of_text: dict[str, Any] = {"add_special_tokens": False}
         if "mm_token_type_ids" in self.takes:
             of_text["return_mm_token_type_ids"] = True
-        batch: Mapping[str, torch.Tensor] = self.processor(
+        batch: dict[str, torch.Tensor] = self.processor(
             text=[text], text_kwargs=of_text, return_tensors="pt", **given
         )
+        if videos and _SECONDS in batch:  # the processor takes them from a rate of its own
+            rates = torch.tensor([float(of_video.sampled_fps) for _, of_video in videos])
+            batch[_SECONDS] = self.videos.temporal / rates
         return batch
 
     def _shape(self, media: MediaRef) -> _Shape:
         """The shape of a medium after decoding, from its header."""
         if media.kind == "image":
             return "image", image_grid(*image_size(media), self.images.of(media.options))
+        if media.kind == "audio":  # headers of most formats do not tell how long it is
+            return "audio", (len(self.decode_media(media)), 1, 1)
         patches, height, width = sampled_grid(media, self.videos)
         return "video", (patches * self.videos.temporal, height, width)
 
@@ -209,12 +239,36 @@ class GeneralFamily:
         return self.measured[key] if key else 0
 
 
+_SECONDS = "video_second_per_grid"
+_BEEP: _Shape = ("audio", (16_000, 1, 1))
+_SHORT_BEEP: _Shape = ("audio", (9_000, 1, 1))
+
+
+def _rate_and_seconds(processor: Any) -> tuple[int, float]:
+    """Samples per second of the sound that a processor reads, and the longest that it reads."""
+    own = processor.feature_extractor
+    rate = int(own.sampling_rate)
+    most = getattr(own, "n_samples", None)  # of more, Whisper's would drop the end in silence
+    return rate, MAX_SECONDS if most is None else most / rate
+
+
+def _hop(processor: Any) -> int:
+    """Samples of a frame of features. Whether a part of one counts depends, in transformers, on the
+    sounds beside it, and vLLM counts it always: so there is none, for at most 10 ms of silence.
+    """
+    return int(getattr(processor.feature_extractor, "hop_length", 1))
+
+
 def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+    if kind == "audio":
+        return _pixels(kind, grid, torch.zeros(grid[0]))
     return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
 
 
 def _noise(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
     draw = torch.Generator().manual_seed(grid[1])
+    if kind == "audio":
+        return _pixels(kind, grid, 0.1 * torch.randn(grid[0], generator=draw))
     return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
 
 
@@ -274,11 +328,10 @@ def _images(options: Mapping[str, Any]) -> PixelBudget:
 
 
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
-    """Tokens that the model reads as an image, a video or sound, wherever they stand."""
-    names = [
-        f"{kind}_token_{suffix}"
-        for kind in ("image", "video", "audio")
-        for suffix in ("id", "index")
-    ]
+    """Tokens that the model reads as a medium, wherever they stand; and those before one, by which
+    some count their media.
+    """
+    names = [f"{kind}_token_{suffix}" for kind in get_args(Kind) for suffix in ("id", "index")]
+    names += ["vision_start_token_id", "audio_start_token_id"]
     found = {getattr(owner, name, None) for owner in (config, processor) for name in names}
     return {token for token in found if isinstance(token, int)}

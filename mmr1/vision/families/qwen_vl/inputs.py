@@ -143,7 +143,9 @@ class QwenVLFamily:
     ) -> list[tuple[int, int]]:
         return expanded_spans(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 
-    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+    def engine_processor_options(
+        self, kinds: Sequence[Kind], rates: Sequence[float]
+    ) -> dict[str, Any]:
         # Media come sampled and resized; doing it again could change the grid.
         options = {"do_resize": False} if kinds else {}
         return {**options, "do_sample_frames": False} if "video" in kinds else options

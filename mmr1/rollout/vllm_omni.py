@@ -1,0 +1,65 @@
+"""Qwen-Omni's thinkers in vLLM, which knows them as parts of whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniConfig, Qwen3OmniMoeConfig
+
+_WHOLE: dict[str, tuple[type[PreTrainedConfig], str, str]] = {
+    "qwen2_5_omni_thinker": (
+        Qwen2_5OmniConfig,
+        "Qwen2_5OmniModel",
+        "vllm.model_executor.models.qwen2_5_omni_thinker:Qwen2_5OmniThinkerForConditionalGeneration",
+    ),
+    "qwen3_omni_moe_thinker": (
+        Qwen3OmniMoeConfig,
+        "Qwen3OmniMoeForConditionalGeneration",
+        "vllm.model_executor.models.qwen3_omni_moe_thinker:"
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+    ),
+}
+"""By ``model_type``: the whole model's configuration, its architecture, and vLLM's class."""
+
+
+def thinker_settings(model_path: str, workers: int, trust_remote_code: bool) -> dict[str, Any]:
+    """vLLM's further arguments for a thinker; none for any other model.
+
+    vLLM 0.32 reads a whole model, whose weights are named ``thinker.model...``. Of a thinker by
+    itself it is given the configuration of a whole one, and the names without that beginning.
+
+    Raises:
+        ValueError: It runs in several processes: the names are told in this one.
+    """
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+    if config.model_type not in _WHOLE:
+        return {}
+    if workers > 1:
+        raise ValueError(
+            f"model.path '{model_path}' is a {config.model_type}, which one process of vLLM runs "
+            "here; set rollout.engine.tensor_parallel_size=1"
+        )
+    whole, architecture, name = _WHOLE[config.model_type]
+    _take_names_of_thinker(name)
+    return {"hf_overrides": _as_whole(whole, architecture)}
+
+
+def _as_whole(
+    whole: type[PreTrainedConfig], architecture: str
+) -> Callable[[PreTrainedConfig], PreTrainedConfig]:
+    def override(thinker: PreTrainedConfig) -> PreTrainedConfig:
+        config = whole(thinker_config=thinker.to_dict())
+        config.architectures = [architecture]
+        return config
+
+    return override
+
+
+def _take_names_of_thinker(name: str) -> None:
+    import importlib
+
+    module, _, attribute = name.partition(":")
+    mapper = getattr(importlib.import_module(module), attribute).hf_to_vllm_mapper
+    for part in ("lm_head.", "model."):  # after those that begin with "thinker."
+        mapper.orig_to_new_prefix.setdefault(part, f"language_model.{part}")
