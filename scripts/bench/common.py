@@ -229,9 +229,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def save(
-    output: Path, name: str, results: dict[str, Any], figure: Figure | None = None
-) -> None:
+def save(output: Path, name: str, results: dict[str, Any], figure: Figure | None = None) -> None:
     output.mkdir(parents=True, exist_ok=True)
     about = {
         "command": " ".join(sys.argv),
