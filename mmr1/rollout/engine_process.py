@@ -1,7 +1,8 @@
 """An engine in a separate process, behind the same protocol.
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
-go over a pipe, and media in shared memory beside it. Weights come by a ``Carrier``. With the one of shared memory they take three steps:
+go over a pipe, and media in shared memory beside it. Weights come by a ``Carrier``. With the one of
+shared memory they take three steps:
 
 1. ``EngineProcess.load_weights`` in the trainer copies them into shared memory;
 2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load_weights``

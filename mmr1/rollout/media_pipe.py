@@ -1,8 +1,8 @@
 """Messages between two processes, with prepared media in shared memory beside the pipe.
 
 The media of a message lie in one piece of memory without a name: nothing of it can be left in
-``/dev/shm``, whose size does not limit it, and it is free when neither process maps it any more. Its
-descriptor goes through the pipe, behind the message. Linux alone has such memory.
+``/dev/shm``, whose size does not limit it, and the system frees it when neither process maps it any
+more. Its descriptor goes through the pipe, behind the message. Linux alone has such memory.
 """
 
 from __future__ import annotations

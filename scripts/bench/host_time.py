@@ -1,7 +1,7 @@
 """CPU time of vLLM's host work for each sequence and step, apart from the model's forward.
 
     python scripts/bench/host_time.py
-    VLLM_ENABLE_V1_MULTIPROCESSING=1 python scripts/bench/host_time.py    # the core in its own process
+    VLLM_ENABLE_V1_MULTIPROCESSING=1 python scripts/bench/host_time.py  # the core apart
 
 The tiny model, text prompts of one completion, all sequences under way together. Microseconds are
 CPU time of the thread that steps the engine. With the core in the same process they are given for

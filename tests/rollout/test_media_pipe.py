@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,8 @@ def request(text: str, *media: PreparedMedia) -> PreparedRequest:
 
 def traces() -> list[str]:
     """What this process has of the memory of media: descriptors and maps."""
-    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if exists(fd)]
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    held = [str(link.readlink()) for link in links]
     maps = Path("/proc/self/maps").read_text().splitlines()
     return [line for line in (*held, *maps) if "mmr1-media" in line]
 
@@ -41,10 +41,6 @@ def named(medium: PreparedMedia) -> list[Path]:
     begin = medium.patches.numpy().tobytes()[:64]
     files = [path for path in Path("/dev/shm").iterdir() if path.is_file()]
     return [path for path in files if begin in path.open("rb").read(4096)]
-
-
-def exists(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
 def test_all_that_is_sent_arrives():

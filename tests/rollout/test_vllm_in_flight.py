@@ -168,7 +168,7 @@ def engine_that_schedules_ahead(config: Config) -> VllmEngine:
         own(vllm_config)
         vllm_config.scheduler_config.async_scheduling = True
 
-    CpuPlatform.check_and_update_config = update
+    CpuPlatform.check_and_update_config = staticmethod(update)
     torch.cuda.Event = torch.cuda.Stream = Nothing
     torch.cuda.current_stream = lambda *_: Nothing()
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
