@@ -1,12 +1,10 @@
 """CPU time of vLLM's host work for each sequence and step, apart from the model's forward.
 
     python scripts/bench/host_time.py
-    VLLM_ENABLE_V1_MULTIPROCESSING=1 python scripts/bench/host_time.py  # the core apart
 
 The tiny model, text prompts of one completion, all sequences under way together. Microseconds are
-CPU time of the thread that steps the engine. With the core in the same process they are given for
-the scheduler (what it schedules, and what it makes of the model's output) and for the outputs
-(log-probs, texts); a core in its own process has the first part, and this process the second.
+CPU time of the thread that steps the engine: of the scheduler (what it schedules, and what it makes
+of the model's output), of the outputs (log-probs), and of all but the model.
 """
 
 from __future__ import annotations
@@ -33,12 +31,11 @@ def main() -> None:
     args = parser.parse_args()
     set_vllm_defaults(on_cpu=True)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    from vllm import LLM, SamplingParams, envs
+    from vllm import LLM, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     folder = Path(tempfile.mkdtemp(prefix="mmr1-bench-")) / "model"
     new_model(folder, "tiny")
-    apart = envs.VLLM_ENABLE_V1_MULTIPROCESSING
     llm = LLM(
         str(folder),
         dtype="float32",
@@ -54,12 +51,11 @@ def main() -> None:
     engine = llm.llm_engine
     spent: Counter[str] = Counter()
     _timed(engine.output_processor, "process_outputs", "outputs", spent)
-    if not apart:
-        core = engine.engine_core.engine_core
-        for method in ("schedule", "update_from_output"):
-            _timed(core.scheduler, method, "scheduler", spent)
-        for method in ("execute_model", "sample_tokens"):
-            _timed(core.model_executor, method, "model", spent)
+    core = engine.engine_core.engine_core
+    for method in ("schedule", "update_from_output"):
+        _timed(core.scheduler, method, "scheduler", spent)
+    for method in ("execute_model", "sample_tokens"):
+        _timed(core.model_executor, method, "model", spent)
     params = SamplingParams(
         max_tokens=TOKENS, ignore_eos=True, logprobs=0, seed=0, detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
@@ -79,13 +75,13 @@ def main() -> None:
             whole = time.thread_time() - thread
             parts = {"all": whole - spent["model"], **spent}
             row = {name: s / (TOKENS - 1) / count * 1e6 for name, s in sorted(parts.items())}
-            row |= {"core": "apart" if apart else "in process", "sequences": count, "steps": steps}
+            row |= {"sequences": count, "steps": steps}
             if not least or row["all"] < least["all"]:
                 least = row
-        order = ["core", "sequences", "steps", "scheduler", "outputs", "all", "model"]
+        order = ["sequences", "steps", "scheduler", "outputs", "all", "model"]
         rows.append({name: least.get(name, "") for name in order})
     common.table(rows)
-    common.save(args.output, f"host_time_{'apart' if apart else 'in_process'}", {"rows": rows})
+    common.save(args.output, "host_time", {"rows": rows})
 
 
 def _timed(owner: Any, method: str, part: str, spent: Counter[str]) -> None:
