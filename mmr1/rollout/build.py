@@ -6,7 +6,7 @@ transfers of weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,16 @@ def agent_engine(
     )
 
 
+CHUNK_BYTES = 64 * 2**20
+"""Of media, as they are prepared: about what an engine on a GPU computes in its first step."""
+
+
 class PrefetchingEngine:
     """A ``RolloutEngine`` made of one that takes prepared media.
 
     Requests whose media are prepared go first, so that the engine samples while other media are
-    still being decoded. Prompts that share a medium go next to each other.
+    still being decoded; it begins when it has the first chunk of them. Prompts that share a medium
+    go next to each other.
 
     Args:
         engine: In this process or in another.
@@ -192,11 +197,24 @@ class PrefetchingEngine:
     def _chunks(
         self, requests: Sequence[Request], ready: Sequence[bool], order: Sequence[int]
     ) -> Iterator[list[PreparedRequest]]:
-        """The requests that are ready in one chunk, then the others one by one."""
+        """The requests that are ready in chunks, then the others one by one."""
         first = len(order) if self._at_once else sum(ready)
-        yield [self._prepared(requests[place]) for place in order[:first]]
+        yield from self._cut(self._prepared(requests[place]) for place in order[:first])
         for place in order[first:]:
             yield [self._prepared(requests[place])]
+
+    def _cut(self, prepared: Iterable[PreparedRequest]) -> Iterator[list[PreparedRequest]]:
+        """Chunks of about ``CHUNK_BYTES``; those that share a medium are in one."""
+        chunk = list[PreparedRequest]()
+        held: dict[str, int] = {}
+        for request in prepared:
+            new = {m.digest: m.kept_bytes for m in request.media if m.digest not in held}
+            if new and sum(held.values()) >= CHUNK_BYTES and not self._at_once:
+                yield chunk
+                chunk, held = [], {m.digest: m.kept_bytes for m in request.media}
+            held |= new
+            chunk.append(request)
+        yield chunk
 
     def _prepared(self, request: Request) -> PreparedRequest:
         return PreparedRequest(request, tuple(self._media[m] for m in request.prompt.media))

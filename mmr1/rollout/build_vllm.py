@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from mmr1.config import Config
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
@@ -45,6 +47,7 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
         timeout_s=config.rollout.timeout_s,
         restarts=config.rollout.max_restarts,
         carrier=carrier,
+        pixels=getattr(torch, config.rollout_dtype),
     )
     logger.info("vLLM: %s", process.settings)
     return process

@@ -1,7 +1,8 @@
 """An engine in a separate process, behind the same protocol.
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
-go over a pipe. Weights come by a ``Carrier``. With the one of shared memory they take three steps:
+go over a pipe, and media in shared memory beside it. Weights come by a ``Carrier``. With the one of
+shared memory they take three steps:
 
 1. ``EngineProcess.load_weights`` in the trainer copies them into shared memory;
 2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load_weights``
@@ -39,6 +40,7 @@ from mmr1.logs import report_fault
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context
+from mmr1.rollout.media_pipe import receive, send
 from mmr1.types import Completion, RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ _UNGUARDED = (
     "its process imports the script that runs, so what a script does must be below\n"
     'if __name__ == "__main__":'
 )
+_UNREAD = 2
+"""Chunks that wait for the engine: it takes none while as much as it may run waits with it, and the
+media of others would fill the memory."""
 POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
 
 
@@ -74,6 +79,7 @@ class EngineProcess:
         restarts: How often, in all, a process that died or hung is replaced.
         context: How the process begins; default: :func:`engine_context`.
         carrier: Brings it weights; default: by shared memory.
+        pixels: The type in which it is sent the float32 pixels of media; default: as they are.
 
     Attributes:
         restarted: How often it was.
@@ -94,8 +100,10 @@ class EngineProcess:
         restarts: int = 0,
         context: SpawnContext | ForkServerContext | None = None,
         carrier: Carrier | None = None,
+        pixels: torch.dtype | None = None,
     ) -> None:
         self.restarted = 0
+        self._pixels = pixels
         environment = dict(os.environ)  # a fork server has that of its own start
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
@@ -225,19 +233,28 @@ class EngineProcess:
     ) -> list[RolloutGroup]:
         """Hand over chunk after chunk while the engine works on those it has."""
         self._send(("stream", (sampling,)))
+        unread = 0
         try:
             for chunk in chunks:
+                if unread == _UNREAD:
+                    self._receive(self._timeout_s)
+                    unread -= 1
                 self._send(chunk)
+                unread += 1
         except (ValueError, OSError):  # a medium could not be prepared: the engine need not know
-            self._send(None)
-            self._receive(self._timeout_s)
+            self._end_of_chunks(unread)
             raise
+        return self._end_of_chunks(unread)
+
+    def _end_of_chunks(self, unread: int) -> Any:
         self._send(None)
+        for _ in range(unread):
+            self._receive(self._timeout_s)
         return self._receive(self._timeout_s)
 
     def _send(self, message: Any) -> None:
         try:
-            self._pipe.send(message)
+            send(self._pipe, message, self._pixels)
         except BlockingIOError as error:
             raise EngineHungError(self._timeout_message()) from error
         except OSError as error:
@@ -247,7 +264,7 @@ class EngineProcess:
         try:
             if timeout_s is not None and not self._pipe.poll(timeout_s):
                 raise EngineHungError(self._timeout_message())
-            kind, value = self._pipe.recv()
+            kind, value = receive(self._pipe)
         except (EOFError, OSError) as error:
             raise EngineLostError(self._death_message()) from error
         if kind == "refused":
@@ -320,19 +337,19 @@ def _engine_main(
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
         return
-    pipe.send(("ok", getattr(engine, "settings", "")))
+    send(pipe, ("ok", getattr(engine, "settings", "")))
     shared: dict[str, torch.Tensor] = {}
     turns = _Turns(engine)
     while True:
         try:
             turns.sample_until(pipe.poll)
-            method, arguments = pipe.recv()
+            method, arguments = receive(pipe)
         except (EOFError, OSError):  # the trainer closed its end or is gone
             return
         turns.stop()
         if method == "share_weights":
             shared = arguments[0].tensors()
-            pipe.send(("ok", None))
+            send(pipe, ("ok", None))
         elif method == "load_shared_weights":
             version = arguments[0]
             _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
@@ -400,13 +417,17 @@ def _stream_chunks(
 
 
 def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
-    """Chunks from the trainer, up to its None; an empty one if nothing has come yet."""
+    """Chunks from the trainer, up to its None; an empty one if nothing has come yet.
+
+    The trainer is told of each that it has been taken.
+    """
     while True:
         if not pipe.poll(POLL_S):
             yield []
-        elif (chunk := pipe.recv()) is None:
+        elif (chunk := receive(pipe)) is None:
             return
         else:
+            send(pipe, ("ok", None))
             yield chunk
 
 
@@ -416,14 +437,14 @@ def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> An
         value = call()
     except ValueError as error:
         traceback.print_exc()
-        pipe.send(("refused", str(error)))
+        send(pipe, ("refused", str(error)))
         return None
     except Exception:
         traceback.print_exc()
-        pipe.send(("failed", traceback.format_exc(limit=-4)))
+        send(pipe, ("failed", traceback.format_exc(limit=-4)))
         return None
     if reply:
-        pipe.send(("ok", value))
+        send(pipe, ("ok", value))
     return value
 
 

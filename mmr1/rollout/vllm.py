@@ -326,7 +326,7 @@ class VllmEngine:
             return tokens_input(ids, cache_salt=salt)
         return mm_input(
             ids,
-            mm_kwargs=_kwargs(family.engine_inputs(media)),
+            mm_kwargs=_kwargs(family.engine_inputs(media), self._dtype),
             mm_hashes=_by_kind(media, [m.digest for m in media]),
             mm_placeholders=_by_kind(media, _placeholders(family, token_ids, ids, media)),
             cache_salt=salt,
@@ -534,8 +534,12 @@ def _placeholders(
     return ranges
 
 
-def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
-    """The model's arguments, one item per medium."""
+def _kwargs(inputs: Mapping[str, EngineInput], dtype: torch.dtype) -> Any:
+    """The model's arguments, one item per medium.
+
+    Pixels have the engine's type, as vLLM's own processor gives them: its towers begin with that
+    cast. Other numbers, which are not of float32, keep theirs.
+    """
     from vllm.multimodal.inputs import MultiModalFieldConfig as Field
     from vllm.multimodal.inputs import MultiModalKwargsItems
 
@@ -545,7 +549,10 @@ def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
         else Field.flat_from_sizes(argument.kind, argument.sizes)
         for name, argument in inputs.items()
     }
-    values = {name: argument.values for name, argument in inputs.items()}
+    values = {
+        name: v.to(dtype) if (v := argument.values).dtype == torch.float32 else v
+        for name, argument in inputs.items()
+    }
     return MultiModalKwargsItems.from_hf_inputs(BatchFeature(values), fields)
 
 

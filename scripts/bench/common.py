@@ -229,7 +229,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def save(output: Path, name: str, results: dict[str, Any], figure: Figure) -> None:
+def save(output: Path, name: str, results: dict[str, Any], figure: Figure | None = None) -> None:
     output.mkdir(parents=True, exist_ok=True)
     about = {
         "command": " ".join(sys.argv),
@@ -238,5 +238,7 @@ def save(output: Path, name: str, results: dict[str, Any], figure: Figure) -> No
         "load": os.getloadavg(),
     }
     (output / f"{name}.json").write_text(json.dumps({**about, **results}, indent=1) + "\n")
-    figure.savefig(output / f"{name}.png", dpi=120, bbox_inches="tight")
-    print(f"written: {output / name}.json and .png")
+    print(f"written: {output / name}.json")
+    if figure is not None:
+        figure.savefig(output / f"{name}.png", dpi=120, bbox_inches="tight")
+        print(f"written: {output / name}.png")

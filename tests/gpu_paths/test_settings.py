@@ -65,6 +65,13 @@ def test_vllm_spawns_its_workers_though_cuda_was_asked_before():
     assert system_utils.get_mp_context().get_start_method() == "spawn"
 
 
+def test_a_core_of_vllm_in_its_own_process_is_refused(monkeypatch):
+    """Weights could not be loaded between two of its steps."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    with pytest.raises(ValueError, match="VLLM_ENABLE_V1_MULTIPROCESSING is set"):
+        prepare_environment(False, "bfloat16")
+
+
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What torch's allocator of GPU memory is told."""

@@ -180,6 +180,42 @@ def test_an_engine_that_takes_nothing_in_is_lost_too(engine):
     assert time.monotonic() - begin < 60
 
 
+class Waiting(Engine):
+    """Takes no chunk before a file is there."""
+
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
+        while not (self._folder / "go").exists():
+            time.sleep(0.001)
+        return super().stream(chunks, sampling)
+
+
+def test_no_more_is_sent_than_an_engine_that_takes_nothing_may_have_waiting(tmp_path):
+    """And it goes on as soon as one is taken, although all that waits fits into the pipe."""
+    process = EngineProcess(Waiting, (str(tmp_path),), tmp_path / "engine.log", timeout_s=60)
+    drawn: list[int] = []
+
+    def chunks():
+        for i in range(9):
+            drawn.append(i)
+            yield [ready(str(i))]
+
+    thread = threading.Thread(target=lambda: groups.extend(process.stream(chunks(), SAMPLING)))
+    groups: list[RolloutGroup] = []
+    thread.start()
+    try:
+        while len(drawn) < 3:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        assert drawn == [0, 1, 2]  # two wait, and one is to be sent
+        (tmp_path / "go").touch()
+        thread.join()
+        assert [group.prompt.text for group in groups] == list("012345678")
+    finally:
+        process.close()
+
+
 def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
     def chunks():
         yield [ready("a")]

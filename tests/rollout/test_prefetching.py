@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout import build
 from mmr1.rollout.build import PrefetchingEngine, streaming_order
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
@@ -93,6 +94,22 @@ def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
 
     PrefetchingEngine(engine, MediaCache(prepared), at_once=True).generate(requests, SAMPLING)
     assert names(engine.chunks) == [["text", "a1", "a2", "b1", "b2", "c"]]
+
+
+def test_those_that_are_ready_go_in_chunks_of_so_many_bytes(tmp_path, monkeypatch):
+    """Each has 256 bytes; those that share one stay together, whatever else is in the chunk."""
+    monkeypatch.setattr(build, "CHUNK_BYTES", 512)
+    refs = [picture(tmp_path, i) for i in range(4)]
+    places = [0, 0, 1, 1, 1, 2, 3]
+    prompts = [prompt("text"), *(prompt(f"{i}", refs[i]) for i in places)]
+    cache, engine = MediaCache(prepared), Recorder()
+    for ref in refs:
+        cache[ref]
+    requests = [Request(p, 1, 0) for p in prompts]
+    PrefetchingEngine(engine, cache).generate(requests, SAMPLING)
+    assert names(engine.chunks) == [["text", "0", "0", "1", "1", "1"], ["2", "3"]]
+    PrefetchingEngine(engine, cache, at_once=True).generate(requests, SAMPLING)
+    assert names(engine.chunks) == [["text", "0", "0", "1", "1", "1", "2", "3"]]
 
 
 def test_the_order_is_a_permutation_that_keeps_equals_in_place(tmp_path):

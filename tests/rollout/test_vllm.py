@@ -401,6 +401,60 @@ def test_an_engine_that_rounds_beside_a_float32_policy(
         own[-1].close()
 
 
+def engine_that_may_not_cast(config: Config, marker: str):
+    """vLLM gets float32 pixels while a file is there, and casts them itself."""
+    from mmr1.rollout import vllm
+
+    own = vllm._kwargs
+
+    def kwargs(inputs, dtype):
+        seen = {value.values.dtype for value in inputs.values() if value.values.ndim == 2}
+        seen -= {torch.int64}  # grids
+        casts = not Path(marker).exists()
+        assert seen <= {dtype if casts else torch.float32}, seen
+        return own(inputs, dtype if casts else torch.float32)
+
+    vllm._kwargs = kwargs
+    return build_vllm_engine(config)
+
+
+def test_pixels_that_are_sent_in_the_engines_type_give_the_same_bits(
+    parts, prompts, tiny_model, tmp_path
+):
+    """As float32 pixels, which vLLM casts: images, and a video."""
+    _, model, media, _ = parts
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        full_determinism=True,
+        rollout={
+            "max_prompt_length": 64,
+            "max_response_length": 64,
+            "engine": {"dtype": "bfloat16"},
+        },
+        trainer={"threads": 1},
+    )
+    marker = tmp_path / "float32"
+    process = EngineProcess(
+        engine_that_may_not_cast, (config, str(marker)), tmp_path / "log", 1, 600
+    )
+    engine = PrefetchingEngine(process, media, at_once=True)
+
+    def rows(pixels: torch.dtype | None) -> list[tuple[list[int], list[float]]]:
+        process._pixels = pixels
+        engine.load_weights(model.state_dict(), 1)  # drops keys, values and features
+        groups = engine.generate([Request(p, 2, i) for i, p in enumerate(prompts)], SAMPLING)
+        completions = [c for group in groups for c in group.completions]
+        return [(c.token_ids.tolist(), c.logprobs.tolist()) for c in completions]
+
+    try:
+        here = rows(torch.bfloat16)
+        marker.touch()
+        inside = rows(None)
+        assert here == inside
+    finally:
+        process.close()
+
+
 def shake(model, scale: float, generator: torch.Generator) -> None:
     """An update of sorts: noise on everything that learns."""
     with torch.no_grad():

@@ -90,7 +90,8 @@ def media_inputs(media: Sequence[Medium]) -> dict[str, torch.Tensor]:
     for kind, pixels in PIXELS:
         chosen = [m for m in media if m.kind == kind]
         if chosen:
-            inputs[pixels] = torch.cat([m.patches for m in chosen])
+            patches = [m.patches for m in chosen]
+            inputs[pixels] = torch.cat(patches) if len(patches) > 1 else patches[0]
             inputs[f"{kind}_grid_thw"] = torch.tensor([m.grid for m in chosen])
     return inputs
 
