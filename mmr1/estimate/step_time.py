@@ -125,8 +125,8 @@ def _optimizer(config: Config, trained: float, bandwidth: float, machine: Machin
 
 
 def _handover(config: Config, size: float, bandwidth: float, machine: Machine) -> Phase:
-    shares_gpu = config.rollout.colocated or not config.distributed
-    if config.rollout.uses_vllm and shares_gpu and config.rollout.gpus_per_engine == 1:
+    alone = not config.distributed and config.rollout.gpus_per_engine == 1
+    if config.rollout.uses_vllm and (config.rollout.colocated or alone):
         # Packed, and loaded: each reads and writes.
         return Phase("weights to the engine", 4 * size / bandwidth, "memory, in the GPU")
     if not config.rollout.uses_vllm and not config.distributed:
