@@ -46,12 +46,35 @@ def test_values_and_gradients(temperature, chunk, use):
         torch.testing.assert_close(a.double(), b, atol=2e-5, rtol=0)
 
 
-def test_backward_twice_through_kept_distribution():
+@pytest.mark.parametrize("of_entropy", [0.0, 0.7])
+def test_backward_twice_through_kept_distribution(of_entropy):
     hidden, weight, targets = inputs()
-    logprobs, _ = token_logprobs(hidden, weight, targets)
-    first = torch.autograd.grad(logprobs.sum(), hidden, retain_graph=True)[0]
-    again = torch.autograd.grad(logprobs.sum(), hidden)[0]
+    logprobs, entropy = token_logprobs(hidden, weight, targets)
+    loss = logprobs.sum() + of_entropy * entropy.sum() if of_entropy else logprobs.sum()
+    first = torch.autograd.grad(loss, hidden, retain_graph=True)[0]
+    again = torch.autograd.grad(loss, hidden)[0]
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("use", ["logprobs", "both"])
+def test_gradients_in_half_precision_are_rounded_once(use):
+    """To the nearest number of the plain head's gradient by the logits, which is in float32."""
+    hidden, weight, targets = inputs(torch.bfloat16)
+    factors = torch.randn(2, N) * torch.tensor([[1.0], [0.7 if use == "both" else 0.0]])
+    got = token_logprobs(hidden, weight, targets, 0.6, chunk_elements=4 * V)
+    loss = (factors[0] * got[0]).sum()
+    if use == "both":
+        loss = loss + (factors[1] * got[1]).sum()
+    grads = torch.autograd.grad(loss, (hidden, weight))
+    logits = (hidden.float() @ weight.float().T).detach().requires_grad_()
+    expected = plain(logits, torch.eye(V), targets, 0.6)
+    (by_logits,) = torch.autograd.grad(
+        (factors[0] * expected[0] + factors[1] * expected[1]).sum(), logits
+    )
+    rounded = by_logits.bfloat16().double()
+    wanted = (rounded @ weight.double(), rounded.T @ hidden.double())
+    for a, b in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(a.double(), b, atol=0.02, rtol=0.01)
 
 
 def test_half_precision_inputs_give_float32_logprobs():
