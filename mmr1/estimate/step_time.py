@@ -22,7 +22,7 @@ PRODUCTS_REACHED = 0.7
 PASSES = {False: 12, True: 4}
 """How often element-wise kernels read or write each activation that autograd keeps, with plain and
 with fused layers: the count of Qwen2.5-VL-3B over its activations."""
-HEAD_PASSES = 40
+HEAD_PASSES = 24
 """The same of float32 logits, by the log-prob head."""
 LAYER_KERNELS = {False: 143, True: 76}
 """Kernels of a layer's forward and backward, by the same count."""

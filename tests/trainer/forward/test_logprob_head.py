@@ -88,6 +88,19 @@ def test_half_precision_inputs_give_float32_logprobs():
     assert all(g.dtype == torch.bfloat16 for g in grads)
 
 
+def test_torchs_fused_head_rounds_what_ours_does_not():
+    """Why the head is not ``linear_cross_entropy``: its logits have the inputs' precision."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(32, 256, generator=generator).bfloat16()
+    weight = (0.4 * torch.randn(4096, 256, generator=generator)).bfloat16()
+    logits = hidden.double() @ weight.double().T
+    targets = logits.topk(20).indices[:, 7]
+    exact = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    fused = -torch.nn.functional.linear_cross_entropy(hidden, weight, targets, reduction="none")
+    assert (fused.double() - exact).abs().max() > 0.02
+    assert (token_logprobs(hidden, weight, targets)[0].double() - exact).abs().max() < 1e-4
+
+
 def test_a_frozen_weight_gets_no_gradient():
     hidden, weight, targets = inputs()
     logprobs, _ = token_logprobs(hidden, weight.detach(), targets, chunk_elements=V)
