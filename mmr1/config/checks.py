@@ -227,8 +227,14 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.engine.type", "resources.engines", "resources.ranks"),
-        lambda c: c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks),
+        lambda c: c.rollout.colocated and c.resources.engines not in (1, c.engines),
         "each rank shares its GPU with one engine; leave resources.engines out",
+    ),
+    Row(
+        ("resources.ranks", "rollout.engine.tensor_parallel_size", "rollout.engine.engine_kwargs"),
+        lambda c: c.rollout.colocated and c.resources.ranks % c.rollout.gpus_per_engine > 0,
+        "an engine shares the GPUs of so many ranks, those of all its pipeline stages; set "
+        "resources.ranks to a multiple",
     ),
     Row(
         ("resources.reward_ranks",),

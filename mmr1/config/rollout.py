@@ -73,6 +73,10 @@ class VllmArguments(Section):
         description="Further arguments of vLLM's engine, as they are; refused where they change "
         "what is sampled",
     )
+    tensor_parallel_size: Positive = Field(
+        1,
+        description="GPUs per vLLM engine, times engine_kwargs.pipeline_parallel_size",
+    )
 
     @field_validator("engine_kwargs")
     @classmethod
@@ -92,24 +96,28 @@ class VllmArguments(Section):
         """Arguments of vLLM that it takes wherever it runs."""
         return {key: getattr(self, key) for key in VllmArguments.model_fields}
 
-
-class VllmConfig(VllmArguments):
-    """vLLM, on separate GPUs or beside one trainer process."""
-
-    type: Literal["vllm"] = "vllm"
-    tensor_parallel_size: Positive = Field(
-        1,
-        description="GPUs per vLLM engine, times engine_kwargs.pipeline_parallel_size",
-    )
-
     @property
     def gpus(self) -> int:
         """GPUs of one engine."""
         return self.tensor_parallel_size * vllm_arguments.stages(self.engine_kwargs)
 
+    @property
+    def gpus_as_set(self) -> str:
+        """The keys above 1 that set ``gpus``, with their values, for messages."""
+        stages = vllm_arguments.stages(self.engine_kwargs)
+        keys = {"tensor_parallel_size": self.tensor_parallel_size}
+        keys["engine_kwargs.pipeline_parallel_size"] = stages
+        return " times ".join(f"rollout.engine.{key}={n}" for key, n in keys.items() if n > 1)
+
+
+class VllmConfig(VllmArguments):
+    """vLLM, on separate GPUs or beside one trainer process."""
+
+    type: Literal["vllm"] = "vllm"
+
 
 class ColocatedVllmConfig(VllmArguments):
-    """vLLM on the GPUs of the ranks: engine i sleeps while rank i learns."""
+    """vLLM on the GPUs of the ranks: engines sleep while the ranks learn."""
 
     type: Literal["vllm_colocate"] = "vllm_colocate"
     offload_trainer: bool = Field(
@@ -117,13 +125,6 @@ class ColocatedVllmConfig(VllmArguments):
         description="Keep the trainer in main memory while the engines sample: weights, float32 "
         "copies, moments, references and critics",
     )
-
-    @field_validator("engine_kwargs")
-    @classmethod
-    def _on_one_gpu(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if vllm_arguments.stages(arguments) > 1:
-            raise ValueError("pipeline_parallel_size: each engine has the GPU of one rank alone")
-        return arguments
 
 
 class HfConfig(Section):
@@ -288,5 +289,5 @@ class RolloutConfig(Section):
 
     @property
     def gpus_per_engine(self) -> int:
-        """GPUs per engine; 1 for all but vLLM on separate GPUs."""
-        return self.engine.gpus if isinstance(self.engine, VllmConfig) else 1
+        """GPUs per engine; 1 for all but vLLM."""
+        return self.engine.gpus if isinstance(self.engine, VllmArguments) else 1

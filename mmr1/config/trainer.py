@@ -209,7 +209,7 @@ class ResourcesConfig(Section):
     engines: Positive = Field(
         1,
         description="Rollout engines; the prompts of a step are divided among them. Those of "
-        "rollout.engine.type=vllm_colocate are as many as ranks",
+        "rollout.engine.type=vllm_colocate have the GPUs of all ranks",
     )
     fsdp_size: Positive | None = Field(
         None,

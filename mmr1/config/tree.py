@@ -107,8 +107,10 @@ class Config(Section):
 
     @property
     def engines(self) -> int:
-        """The number of rollout engines; colocated ones are as many as ranks."""
-        return self.resources.ranks if self.rollout.colocated else self.resources.engines
+        """The number of rollout engines; colocated ones have the GPUs of all ranks."""
+        if self.rollout.colocated:
+            return max(1, self.resources.ranks // self.rollout.gpus_per_engine)
+        return self.resources.engines
 
     @property
     def eval_records(self) -> str | None:

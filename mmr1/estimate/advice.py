@@ -15,7 +15,7 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.shapes import read_shapes
 
-_WIDER = "raise it, or rollout.engine.tensor_parallel_size"
+_WIDER = "rollout.engine.tensor_parallel_size"
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 
 
@@ -47,6 +47,9 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
                     f"rollout.engine.gpu_memory_utilization={share:.2f}: the ranks keep "
                     f"{kept / GIB:.1f} GiB while the engine samples"
                 )
+            elif config.resources.ranks % (2 * config.rollout.gpus_per_engine) == 0:
+                wider = 2 * config.rollout.gpus_per_engine
+                lines.append(f"an engine on {wider} GPUs ({_WIDER}): half of its weights on each")
             lines += _offloaded_while_sampling(config) + _offloaded(config)
             lines = lines or ["rollout.engine=vllm: ranks and engines on separate GPUs"]
     elif result.total("trainer") > room:
@@ -58,7 +61,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
         lines.append(
             f"rollout.engine.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
             f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
-            + ("raise it" if config.rollout.colocated else _WIDER)
+            f"raise it, or {_WIDER}"
         )
     return lines
 
@@ -115,8 +118,10 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
 
 
 def _processes(config: Config, ranks: int) -> str:
-    """A text for so many ranks, and their engines where each has one."""
-    return f"ranks={ranks} engines={ranks}" if config.rollout.colocated else f"ranks={ranks}"
+    """A text for so many ranks, and the engines that they then have where they share GPUs."""
+    if not config.rollout.colocated:
+        return f"ranks={ranks}"
+    return f"ranks={ranks} engines={ranks // config.rollout.gpus_per_engine}"
 
 
 def _offloaded_while_sampling(config: Config) -> list[str]:

@@ -131,11 +131,13 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    if not engine_type(config).sleeps or rollout.gpus_per_engine > 1:
-        yield f"{_COLOCATED}: only engines that sleep, of one GPU, share it with a rank"
-    elif gpus % whole:
+    width = rollout.gpus_per_engine
+    if not engine_type(config).sleeps:
+        yield f"{_COLOCATED}: only engines that sleep share GPUs with ranks"
+    elif gpus % math.lcm(whole, width):
         size = config.resources.fsdp_size
         keys = f"resources.context_parallel_size={context}" + (f" fsdp_size={size}" if size else "")
+        keys += f" or an engine of {width} GPUs" if width > 1 else ""
         yield f"{_COLOCATED}: {keys} does not divide {gpus} GPUs"
     else:
         yield _colocated(config, load, step, gpus, memory)
@@ -147,7 +149,8 @@ def _colocated(config: Config, load: Load, step: Step, gpus: int, memory: float)
         values = colocated(config, gpus) | {"rollout.engine.offload_trainer": offload}
         if fits_colocated(config.changed({**values, "resources.auto": False}), load, memory):
             mode = f"{_COLOCATED} rollout.engine.offload_trainer=true" if offload else _COLOCATED
-            return f"{mode}: {_described(colocated_split(step, gpus))}"
+            of = colocated_split(step, gpus, config.rollout.gpus_per_engine)
+            return f"{mode}: {_described(of)}"
     return f"{_COLOCATED}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
 
 

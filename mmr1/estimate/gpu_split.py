@@ -146,17 +146,20 @@ def split(
     )
 
 
-def colocated_split(step: Step, gpus: int, machine: Machine | None = None) -> Split:
+def colocated_split(
+    step: Step, gpus: int, engine_gpus: int = 1, machine: Machine | None = None
+) -> Split:
     """Ranks and engines on the same GPUs; falling asleep and waking up take no time.
 
     Every rank gathers the weights, and hands them on inside its GPU.
     """
     machine = machine or Machine()
+    engines = gpus // engine_gpus
     return Split(
         ranks=gpus,
-        engines=gpus,
+        engines=engines,
         ahead=False,
-        rollout_s=rollout_seconds(step, gpus, 1, machine),
+        rollout_s=rollout_seconds(step, engines, engine_gpus, machine),
         update_s=update_seconds(step, gpus, machine),
         ranks_s=2 * step.weights / machine.link(gpus),
         engines_s=0.0,

@@ -137,14 +137,15 @@ def _choices(
     elif count < 2:
         refused.append("the reward models leave less than two GPUs")
     elif command == "eval":
-        width = config.rollout.gpus_per_engine
-        if width > count:
-            refused.append(f"rollout.engine.tensor_parallel_size={width} is more than {count} GPUs")
+        width, engine = config.rollout.gpus_per_engine, config.rollout.engine
+        if width > count and isinstance(engine, VllmArguments):
+            refused.append(f"{engine.gpus_as_set} is more than {count} GPUs")
             return
-        engines = count // width
-        key = "resources.ranks" if config.rollout.colocated else "resources.engines"
-        used = f"all {count}" if not count % width else f"{engines * width} of {count}"
-        yield Choice({key: engines}, f"{used} GPUs sample")
+        used = count // width * width
+        asked = {"resources.engines": used // width}
+        if config.rollout.colocated:
+            asked = {"resources.ranks": used}
+        yield Choice(asked, f"{'all' if used == count else f'{used} of'} {count} GPUs sample")
     elif not _samples(config, command):
         yield Choice({"resources.ranks": count}, f"all {count} GPUs learn")
     else:
@@ -156,10 +157,10 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     resources, rollout, count = config.resources, config.rollout, gpus.count
     shapes = read_shapes(config)
     ahead = rollout.max_off_policy_steps > 0
-    may_share = rollout.colocated or (engine_type(config).sleeps and rollout.gpus_per_engine == 1)
-    if rollout.colocated or (may_share and not ahead):
+    if rollout.colocated or (engine_type(config).sleeps and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
-        together = colocated(config, count)
+        width = rollout.gpus_per_engine
+        together = colocated(config, max(width, count // width * width))
         offloaded = Choice(
             {**together, "rollout.engine.offload_trainer": True},
             f"{turns}; the memory is short for weights of both",
@@ -174,7 +175,7 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
             short = f"by the estimate this does not fit ({changes[-1][0]})"
             yield Choice(lightest.values, f"{turns}; {short}")
         else:
-            refused.append(f"they do not fit one GPU together ({changes[0][0]})")
+            refused.append(f"ranks and engines do not fit the same GPUs ({changes[0][0]})")
     if rollout.colocated:
         return
     step = Step(

@@ -22,7 +22,7 @@ PRODUCTS_REACHED = 0.7
 PASSES = {False: 12, True: 4}
 """How often element-wise kernels read or write each activation that autograd keeps, with plain and
 with fused layers: the count of Qwen2.5-VL-3B over its activations."""
-HEAD_PASSES = 40
+HEAD_PASSES = 24
 """The same of float32 logits, by the log-prob head."""
 LAYER_KERNELS = {False: 143, True: 76}
 """Kernels of a layer's forward and backward, by the same count."""
@@ -125,8 +125,8 @@ def _optimizer(config: Config, trained: float, bandwidth: float, machine: Machin
 
 
 def _handover(config: Config, size: float, bandwidth: float, machine: Machine) -> Phase:
-    shares_gpu = config.rollout.colocated or not config.distributed
-    if config.rollout.uses_vllm and shares_gpu and config.rollout.gpus_per_engine == 1:
+    alone = not config.distributed and config.rollout.gpus_per_engine == 1
+    if config.rollout.uses_vllm and (config.rollout.colocated or alone):
         # Packed, and loaded: each reads and writes.
         return Phase("weights to the engine", 4 * size / bandwidth, "memory, in the GPU")
     if not config.rollout.uses_vllm and not config.distributed:

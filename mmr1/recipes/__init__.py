@@ -25,6 +25,7 @@ HERE = Path("scripts/recipes")
 ABOUT = {
     "quickstart": "Quickstart: a small model learns to read digits on a CPU",
     "qwen2_5_vl_3b": "GRPO of Qwen2.5-VL-3B on records of your own",
+    "qwen2_5_vl_32b": "GRPO of Qwen2.5-VL-32B on records of your own, with engines of four GPUs",
 }
 """What recipes without a README are about."""
 

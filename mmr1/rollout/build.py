@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import AgentConfig, Config, SamplingConfig
+from mmr1.config import AgentConfig, Config, SamplingConfig, VllmArguments
 from mmr1.data.rendering import system_prompt
 from mmr1.environments.build import build_environment
 from mmr1.rollout.agent_engine import AgentEngine
@@ -42,13 +42,13 @@ def check_gpus(config: Config) -> None:
     Raises:
         ValueError: ``rollout.engine.tensor_parallel_size`` is too high, or the number of stages.
     """
-    engine_gpus = config.rollout.gpus_per_engine
-    if engine_gpus == 1 or config.distributed:
+    engine = config.rollout.engine
+    if not isinstance(engine, VllmArguments) or config.distributed:
         return  # on Ray, other machines may have the GPUs
-    if (gpus := torch.cuda.device_count()) < engine_gpus:
+    if engine.gpus > 1 and (gpus := torch.cuda.device_count()) < engine.gpus:
         raise ValueError(
-            f"rollout.engine.tensor_parallel_size={engine_gpus}: an engine needs that many GPUs, "
-            f"and this machine has {gpus}; set it to {max(gpus, 1)}"
+            f"{engine.gpus_as_set}: an engine needs that many GPUs, and this machine has {gpus}; "
+            f"lower it to {max(gpus, 1)}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from mmr1.config import RolloutConfig, VllmArguments, VllmConfig
+from mmr1.config import RolloutConfig, VllmArguments
 from mmr1.config.vllm_arguments import stages
 from mmr1.rollout.vllm_adapters import AdapterShape
 from mmr1.rollout.vllm_environment import set_vllm_defaults
@@ -138,7 +138,7 @@ def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     vLLM starts the processes itself. Left alone it would take Ray where it finds itself in an
     actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
     """
-    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmConfig) else 1
+    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmArguments) else 1
     return {
         "tensor_parallel_size": size,
         "distributed_executor_backend": "mp" if config.gpus_per_engine > 1 else None,

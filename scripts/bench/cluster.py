@@ -71,9 +71,9 @@ def row(name: str, gpus: int, mode: str) -> dict[str, object]:
     head = {"model": name, "GPUs": gpus, "rollouts": mode}
     if mode != "colocated":
         return head | columns(best_split(step, gpus, engine_gpus, mode == "ahead", fits), gpus)
-    while_sampling = (KEPT_BYTES / gpus + 1.1 * 2) * parameters
+    while_sampling = (KEPT_BYTES / gpus + 1.1 * 2 / engine_gpus) * parameters
     shared = fits(gpus) and while_sampling <= WHOLE_MEMORY
-    return head | columns(colocated_split(step, gpus) if shared else None, gpus)
+    return head | columns(colocated_split(step, gpus, engine_gpus) if shared else None, gpus)
 
 
 def columns(best: Split | None, gpus: int) -> dict[str, object]:

@@ -43,6 +43,7 @@ VIEWS = {"view", "_unsafe_view", "transpose", "permute", "t", "expand", "slice",
          "empty", "empty_like", "empty_strided", "new_empty", "split_with_sizes", "chunk",
          "resize_", "is_same_size", "_reshape_alias", "unflatten", "new_empty_strided"}  # fmt: skip
 ATTENTION = {"_flash_attention_forward", "_flash_attention_backward"}
+SPARSE = {"gather", "scatter_add_", "index_fill_"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
 
 
@@ -81,11 +82,15 @@ class Count(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        tensors = [t for t in tree_leaves((args, kwargs, out)) if _is_there(t)]
+        read = {key: value for key, value in (kwargs or {}).items() if key != "out"}
+        tensors = [t for t in tree_leaves((args, read, out)) if _is_there(t)]
         if name not in VIEWS and any(_is_there(t) for t in tree_leaves(out)):
-            size = sum(t.numel() * t.element_size() for t in tensors)
+            sizes = [t.numel() * t.element_size() for t in tensors]
+            # Of the largest tensors these touch an element or two of a row.
+            size = sum(s for s in sizes if name not in SPARSE or s < max(sizes))
             count = flop_registry.get(func.overloadpacket)
-            flops = float(count(*args, **(kwargs or {}), out_val=out)) if count else 0.0
+            given = args[:3] if name == "addmm" else args  # its formula takes no type
+            flops = float(count(*given, **(kwargs or {}), out_val=out)) if count else 0.0
             if name in ATTENTION:
                 flops = _attention_flops(name, args)
             self.add(self._kind(name, tensors), flops, size)

@@ -55,6 +55,7 @@ CHECKS = (
     Entry("step against unshared", models.steps, 420),
     Entry("estimate against the peak", models.estimated_memory, 180),
     Entry("ranks and engines", runs.ranks, 420),
+    Entry("engine of two GPUs", runs.wide, 420),
 )
 
 

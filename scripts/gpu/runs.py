@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch
 
 from datasets_prep.generators import make
 from mmr1.config import Config
+from mmr1.config.checks import check
 from mmr1.config.file import load_config
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import estimate
+from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.tiny import new_model
 from scripts.gpu import models
@@ -87,13 +90,45 @@ def colocated(setting: Setting) -> Figures:
             "offload_trainer": offload,
         }
         name = "offloaded" if offload else "on the GPU"
-        rows = _training(setting, name, rollout={"engine": engine})
+        with _memory_asleep(setting) as asleep:
+            rows = _training(setting, name, rollout={"engine": engine})
+        if asleep:
+            figures[f"{name}: used while the engine sleeps, GiB"] = max(asleep)
         for key, value in _figures(rows).items():
             figures[f"{name}: {key}"] = value
         bounds[f"{name}: log-prob gap to the engine, nats"] = 0.1
         if setting.on_gpu:
             figures[f"{name}: free afterwards, GiB"] = torch.cuda.mem_get_info()[0] / GIB
     return within(figures, bounds)
+
+
+@contextmanager
+def _memory_asleep(setting: Setting) -> Iterator[list[float]]:
+    """GiB of the GPU that are used when ranks get their turn; of a small model: the engine's."""
+    used: list[float] = []
+    learn = Colocation.learn
+
+    def measured(turns: Colocation) -> None:
+        learn(turns)
+        if setting.on_gpu:
+            free, total = torch.cuda.mem_get_info()
+            used.append((total - free) / GIB)
+
+    Colocation.learn = measured  # type: ignore[method-assign]
+    try:
+        yield used
+    finally:
+        Colocation.learn = learn  # type: ignore[method-assign]
+
+
+def wide(setting: Setting) -> Figures:
+    """An engine of two GPUs that share them with two ranks: parity after each waking."""
+    engine = {"type": "vllm_colocate", "tensor_parallel_size": 2, "gpu_memory_utilization": 0.3}
+    config = _config(setting, "wide", rollout={"engine": engine}, resources={"ranks": 2})
+    if not setting.on_gpu or torch.cuda.device_count() < 2:
+        raise SkippedError("it takes two GPUs")
+    _need("vllm", "ray")
+    return within(_figures(_trained(config)), {"log-prob gap to the engine, nats": 0.1})
 
 
 def adapters(setting: Setting) -> Figures:
@@ -110,16 +145,19 @@ def adapters(setting: Setting) -> Figures:
 
 def fp8(setting: Setting) -> Figures:
     """Rollouts in FP8, whose gap importance weights correct: the gap and the weights."""
+    config = _config(
+        setting,
+        "fp8",
+        rollout={
+            "engine": {**VLLM, "engine_kwargs": {"quantization": "fp8"}},
+            "parity_tolerance": 1.0,
+        },
+        algorithm={"rollout_correction": {"importance_sampling": {"level": "token"}}},
+    )
     if not setting.on_gpu:
         raise SkippedError("a CPU has no FP8 kernels")
     _need("vllm")
-    engine = {**VLLM, "engine_kwargs": {"quantization": "fp8"}}
-    rows = _training(
-        setting,
-        "fp8",
-        rollout={"engine": engine, "parity_tolerance": 1.0},
-        algorithm={"importance_sampling": {"level": "token"}},
-    )
+    rows = _trained(config)
     weights = {key: value for key, value in rows[-1].items() if "importance" in key}
     return within({**_figures(rows), **weights}, {"log-prob gap to the engine, nats": 0.5})
 
@@ -215,7 +253,21 @@ def _recipe(
 
 
 def _training(setting: Setting, name: str, **sections: dict[str, Any]) -> list[dict[str, Any]]:
-    """Three steps of the digits task from random weights; the rows of ``metrics.jsonl``."""
+    return _trained(_config(setting, name, **sections))
+
+
+def _trained(config: Config) -> list[dict[str, Any]]:
+    """The rows of ``metrics.jsonl``."""
+    run_training(config)
+    return _rows(Path(config.trainer.output_dir))
+
+
+def _config(setting: Setting, name: str, **sections: dict[str, Any]) -> Config:
+    """Three steps of the digits task from random weights, with the task made.
+
+    Raises:
+        ValueError: The sections are no configuration. Checks that a CPU cannot run ask for it too.
+    """
     folder = setting.folder / name.replace(" ", "_")
     _make_task(folder)
     config: dict[str, Any] = {
@@ -242,8 +294,9 @@ def _training(setting: Setting, name: str, **sections: dict[str, Any]) -> list[d
     }
     for section, keys in sections.items():
         config[section] = {**config.get(section, {}), **keys}
-    run_training(Config.model_validate(config))
-    return _rows(folder / "run")
+    made = Config.model_validate(config)
+    check(made)
+    return made
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:

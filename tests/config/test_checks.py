@@ -52,6 +52,7 @@ FIRES = [
         "train",
     ),
     (["resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"], "train"),
+    (["rollout.engine=vllm_colocate", "rollout.engine.tensor_parallel_size=2"], "train"),
     (["resources.reward_ranks=2"], "train"),
     (["algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"], "train"),
     (["dpo.rounds.count=200"], "dpo"),

@@ -102,5 +102,5 @@ def test_the_parity_check_knows_what_rounds(engine, rounds):
 def test_the_stages_of_a_pipeline_are_gpus_of_the_engine():
     two = {"engine_kwargs": {"pipeline_parallel_size": 2}, "tensor_parallel_size": 4}
     assert config(engine=two).rollout.gpus_per_engine == 8
-    with pytest.raises(ValueError, match="each engine has the GPU of one rank alone"):
-        config(engine={"type": "vllm_colocate", "engine_kwargs": two["engine_kwargs"]})
+    shared = config(engine={"type": "vllm_colocate", **two}).changed({"resources.ranks": 16})
+    assert (shared.rollout.gpus_per_engine, shared.engines) == (8, 2)

@@ -101,14 +101,9 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
     ("sections", "memory", "why"),
     [
         ({"rollout": {"engine": "hf"}}, 80, "separate GPUs"),
-        (
-            {"rollout": {"engine": {"tensor_parallel_size": 2}}},
-            80,
-            "separate GPUs",
-        ),
-        ({}, 1.5, "do not fit one GPU together"),
+        ({}, 1.5, "do not fit the same GPUs"),
     ],
-    ids=["hf", "wide engines", "memory"],
+    ids=["hf", "memory"],
 )
 def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     proposal = propose(made(**sections), "train", Gpus(8, memory * GIB))
@@ -178,10 +173,19 @@ def test_a_split_is_one_that_the_configuration_takes(made):
     two = list(split_lines(made(), longest_load(made()), 2, 80 * GIB))
     assert "too few" in two[0]
     wide = made(rollout={"engine": {"tensor_parallel_size": 2}})
-    assert (
-        "only engines that sleep, of one GPU"
-        in list(split_lines(wide, longest_load(wide), 8, 1e11))[2]
-    )
+    shared = list(split_lines(wide, longest_load(wide), 8, 1e11))[2]
+    assert "resources.ranks=8 resources.engines=4" in shared
+    three = made(rollout={"engine": {"tensor_parallel_size": 3}})
+    shared = list(split_lines(three, longest_load(three), 8, 1e11))[2]
+    assert "an engine of 3 GPUs does not divide 8 GPUs" in shared
+
+
+def test_engines_of_several_gpus_are_colocated_too(made):
+    wide = {"engine": {"tensor_parallel_size": 2}}
+    assert numbers(propose(made(rollout=wide), "train", EIGHT).config) == (8, 4, True)
+    assert numbers(propose(made(rollout=wide), "train", Gpus(7, 80 * GIB)).config) == (6, 3, True)
+    shared = {"engine": {"type": "vllm_colocate", **wide["engine"]}}
+    assert numbers(propose(made(rollout=shared), "eval", Gpus(7, 80 * GIB)).config) == (6, 3, True)
 
 
 def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_path):

@@ -23,11 +23,11 @@ def seconds(path, fused=False, **sections) -> dict[str, float]:
 
 
 def test_an_update_of_3b_is_as_it_was_counted(three_b):
-    """``scripts/bench/counted_step.py``: 188 ms element-wise, 63 fused, 70 in the head."""
+    """``scripts/bench/counted_step.py``: 188 ms element-wise, 63 fused, 122 GB in the head."""
     plain, fused = seconds(three_b), seconds(three_b, fused=True)
     assert plain["update: element-wise"] == pytest.approx(0.188, rel=0.15)
     assert fused["update: element-wise"] == pytest.approx(0.063, rel=0.15)
-    assert plain["update: log-prob head"] == pytest.approx(0.061, rel=0.15)
+    assert plain["update: log-prob head"] == pytest.approx(122e9 / 3.35e12, rel=0.05)
     # 201.5 TFLOP at seven tenths of the peak, with the attention and the head.
     assert plain["update: products"] == pytest.approx(201.5 / (0.7 * 989), rel=0.1)
 

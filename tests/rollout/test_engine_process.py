@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -415,11 +417,17 @@ def test_ctrl_c_while_the_engine_imports_is_the_trainers_alone(tmp_path):
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypatch):
+TENSOR, PIPELINE = "tensor_parallel_size", "engine_kwargs.pipeline_parallel_size"
+
+
+@pytest.mark.parametrize("sizes", [{TENSOR: 2}, {PIPELINE: 2}, {TENSOR: 2, PIPELINE: 3}])
+def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypatch, sizes):
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    two = Config(model={"path": "any"}, rollout={"engine": {"tensor_parallel_size": 2}})
+    keys = {f"rollout.engine.{key}": size for key, size in sizes.items()}
+    wide = Config(model={"path": "any"}).changed(keys)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match="this machine has 0; set it to 1"):
-        check_gpus(two)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_gpus(two)
+    said = re.escape(" times ".join(f"{key}={size}" for key, size in keys.items()))
+    with pytest.raises(ValueError, match=f"^{said}: .*this machine has 0; lower it to 1"):
+        check_gpus(wide)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: math.prod(sizes.values()))
+    check_gpus(wide)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.gpu import runs
 from scripts.gpu.check import CHECKS, Entry, Outcome, chosen, compare, outcome_of, read, show, write
-from scripts.gpu.figures import Setting, within
+from scripts.gpu.figures import Setting, SkippedError, within
 from tests.paths import REPOSITORY
 
 
@@ -54,7 +55,14 @@ def test_the_whole_list_on_a_cpu(tmp_path):
     checks = json.loads((tmp_path / "gpu_check.json").read_text())["checks"]
     assert [check["name"] for check in checks] == [entry.name for entry in CHECKS]
     skipped = {check["name"] for check in checks if check["state"] == "skipped"}
-    assert skipped <= {"estimate against the peak", "fp8 rollouts", "against TRL"}
+    never = {"estimate against the peak", "fp8 rollouts", "against TRL", "engine of two GPUs"}
+    assert skipped <= never
+
+
+@pytest.mark.parametrize("run", [runs.fp8, runs.wide])
+def test_what_a_cpu_cannot_run_is_a_configuration(run, tmp_path):
+    with pytest.raises(SkippedError):
+        run(Setting("cpu", tmp_path))
 
 
 def test_checks_are_chosen_by_parts_of_their_names():

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.config import ColocatedVllmConfig, Config, VllmConfig
+from mmr1.config import ColocatedVllmConfig, Config, RolloutConfig, VllmArguments, VllmConfig
 from mmr1.progress import report_activity
 from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
@@ -166,11 +168,7 @@ def _started(
     begin = time.time()
     try:
         colocated = config.rollout.colocated
-        places = (
-            shared_places(ranks)
-            if colocated
-            else own_places(ranks, engines, config.rollout.gpus_per_engine)
-        )
+        places = places_of(config.rollout, ranks, engines)
         place = _placement(places, resources.cluster.start_timeout_s, reserved)
         machines = _machines(places, reserved[-1])
         on_machine = [
@@ -178,8 +176,10 @@ def _started(
             *(machines[ranks:].count(machine) for machine in machines[ranks:]),
         ]
 
-        def start(cls: type[Worker], index: int, *args: Any) -> Actor[Worker]:
-            actor = place(cls, index, config, on_machine[index], *args)
+        def start(
+            cls: type[Worker], index: int, *args: Any, gpus: Sequence[str] = ()
+        ) -> Actor[Worker]:
+            actor = place(cls, index, config, on_machine[index], *args, gpus=gpus)
             actors.append(actor)
             return actor
 
@@ -194,7 +194,10 @@ def _started(
         asked = " and ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
         with report_activity(f"starting {asked} on Ray"):
             trainers = [start(Rank, i, i, build, name) for i in range(ranks)]
-            samplers = [start(Engine, ranks + i) for i in range(engines)]
+            held = get([rank.start(Rank.gpus) for rank in trainers]) if colocated else []
+            width = config.rollout.gpus_per_engine
+            shared = [list(chain(*held[i * width : (i + 1) * width])) for i in range(engines)]
+            samplers = [start(Engine, ranks + i, gpus=shared[i]) for i in range(engines)]
             rendezvous = get([rank.start(Rank.open_rendezvous) for rank in trainers[:1]])
             building = [engine.start(Engine.build, colocated) for engine in samplers]
             if colocated:
@@ -299,22 +302,28 @@ class Places:
 
     Attributes:
         bundles: GPUs of each bundle of resources, which lies on one machine.
-        workers: The bundle of each worker, and its share of that.
+        workers: The bundle of each worker, and the GPUs that it reserves: none for an engine that
+            takes turns with the ranks of its bundle.
+        wide: The keys that give an engine several GPUs, with their values; empty for one GPU.
     """
 
     bundles: list[int]
-    workers: list[tuple[int, float]]
+    workers: list[tuple[int, int]]
+    wide: str = ""
 
 
-def own_places(ranks: int, engines: int, engine_gpus: int) -> Places:
-    """Give every rank, and after them every engine, its own GPUs."""
-    bundles = [1] * ranks + [engine_gpus] * engines
-    return Places(bundles, [(i, 1.0) for i, _ in enumerate(bundles)])
+def places_of(rollout: RolloutConfig, ranks: int, engines: int) -> Places:
+    """Give every rank, and after them every engine, its own GPUs.
 
-
-def shared_places(pairs: int) -> Places:
-    """Places in which rank i and engine i share a GPU."""
-    return Places([1] * pairs, [(i, 0.5) for i in range(pairs)] * 2)
+    A colocated engine has those of neighbouring ranks, which lie on one machine.
+    """
+    width, engine = rollout.gpus_per_engine, rollout.engine
+    wide = engine.gpus_as_set if engines and isinstance(engine, VllmArguments) else ""
+    if rollout.colocated:
+        of_ranks = [(i // width, 1) for i in range(ranks)]
+        return Places([width] * engines, of_ranks + [(i, 0) for i in range(engines)], wide)
+    bundles = [1] * ranks + [width] * engines
+    return Places(bundles, list(enumerate(bundles)), wide)
 
 
 def _machines(places: Places, group: Any) -> list[str]:
@@ -328,6 +337,8 @@ def _machines(places: Places, group: Any) -> list[str]:
 def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[..., Any]:
     """Reserve resources for every worker; returns a function that starts an actor on the i-th.
 
+    With ``gpus`` the actor sees these, which others have reserved.
+
     Args:
         places: GPUs count where the cluster has some.
         groups: The placement group is added to it, for whoever removes it.
@@ -340,14 +351,14 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    gpus = ray.cluster_resources().get("GPU", 0) > 0
-    largest = max(places.bundles)
-    if largest > 1 and not gpus:
-        raise ValueError(
-            f"rollout.engine.tensor_parallel_size={largest}, and the Ray cluster has no GPU; set "
-            "rollout.engine.tensor_parallel_size=1"
-        )
-    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in places.bundles]
+    has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+    if places.wide and not has_gpus:
+        raise ValueError(f"{places.wide}, and the Ray cluster has no GPU; leave it out")
+    cores = Counter(bundle for bundle, reserved in places.workers if reserved)
+    bundles = [
+        {"CPU": cores[i], "GPU": n} if has_gpus else {"CPU": cores[i]}
+        for i, n in enumerate(places.bundles)
+    ]
     group = placement_group(bundles, strategy="PACK")
     groups.append(group)
     if not group.wait(timeout_s):
@@ -357,14 +368,24 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
             f"{ray.cluster_resources()}. Lower resources.ranks or resources.engines, or add nodes"
         )
 
-    def place(cls: type[Worker], index: int, *args: Any) -> Actor[Worker]:
-        bundle, share = places.workers[index]
+    def place(cls: type[Worker], index: int, *args: Any, gpus: Sequence[str] = ()) -> Actor[Worker]:
+        bundle, reserved = places.workers[index]
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-        gpus_of_bundle = bundles[bundle].get("GPU", 0)
-        reserved = {"num_cpus": share, "num_gpus": share * gpus_of_bundle}
-        options = {"scheduling_strategy": strategy, **reserved}
+        options = {
+            "scheduling_strategy": strategy,
+            "num_cpus": min(reserved, 1),
+            "num_gpus": reserved if has_gpus else 0,
+        }
+        if gpus:  # Ray gives no worker a part of several GPUs
+            options["runtime_env"] = {"env_vars": _seeing(gpus)}
         if cls is Rank:
             options["concurrency_groups"] = {SAVING: 1, SENDING: 1, WATCHING: 1}
         return Actor(ray.remote(**options)(cls).remote(*args))
 
     return place
+
+
+def _seeing(gpus: Sequence[str]) -> dict[str, str]:
+    """Environment variables of a worker that sees these GPUs and reserves none."""
+    noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), noset: "1"}

@@ -122,6 +122,13 @@ class Rank:
         self._listener = socket.create_server((host, 0), family=family)
         return f"{host}:{self._listener.getsockname()[1]}"
 
+    def gpus(self) -> list[str]:
+        """The GPUs of this process, as ``CUDA_VISIBLE_DEVICES`` names them."""
+        import ray
+
+        held: list[str] = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        return held
+
     def build(self, address: str, environment: Mapping[str, str]) -> None:
         """Load the models and shard them; all ranks must call it together.
 

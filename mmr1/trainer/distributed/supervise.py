@@ -56,7 +56,7 @@ def fitted(
         engine_size: Devices that an engine takes; a rank takes one.
         room: Devices of the cluster.
         samples: Does the run start engines? Without them the ranks have all the room.
-        colocated: Does each rank share its device with an engine?
+        colocated: Do engines share the devices of the ranks?
 
     Raises:
         WorkerLostError: There is no room for one engine and one copy of the model
@@ -65,6 +65,8 @@ def fitted(
             is not a run on Ray.
     """
     copy = math.lcm(resources.fsdp_size or 1, resources.context_parallel_size)
+    if colocated and samples:
+        copy = math.lcm(copy, engine_size)
     if colocated or not samples:
         ranks = min(resources.ranks, room) // copy * copy
         return _enough(resources, room, 2 - colocated, ranks=ranks)

@@ -65,16 +65,14 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_elements: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         chunks = row_chunks(hidden, len(weight), chunk_elements)
-        lse, logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(3))
+        logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(2))
         for part in chunks:
-            distribution = logits_of(hidden[part], weight, temperature, forbidden)
-            lse[part] = distribution.logsumexp(-1)
-            distribution.sub_(lse[part, None])  # log-probabilities [C, V]
-            logprobs[part] = distribution.gather(-1, targets[part, None])[:, 0]
-            entropy[part] = -torch.linalg.vecdot(distribution.exp(), distribution)
+            log_p = logits_of(hidden[part], weight, temperature, forbidden).log_softmax(-1)
+            logprobs[part] = log_p.gather(-1, targets[part, None])[:, 0]
+            entropy[part] = -torch.linalg.vecdot(log_p.exp(), log_p)
         # A batch that is one chunk keeps it; otherwise the backward computes the chunks again.
-        kept = distribution if len(chunks) == 1 and any(ctx.needs_input_grad[:2]) else None
-        ctx.save_for_backward(hidden, weight, targets, forbidden, lse, entropy, kept)
+        kept = log_p if len(chunks) == 1 and any(ctx.needs_input_grad[:2]) else None
+        ctx.save_for_backward(hidden, weight, targets, forbidden, entropy, kept)
         ctx.temperature, ctx.chunks = temperature, chunks
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -83,9 +81,12 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, targets, forbidden, lse, entropy, kept = ctx.saved_tensors
+        hidden, weight, targets, forbidden, entropy, kept = ctx.saved_tensors
         if grad_logprobs is None:
-            grad_logprobs = torch.zeros_like(lse)
+            grad_logprobs = torch.zeros_like(entropy)
+        # The temperature's part is that of the rows: it costs no pass over the vocabulary.
+        grad_logprobs = grad_logprobs / ctx.temperature
+        grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         # Summed over chunks in float32, whatever the weight's own precision.
         grad_weight = (
@@ -94,18 +95,24 @@ class _TokenLogprobs(torch.autograd.Function):
             else None
         )
         for part in ctx.chunks:
-            distribution = kept
-            if distribution is None:
-                distribution = logits_of(hidden[part], weight, ctx.temperature, forbidden)
-                distribution.sub_(lse[part, None])
+            if kept is not None:
+                log_p, p = None if grad_entropy is None else kept.clone(), kept.exp()
+            else:
+                logits = logits_of(hidden[part], weight, ctx.temperature, forbidden)
+                if grad_entropy is None:
+                    log_p, p = None, logits.softmax(-1)
+                else:
+                    log_p = logits.log_softmax(-1)
+                    p = torch.exp(log_p, out=logits)
+                del logits
             grad_logits = _grad_logits(
-                distribution,
+                p,
                 targets[part],
                 grad_logprobs[part],
-                None if grad_entropy is None else grad_entropy[part],
-                entropy[part],
+                None if grad_entropy is None else (grad_entropy[part], log_p, entropy[part]),
+                weight.dtype,
             )
-            grad_logits = grad_logits.div_(ctx.temperature).to(weight.dtype)
+            del p, log_p
             if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[part])
             if grad_weight is not None:
@@ -140,32 +147,45 @@ def logits_of(
 
 
 def _grad_logits(
-    logprobs: torch.Tensor,
+    p: torch.Tensor,
     targets: torch.Tensor,
     grad_logprobs: torch.Tensor,
-    grad_entropy: torch.Tensor | None,
-    entropy: torch.Tensor,
+    of_entropy: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """``g (onehot - p) - g_H p (log p + H)``, the gradient of both outputs by the logits.
 
     Args:
-        logprobs: ``[C, V]``, of the whole distribution.
-        targets, grad_logprobs, grad_entropy, entropy: ``[C]``.
+        p: ``[C, V]``, the whole distribution; overwritten.
+        targets, grad_logprobs: ``[C]``.
+        of_entropy: ``(g_H, log p, H)``, ``[C]``, ``[C, V]`` (overwritten) and ``[C]``.
+        dtype: Of the result.
     """
-    grad = logprobs.exp()
-    if grad_entropy is None:
-        grad.mul_(-grad_logprobs[:, None])
-    else:
-        factor = (logprobs + entropy[:, None]).mul_(-grad_entropy[:, None])
-        grad.mul_(factor.sub_(grad_logprobs[:, None]))
-    return grad.scatter_add_(-1, targets[:, None], grad_logprobs[:, None])
+    if of_entropy is None:
+        p.scatter_add_(-1, targets[:, None], torch.full_like(targets, -1, dtype=p.dtype)[:, None])
+        return rounded_product(p, -grad_logprobs[:, None], dtype)
+    grad_entropy, log_p, entropy = of_entropy
+    factor = log_p.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
+    p.mul_(factor.sub_(grad_logprobs[:, None]))
+    return p.scatter_add_(-1, targets[:, None], grad_logprobs[:, None]).to(dtype)
+
+
+def rounded_product(values: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``values * factor`` in another precision, in one pass; overwritten if it is their own."""
+    if values.dtype == dtype:
+        return values.mul_(factor)
+    return torch.mul(values, factor, out=torch.empty_like(values, dtype=dtype))
 
 
 def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    if left.dtype == right.dtype == total.dtype:
+    """Add ``left @ right`` to a float32 sum; on a GPU the product is not rounded before."""
+    right = right.to(left.dtype)
+    if left.dtype == total.dtype:
         total.addmm_(left, right)
+    elif left.device.type == "cpu":
+        total += left @ right
     else:
-        total += left @ right.to(left.dtype)
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
 
 
 class Distributions(NamedTuple):
@@ -245,7 +265,7 @@ class _TokenKl(torch.autograd.Function):
             log_p = logits_of(hidden[part], weight, *scale).log_softmax(-1)
             log_q = logits_of(ref_hidden[part], ref_weight, *scale).log_softmax(-1)
             grad = divergence_gradient(log_p, log_q, ctx.beta)
-            grad = grad.mul_(grad_kl[part, None] / ctx.temperature).to(weight.dtype)
+            grad = rounded_product(grad, grad_kl[part, None] / ctx.temperature, weight.dtype)
             if grad_hidden is not None:
                 torch.mm(grad, weight, out=grad_hidden[part])
             if grad_weight is not None:

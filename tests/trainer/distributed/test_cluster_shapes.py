@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from mmr1.config import RolloutConfig
+from mmr1.config import Config, RolloutConfig
 from mmr1.trainer.distributed.cluster import (
     _machines,
     _placement,
-    own_places,
-    shared_places,
+    places_of,
 )
+from mmr1.trainer.distributed.rank_actor import Rank
 from mmr1.trainer.distributed.ray_calls import get
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -52,6 +53,9 @@ def reserved(a_cluster) -> Iterator[list[Any]]:
         ray.util.remove_placement_group(group)
 
 
+WIDE = RolloutConfig(engine={"tensor_parallel_size": 2})
+
+
 class Worker:
     """Looks at what Ray and vLLM make of its place."""
 
@@ -72,7 +76,7 @@ class Worker:
 
 @pytest.mark.slow
 def test_each_worker_has_its_gpus(reserved):
-    place = _placement(own_places(4, 2, 2), 60, reserved)
+    place = _placement(places_of(WIDE, 4, 2), 60, reserved)
     workers = [place(Worker, i) for i in range(6)]
     of_worker = [gpus.split(",") for gpus in get([w.start(Worker.gpus) for w in workers])]
     assert [len(gpus) for gpus in of_worker] == [1, 1, 1, 1, 2, 2]
@@ -80,18 +84,22 @@ def test_each_worker_has_its_gpus(reserved):
 
 
 @pytest.mark.slow
-def test_colocated_workers_share_a_gpu(reserved):
-    place = _placement(shared_places(4), 60, reserved)
-    workers = [place(Worker, i) for i in range(8)]
-    of_worker = get([w.start(Worker.gpus) for w in workers])
-    assert of_worker[:4] == of_worker[4:]  # rank i and engine i
-    assert len(set(of_worker)) == 4
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_colocated_engine_sees_the_gpus_of_its_ranks(reserved, width):
+    engine = {"type": "vllm_colocate", "tensor_parallel_size": width}
+    place = _placement(places_of(RolloutConfig(engine=engine), 4, 4 // width), 60, reserved)
+    ranks = [place(Rank, i, Config(model={"path": "m"}), 4, i, None) for i in range(4)]
+    held = get([rank.start(Rank.gpus) for rank in ranks])
+    assert len({gpu for (gpu,) in held}) == 4
+    shared = [list(chain(*held[i : i + width])) for i in range(0, 4, width)]
+    engines = [place(Worker, 4 + i, gpus=gpus) for i, gpus in enumerate(shared)]
+    assert get([e.start(Worker.gpus) for e in engines]) == [",".join(gpus) for gpus in shared]
 
 
 def test_the_machine_of_each_worker_is_known(reserved):
     import ray
 
-    places = own_places(4, 2, 2)
+    places = places_of(WIDE, 4, 2)
     _placement(places, 60, reserved)
     (node,) = ray.nodes()
     assert _machines(places, reserved[-1]) == [node["NodeID"]] * 6
@@ -102,5 +110,5 @@ def test_the_machine_of_each_worker_is_known(reserved):
 def test_an_engine_of_two_gpus_starts_its_own_processes(reserved):
     """In an actor with a placement group vLLM would take Ray, and refuse a bundle of two GPUs."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    place = _placement(own_places(1, 1, 2), 60, reserved)
+    place = _placement(places_of(WIDE, 1, 1), 60, reserved)
     assert get([place(Worker, 1).start(Worker.backends)])[0] == ["ray", "mp"]

@@ -90,8 +90,12 @@ COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
     [
         ("resources.engines=3", r"resources\.engines=3, .*ranks=2: each rank shares its GPU"),
         (
-            "rollout.engine.tensor_parallel_size=2",
-            "type 'vllm_colocate' has no 'tensor_parallel_size'",
+            "rollout.engine.tensor_parallel_size=4",
+            r"ranks=2, .*tensor_parallel_size=4, .*: an engine shares the GPUs of so many ranks",
+        ),
+        (
+            "rollout.engine.engine_kwargs.pipeline_parallel_size=3",
+            r"engine_kwargs: an engine shares .* ranks, those of all its pipeline stages",
         ),
         ("rollout.max_off_policy_steps=1", "max_off_policy_steps=1: engines sleep while"),
     ],

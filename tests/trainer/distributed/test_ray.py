@@ -6,11 +6,12 @@ import gzip
 import importlib.util
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -415,6 +416,38 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
         calls.clear()
         assert tokens(tmp_path / "split") == tokens(tmp_path / name)
         assert_close(tmp_path / "split", tmp_path / name)
+
+
+@pytest.fixture
+def two_pretended_gpus(monkeypatch) -> Iterator[None]:
+    """A cluster whose GPUs Ray only counts, and a core for each worker of an engine."""
+    import ray
+
+    cores = sorted(os.sched_getaffinity(0))
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, **quiet)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_an_engine_of_two_gpus_shares_those_of_two_ranks(
+    tiny_model, mixed, reward, tmp_path, two_pretended_gpus
+):
+    """Each of its workers gets the weights, twice before the steps and once before each."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    run = partial(config, tiny_model, mixed, reward)
+    run_training(run(tmp_path / "one", rollout={"engine": "vllm"}))
+    shared = {"type": "vllm_colocate", "tensor_parallel_size": 2, "offload_trainer": True}
+    together = run(tmp_path / "wide", rollout={"engine": shared}, resources={"ranks": 2})
+    assert (together.engines, together.rollout.gpus_per_engine) == (1, 2)
+    run_training(together)
+    assert tokens(tmp_path / "one") == tokens(tmp_path / "wide")
+    assert_close(tmp_path / "one", tmp_path / "wide")
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mmr1.config import Config
-from mmr1.trainer.distributed.cluster import _placement, on_ray, own_places, workers
+from mmr1.config import Config, RolloutConfig
+from mmr1.trainer.distributed.cluster import _placement, on_ray, places_of, workers
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_policy import RayReference
 from mmr1.trainer.models.training_models import build_training_models
@@ -153,7 +153,17 @@ def test_a_ray_that_does_not_keep_to_loopback_is_refused(monkeypatch):
         start_local_cluster(1)
 
 
-def test_engines_of_several_gpus_on_a_cluster_without_any_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        ({"tensor_parallel_size": 2}, r"rollout\.engine\.tensor_parallel_size=2"),
+        (
+            {"engine_kwargs": {"pipeline_parallel_size": 2}},
+            r"rollout\.engine\.engine_kwargs\.pipeline_parallel_size=2",
+        ),
+    ],
+)
+def test_engines_of_several_gpus_on_a_cluster_without_any_are_refused(monkeypatch, engine, keys):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    with pytest.raises(ValueError, match=r"tensor_parallel_size=2, and the Ray cluster has no GPU"):
-        _placement(own_places(2, 1, 2), 60, [])
+    with pytest.raises(ValueError, match=f"^{keys}, and the Ray cluster has no GPU"):
+        _placement(places_of(RolloutConfig(engine=engine), 2, 1), 60, [])

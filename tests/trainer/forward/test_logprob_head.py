@@ -46,12 +46,35 @@ def test_values_and_gradients(temperature, chunk, use):
         torch.testing.assert_close(a.double(), b, atol=2e-5, rtol=0)
 
 
-def test_backward_twice_through_kept_distribution():
+@pytest.mark.parametrize("of_entropy", [0.0, 0.7])
+def test_backward_twice_through_kept_distribution(of_entropy):
     hidden, weight, targets = inputs()
-    logprobs, _ = token_logprobs(hidden, weight, targets)
-    first = torch.autograd.grad(logprobs.sum(), hidden, retain_graph=True)[0]
-    again = torch.autograd.grad(logprobs.sum(), hidden)[0]
+    logprobs, entropy = token_logprobs(hidden, weight, targets)
+    loss = logprobs.sum() + of_entropy * entropy.sum() if of_entropy else logprobs.sum()
+    first = torch.autograd.grad(loss, hidden, retain_graph=True)[0]
+    again = torch.autograd.grad(loss, hidden)[0]
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("use", ["logprobs", "both"])
+def test_gradients_in_half_precision_are_rounded_once(use):
+    """To the nearest number of the plain head's gradient by the logits, which is in float32."""
+    hidden, weight, targets = inputs(torch.bfloat16)
+    factors = torch.randn(2, N) * torch.tensor([[1.0], [0.7 if use == "both" else 0.0]])
+    got = token_logprobs(hidden, weight, targets, 0.6, chunk_elements=4 * V)
+    loss = (factors[0] * got[0]).sum()
+    if use == "both":
+        loss = loss + (factors[1] * got[1]).sum()
+    grads = torch.autograd.grad(loss, (hidden, weight))
+    logits = (hidden.float() @ weight.float().T).detach().requires_grad_()
+    expected = plain(logits, torch.eye(V), targets, 0.6)
+    (by_logits,) = torch.autograd.grad(
+        (factors[0] * expected[0] + factors[1] * expected[1]).sum(), logits
+    )
+    rounded = by_logits.bfloat16().double()
+    wanted = (rounded @ weight.double(), rounded.T @ hidden.double())
+    for a, b in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(a.double(), b, atol=0.02, rtol=0.01)
 
 
 def test_half_precision_inputs_give_float32_logprobs():
@@ -63,6 +86,19 @@ def test_half_precision_inputs_give_float32_logprobs():
     torch.testing.assert_close(entropy, expected[1], atol=1e-5, rtol=0)
     grads = torch.autograd.grad(logprobs.sum(), (hidden, weight))
     assert all(g.dtype == torch.bfloat16 for g in grads)
+
+
+def test_torchs_fused_head_rounds_what_ours_does_not():
+    """Why the head is not ``linear_cross_entropy``: its logits have the inputs' precision."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(32, 256, generator=generator).bfloat16()
+    weight = (0.4 * torch.randn(4096, 256, generator=generator)).bfloat16()
+    logits = hidden.double() @ weight.double().T
+    targets = logits.topk(20).indices[:, 7]
+    exact = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    fused = -torch.nn.functional.linear_cross_entropy(hidden, weight, targets, reduction="none")
+    assert (fused.double() - exact).abs().max() > 0.02
+    assert (token_logprobs(hidden, weight, targets)[0].double() - exact).abs().max() < 1e-4
 
 
 def test_a_frozen_weight_gets_no_gradient():
