@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import Medium
@@ -25,7 +24,7 @@ _PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 
 def keeps_features(base: Any) -> bool:
     """True if a transformers model takes features in place of pictures."""
-    return ARGUMENT in inspect.signature(body_of(base).forward).parameters
+    return ARGUMENT in inspect.signature(base.base_model.forward).parameters
 
 
 def with_kept_features(
@@ -86,7 +85,7 @@ def _encoded(
     key = " ".join([kind, *(m.digest for m in media)])
     if key in features:
         return features[key]
-    encode = getattr(body_of(base), f"get_{kind}_features")
+    encode = getattr(base.base_model, f"get_{kind}_features")
     dtype = base.get_input_embeddings().weight.dtype
     given = {
         name: arguments[name].to(
