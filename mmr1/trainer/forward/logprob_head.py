@@ -105,13 +105,13 @@ class _TokenLogprobs(torch.autograd.Function):
                     log_p = logits.log_softmax(-1)
                     p = torch.exp(log_p, out=logits)
                 del logits
+            of_entropy = None
+            if grad_entropy is not None and log_p is not None:
+                of_entropy = grad_entropy[part], log_p, entropy[part]
             grad_logits = _grad_logits(
-                p,
-                targets[part],
-                grad_logprobs[part],
-                None if grad_entropy is None else (grad_entropy[part], log_p, entropy[part]),
-                weight.dtype,
+                p, targets[part], grad_logprobs[part], of_entropy, weight.dtype
             )
+            del of_entropy
             del p, log_p
             if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[part])
