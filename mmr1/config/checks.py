@@ -228,7 +228,7 @@ REFUSED: tuple[Row, ...] = (
     Row(
         ("rollout.engine.type", "resources.engines", "resources.ranks"),
         lambda c: c.rollout.colocated and c.resources.engines not in (1, c.engines),
-        "each rank shares its GPU with one engine; leave resources.engines out",
+        "colocated engines have the GPUs of the ranks; leave resources.engines out",
     ),
     Row(
         ("resources.ranks", "rollout.engine.tensor_parallel_size", "rollout.engine.engine_kwargs"),

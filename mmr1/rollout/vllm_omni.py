@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniConfig, Qwen3OmniMoeConfig
+from transformers import (
+    AutoConfig,
+    PreTrainedConfig,
+    Qwen2_5OmniConfig,
+    Qwen2_5OmniThinkerConfig,
+    Qwen3OmniMoeConfig,
+    Qwen3OmniMoeThinkerConfig,
+)
 
-_WHOLE: dict[str, tuple[type[PreTrainedConfig], str, str]] = {
-    "qwen2_5_omni_thinker": (
-        Qwen2_5OmniConfig,
-        "Qwen2_5OmniModel",
-        "vllm.model_executor.models.qwen2_5_omni_thinker:Qwen2_5OmniThinkerForConditionalGeneration",
-    ),
-    "qwen3_omni_moe_thinker": (
-        Qwen3OmniMoeConfig,
-        "Qwen3OmniMoeForConditionalGeneration",
-        "vllm.model_executor.models.qwen3_omni_moe_thinker:"
-        "Qwen3OmniMoeThinkerForConditionalGeneration",
-    ),
+_WHOLE: dict[type[PreTrainedConfig], tuple[type[PreTrainedConfig], str]] = {
+    Qwen2_5OmniThinkerConfig: (Qwen2_5OmniConfig, "Qwen2_5OmniModel"),
+    Qwen3OmniMoeThinkerConfig: (Qwen3OmniMoeConfig, "Qwen3OmniMoeForConditionalGeneration"),
 }
-"""By ``model_type``: the whole model's configuration, its architecture, and vLLM's class."""
+"""By a thinker's configuration: that of the whole model, and its architecture in vLLM."""
 
 
 def thinker_settings(model_path: str, workers: int, trust_remote_code: bool) -> dict[str, Any]:
@@ -33,15 +31,15 @@ def thinker_settings(model_path: str, workers: int, trust_remote_code: bool) -> 
         ValueError: It runs in several processes: the names are told in this one.
     """
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
-    if config.model_type not in _WHOLE:
+    if type(config) not in _WHOLE:
         return {}
     if workers > 1:
         raise ValueError(
             f"model.path '{model_path}' is a {config.model_type}, which one process of vLLM runs "
             "here; set rollout.engine.tensor_parallel_size=1"
         )
-    whole, architecture, name = _WHOLE[config.model_type]
-    _take_names_of_thinker(name)
+    whole, architecture = _WHOLE[type(config)]
+    _take_names_of_thinker(architecture)
     return {"hf_overrides": _as_whole(whole, architecture)}
 
 
@@ -56,10 +54,9 @@ def _as_whole(
     return override
 
 
-def _take_names_of_thinker(name: str) -> None:
-    import importlib
+def _take_names_of_thinker(architecture: str) -> None:
+    from vllm import ModelRegistry
 
-    module, _, attribute = name.partition(":")
-    mapper = getattr(importlib.import_module(module), attribute).hf_to_vllm_mapper
+    mapper = ModelRegistry.models[architecture].load_model_cls().hf_to_vllm_mapper
     for part in ("lm_head.", "model."):  # after those that begin with "thinker."
         mapper.orig_to_new_prefix.setdefault(part, f"language_model.{part}")

@@ -116,7 +116,7 @@ def test_the_driver_of_a_cluster_keeps_no_patches_and_finds_what_cannot_be_decod
     family = family_of(Config(model={"path": str(tiny_model)}))
     here = checked_media(family, Config(model={"path": str(tiny_model)}, data={"num_workers": 0}))
     asked: list[str] = []
-    decode, ask = inputs.check_image, videos._ask
+    decode, ask = inputs.check_image, videos.ask
     monkeypatch.setattr(inputs, "load_image", None)
     monkeypatch.setattr(inputs, "check_image", lambda ref: (asked.append("image"), decode(ref))[1])
 
@@ -124,7 +124,7 @@ def test_the_driver_of_a_cluster_keeps_no_patches_and_finds_what_cannot_be_decod
         asked.append(request["task"])
         return ask(ref, path, request, deadline)
 
-    monkeypatch.setattr(videos, "_ask", counted)
+    monkeypatch.setattr(videos, "ask", counted)
     check = MediaCheck(here, Quarantine(0.9))
     check.quarantine.read("data", 3)
     samples = {name: Sample(name, (Message("user", tuple(r)),)) for name, r in refs.items()}

@@ -225,7 +225,7 @@ def test_a_decoder_that_crashes_takes_nobody_along(
     load_video(ref(clip), SMALL)
     process = videos._decoder._process
     monkeypatch.setattr(videos._decoder, "_started", lambda: (process.kill(), process)[1])
-    with pytest.raises(ValueError, match="the video decoder crashed"):
+    with pytest.raises(ValueError, match="the decoder crashed on it"):
         load_video(ref(clip), SMALL)
     monkeypatch.undo()
     assert len(load_video(ref(clip), SMALL)[0]) == 8
