@@ -84,7 +84,7 @@ def of_stages(name: str, seed: int, folder: Path, smoke: bool) -> list[tuple[str
     train(rl, newest(sft), seed, "rl", for_rl, asked, "trainer.validation=null", *sampling)
     train(control, newest(sft), seed, "sft", for_control, demonstrated)
     few = ("eval.limit=8",) if smoke else ()
-    evaluation = (held_out, f"rollout.engine={engine}", *few)
+    evaluation = (held_out, *few)
     figures = [
         accuracies(newest(folder / stage), folder / "eval" / stage, *evaluation) for stage in STAGES
     ]
