@@ -143,6 +143,7 @@ class VllmEngine:
             raise ValueError(_refusal(error, config)) from error
         vllm_config = self._llm.llm_engine.vllm_config
         keep_pixels_of_preempted(vllm_config)
+        self._causal_pictures = self._on_cpu and vllm_config.model_config.is_mm_prefix_lm
         if self._on_cpu and self._speculates:
             expand_on_cpu()
         self._llm.llm_engine.set_weight_version("0")
@@ -338,6 +339,12 @@ class VllmEngine:
         vllm_prompt: dict[str, Any] = {"prompt_token_ids": list(prompt.token_ids)}
         if not media:
             return vllm_prompt
+        if self._causal_pictures:
+            raise ValueError(
+                "rollout.engine=vllm: tokens of a picture see each other in this model, and vLLM's "
+                "CPU attention shows each the earlier ones only, so it would sample from another "
+                "policy; set rollout.engine=hf"
+            )
         vllm_prompt["multi_modal_data"] = _by_kind(media, list(map(_as_vllm_takes_it, decoded)))
         vllm_prompt["multi_modal_uuids"] = _by_kind(media, [m.digest() for m in media])
         rates = [m.sampled_fps for _, m in (d for d in decoded if isinstance(d, tuple))]

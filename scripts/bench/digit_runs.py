@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
+RECIPES = Path("scripts/recipes/quickstart")
+RECIPE = RECIPES / "rl.yaml"
 DATA = Path("runs/quickstart/data")
 START = Path("runs/quickstart/sft/checkpoints/step_000120")
 NOT_SAMPLING = ("algorithm=null", "rollout=null", "rewards=null")
@@ -19,12 +20,25 @@ def newest(folder: Path) -> Path:
     return max((folder / "checkpoints").glob("step_*"))
 
 
-def accuracies(model: Path, output: Path) -> list[str]:
+def train(run: Path, model: Path, seed: int, recipe: str, steps: int, *settings: str) -> None:
+    """One stage by a recipe of the quickstart, ``sft`` or ``rl``, unless it exists."""
+    if (run / "done").is_file():
+        return
+    command = "sft" if recipe == "sft" else "train"
+    call(
+        "mmr1.cli",
+        *(command, RECIPES / f"{recipe}.yaml", f"model.path={model}", f"seed={seed}"),
+        *(f"trainer.output_dir={run}", f"trainer.max_steps={steps}", *settings),
+    )
+    (run / "done").touch()
+
+
+def accuracies(model: Path, output: Path, *settings: str) -> list[str]:
     """Greedy and sampled accuracy on the held-out scans, evaluated unless ``output`` has them."""
     result = output / "result.json"
     if not result.is_file():
         where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
-        call("mmr1.cli", "eval", RECIPE, *where)
+        call("mmr1.cli", "eval", RECIPE, *where, *settings)
     modes = json.loads(result.read_text())
     return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
 

@@ -18,11 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from digit_runs import call, newest
+from digit_runs import accuracies, call, newest, train
 from rich.console import Console
 from rich.table import Table
 
-RECIPE = Path("scripts/recipes/quickstart")
 SPLITS = {"sft": 100, "rl": 700, "eval": 200}
 LONGEST = "rollout.max_response_length=56"
 SFT_STEPS = 200
@@ -49,11 +48,11 @@ def main() -> None:
     )
     for seed in args.seeds:
         folder = args.output / f"{args.family}-{seed}"
-        table.add_row(str(seed), *accuracies(args.family, seed, folder))
+        table.add_row(str(seed), *of_stages(args.family, seed, folder))
     Console().print(table)
 
 
-def accuracies(family: str, seed: int, folder: Path) -> list[str]:
+def of_stages(family: str, seed: int, folder: Path) -> list[str]:
     """Greedy and sampled accuracy of each stage, run unless it exists."""
     write_questions(folder / "data", seed)
     if not (folder / "model/config.json").is_file():
@@ -66,31 +65,10 @@ def accuracies(family: str, seed: int, folder: Path) -> list[str]:
     figures = []
     for stage in STAGES:
         model = folder / "model" if stage == "start" else newest(folder / stage)
-        figures += evaluate(model, folder, stage)
+        held_out = f"eval.data={folder}/data/eval.jsonl"
+        without = ("rewards.functions.thought=null", LONGEST)
+        figures += accuracies(model, folder / "eval" / stage, held_out, *without)
     return figures
-
-
-def train(run: Path, model: Path, seed: int, recipe: str, steps: int, *settings: str) -> None:
-    """One stage by the quickstart's recipe, unless it exists."""
-    if (run / "done").is_file():
-        return
-    command = "sft" if recipe == "sft" else "train"
-    call(
-        "mmr1.cli",
-        *(command, RECIPE / f"{recipe}.yaml", f"model.path={model}", f"seed={seed}"),
-        *(f"trainer.output_dir={run}", f"trainer.max_steps={steps}", *settings),
-    )
-    (run / "done").touch()
-
-
-def evaluate(model: Path, folder: Path, stage: str) -> list[str]:
-    result = folder / "eval" / stage / "result.json"
-    if not result.is_file():
-        where = (f"eval.data={folder}/data/eval.jsonl", f"eval.output_dir={result.parent}")
-        keys = ("rewards.functions.thought=null", "rollout.engine=hf", LONGEST)
-        call("mmr1.cli", "eval", RECIPE / "rl.yaml", f"model.path={model}", *where, *keys)
-    modes: dict[str, Any] = json.loads(result.read_text())
-    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
 
 
 def write_questions(folder: Path, seed: int) -> None:

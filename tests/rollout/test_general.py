@@ -47,9 +47,12 @@ def read_otherwise(general: General, prompt: Prompt) -> bool:
     """Does vLLM 0.32 read it otherwise than the model's own processor?
 
     A video for InternVL has other token ids. Of several images for LLaVA-OneVision it cuts each
-    into crops, and transformers none of them.
+    into crops, and transformers none of them. Tokens of Gemma 3's pictures do not see each other on
+    a CPU.
     """
     kinds = [medium.kind for medium in prompt.media]
+    if general.name == "gemma3":
+        return bool(kinds)
     if general.name == "internvl":
         return "video" in kinds
     return general.name == "llava_onevision" and kinds.count("image") > 1
@@ -151,15 +154,20 @@ def test_vllm(name, tmp_path):
         engine.load_weights(packed.weights(), 2)
         assert largest_gap(general, model, engine, prompts) <= 1e-4
         for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
-            with pytest.raises(ParityError, match=r"the trainer reads \d+ prompt tokens"):
+            with pytest.raises(
+                (ParityError, ValueError),
+                match=r"the trainer reads \d+ prompt tokens|set rollout\.engine=hf",
+            ):
                 check_parity(*checked, [prompt], SAMPLING, 1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "gemma3"])
 def test_conversations_in_vllm(name, tmp_path):
-    """A tool shows a picture after a first turn; the trainer scores both turns."""
+    """A tool shows a picture after a first turn, which Gemma 3 may not see in vLLM on a CPU; the
+    trainer scores both turns.
+    """
     general = GENERAL[name]
     environment = {"tools": ["zoom"], "max_turns": 2}
     prompts = [p for p in prompts_of(general) if all(m.kind == "image" for m in p.media)][:2]

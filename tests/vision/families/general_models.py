@@ -77,13 +77,18 @@ VISION: Mapping[str, Any] = {
 SQUARE = {"height": SIDE, "width": SIDE}
 
 
-def new_model(name: str, output: Path) -> None:
-    """Write a model directory of one of :data:`MODELS`, or of a family, with random weights."""
+def new_model(name: str, output: Path, seed: int = 0, **text: Any) -> None:
+    """Write a model directory of one of :data:`MODELS`, or of a family, with random weights.
+
+    Args:
+        text: Keys of the language model's configuration, in place of those below.
+    """
     if name not in MODELS:
-        tiny.new_model(output, family=name)
+        tiny.new_model(output, seed=seed, family=name)
         return
     config, processor = MODELS[name]()
-    torch.manual_seed(0)
+    config.text_config.update(text)
+    torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(config).float()
     with torch.no_grad():
         for parameter in model.parameters():
