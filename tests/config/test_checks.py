@@ -121,7 +121,15 @@ FIRES = [
     ([TOOLS, *NOISE], "train"),
     (["algorithm.router_replay=R3", TOOLS], "train"),
     (["algorithm.router_replay=R3", REPLAY], "train"),
-    (["algorithm.router_replay=R3", "resources.context_parallel_size=2"], "train"),
+    (
+        [
+            "algorithm.router_replay=R3",
+            "resources.context_parallel_size=2",
+            "resources.ranks=2",
+            "rollout.engine=vllm",
+        ],
+        "train",
+    ),
     ([TOOLS, "rollout.stop=[x]"], "train"),
     (["rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"], "train"),
     (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),
