@@ -250,10 +250,11 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
 
 
 def colocated(config: Config, ranks: int) -> dict[str, Any]:
-    """The keys of so many ranks with vLLM on their GPUs, with the arguments that it has."""
+    """The keys of so many ranks with vLLM on their GPUs, with the arguments that it was given."""
     engine = config.rollout.engine
     assert isinstance(engine, VllmArguments), "it sleeps"
-    kept = {f"rollout.engine.{key}": value for key, value in engine.arguments.items()}
+    given = engine.model_dump(include={*engine.arguments}, exclude_defaults=True)
+    kept = {f"rollout.engine.{key}": value for key, value in given.items()}
     return {"resources.ranks": ranks, "rollout.engine.type": "vllm_colocate", **kept}
 
 

@@ -72,8 +72,11 @@ def test_advice_for_colocated_ranks_can_be_followed(three_b):
         optimizer={"offload": True},
     )
     crowded = run(resources=pair, rollout=colocated(gpu_memory_utilization=0.75))
-    (only,) = advice(crowded, load, 11 * GIB)
-    assert only.startswith("rollout.engine.offload_trainer=true")
+    wider, offloaded = advice(crowded, load, 11 * GIB)
+    assert wider.startswith("an engine on 2 GPUs (rollout.engine.tensor_parallel_size)")
+    assert offloaded.startswith("rollout.engine.offload_trainer=true")
+    wide = colocated(gpu_memory_utilization=0.5, tensor_parallel_size=2)
+    assert not advice(run(resources=pair, rollout=wide), load, 11 * GIB)
 
 
 def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):

@@ -88,7 +88,10 @@ COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
 @pytest.mark.parametrize(
     ("override", "refusal"),
     [
-        ("resources.engines=3", r"resources\.engines=3, .*ranks=2: each rank shares its GPU"),
+        (
+            "resources.engines=3",
+            r"resources\.engines=3, .*ranks=2: colocated engines have the GPUs",
+        ),
         (
             "rollout.engine.tensor_parallel_size=4",
             r"ranks=2, .*tensor_parallel_size=4, .*: an engine shares the GPUs of so many ranks",
