@@ -34,7 +34,9 @@ class RewardFunctionConfig(Section):
 
     @classmethod
     def expanded(cls, short: Any) -> Any:
-        """Write a number out as the weight."""
+        """Write a number out as the weight, a string as ``use``."""
+        if isinstance(short, str):
+            return {"use": short}
         is_number = isinstance(short, int | float) and not isinstance(short, bool)
         return {"weight": short} if is_number else short
 
@@ -129,8 +131,8 @@ class RewardsConfig(Section):
     functions: dict[str, RewardFunction] = Field(
         default_factory=default_functions,
         min_length=1,
-        description="The reward functions by name; a number is short for a weight, null removes "
-        "one. If not set: format (weight 0.5) and math",
+        description="The reward functions by name; a number is short for a weight, a string for "
+        "use, null removes one. If not set: format (weight 0.5) and math",
     )
     workers: Positive | None = Field(
         None, description="Processes that verify answers; null: the cores of the machine"
