@@ -2,8 +2,8 @@
 
     python scripts/recipes/small_pretrained/data.py FOLDER SEED
 
-No numbers of the test are in another file. Half of it has the sentences of RL (`meta.words` is `asked`), half has
-sentences that are in no other file (`new`). The demonstrations have sentences of their own.
+No numbers of the test are in another file. Half of it has the sentences of RL (`meta.words` is
+`asked`), half has sentences that are in no other file (`new`). The demonstrations have their own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,18 @@ class Form(NamedTuple):
 
 
 ASKED = (
-    Form("+", "{name} has {a} {things} and finds {b} more. How many {things} does {name} have now?"),
-    Form("-", "{name} has {a} {things} and gives away {b}. How many {things} does {name} have left?"),
-    Form("*", "{name} has {a} boxes with {b} {things} in each. How many {things} does {name} have?"),
-    Form("/", "{name} shares {a} {things} equally among {b} friends. How many does each friend get?"),
+    Form(
+        "+", "{name} has {a} {things} and finds {b} more. How many {things} does {name} have now?"
+    ),
+    Form(
+        "-", "{name} has {a} {things} and gives away {b}. How many {things} does {name} have left?"
+    ),
+    Form(
+        "*", "{name} has {a} boxes with {b} {things} in each. How many {things} does {name} have?"
+    ),
+    Form(
+        "/", "{name} shares {a} {things} equally among {b} friends. How many does each friend get?"
+    ),
 )
 TAUGHT = (
     Form(

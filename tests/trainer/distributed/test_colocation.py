@@ -90,7 +90,7 @@ COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
     [
         (
             "resources.engines=3",
-            r"resources\.engines=3, .*ranks=2: colocated engines have the GPUs",
+            r"resources\.engines=3, .*ranks=2: colocated engines have",
         ),
         (
             "rollout.engine.tensor_parallel_size=4",
