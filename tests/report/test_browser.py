@@ -370,7 +370,7 @@ def test_a_finding_leads_to_the_completions_that_show_it(page, tmp_path):
     assert finding.inner_text().startswith("Truncation steps 3 to 8")
     assert "rollout.max_response_length" in finding.inner_text()
     finding.get_by_text("show the completions").click()
-    assert note(page) == "2 prompts, 2 completions"
+    page.get_by_text("2 prompts, 2 completions").wait_for()  # the page hears of its address later
     assert page.input_value("[name=step]") == "4-6"
 
 
