@@ -423,3 +423,8 @@ def test_a_filter_may_stand_on_another_number_of_a_function():
     assert config.algorithm.resamples.range.metric == "rule/accuracy_rewards"
     with pytest.raises(ValueError, match=r"not in rewards\.functions"):
         load_config(None, [*keys, of % "other/accuracy_rewards"])
+
+
+def test_a_string_is_short_for_the_use_of_a_reward_function():
+    config = config_from({"model": {"path": "m"}}, ["rewards.functions={own: 'f.py:g'}"], "train")
+    assert (config.rewards.functions["own"].use, config.rewards.weights) == ("f.py:g", {"own": 1})
