@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, MutableSequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from datasets_prep.finish import copy_frames, link_or_copy
 from datasets_prep.record_files import content_digest
 from mmr1.data.record import dump_parsed
-from mmr1.types import MediaRef
+from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.paths import real_path, resolve_media
 
 FRAMES = ".frames.json"
@@ -65,8 +65,8 @@ def _paths(
     row: dict[str, Any],
 ) -> Iterator[tuple[MutableMapping[Any, Any] | MutableSequence[Any], Any]]:
     """The places of paths in a row: ``holder[key]`` is the path of a medium."""
-    for kind in ("images", "videos", "audios"):
-        names = row.get(kind) or []
+    for kind in get_args(MediaKind):
+        names = row.get(f"{kind}s") or []
         yield from ((names, index) for index in range(len(names)))
     for turn in row["messages"]:
         if isinstance(turn["content"], list):

@@ -6,10 +6,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from email.message import Message
-from typing import IO, Any
+from typing import IO, Any, get_args
 from urllib.parse import urlsplit
 
 from mmr1.data.forms.columns import is_media_column
+from mmr1.types import MediaKind
 
 MAX_BYTES = 256 * 1024**2
 TIMEOUT_S = 30.0
@@ -69,9 +70,11 @@ def _in_messages(value: Any, hosts: tuple[str, ...]) -> Any:
     """Messages with the media of their parts downloaded."""
     if isinstance(value, list):
         return [_in_messages(item, hosts) for item in value]
-    if isinstance(value, dict) and value.get("type") in ("image", "video", "audio"):
+    if isinstance(value, dict) and value.get("type") in get_args(MediaKind):
         return {k: _fetched(v, hosts) if k != "type" else v for k, v in value.items()}
-    if isinstance(value, dict) and value.get("type") in ("image_url", "video_url", "audio_url"):
+    if isinstance(value, dict) and value.get("type") in [
+        f"{kind}_url" for kind in get_args(MediaKind)
+    ]:
         held = value[value["type"]]
         address = held.get("url") if isinstance(held, dict) else held
         return {**value, value["type"]: _fetched(address, hosts)}

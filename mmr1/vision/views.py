@@ -20,15 +20,15 @@ MASKED_PATCH = 14
 NOISE_STEPS = 1000
 """Steps of the diffusion process that noise is taken from."""
 
-DRAWN = ("noise", "crop", "mask")
-"""The views that are drawn anew by a seed, beside ``shuffle``, whose value is the seed itself."""
+_SEEDED = ("noise", "crop", "mask")
+"""The views that are drawn by a seed, beside ``shuffle``, whose value is the seed itself."""
 
 
 def view_options(view: str, strength: float, seed: int) -> dict[str, float]:
     """The options of a medium for a view of it."""
     if view == "shuffle":
         return {"shuffle": seed}
-    drawn = {f"{view}_seed": seed} if view in DRAWN else {}
+    drawn = {f"{view}_seed": seed} if view in _SEEDED else {}
     return {view: strength, **drawn}
 
 

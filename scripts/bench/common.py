@@ -21,13 +21,16 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
+import psutil
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
 from transformers import Qwen2_5_VLForConditionalGeneration as Model
 
 from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -118,6 +121,15 @@ def _group(
     return GroupInput(torch.tensor(ids), positions, start, tuple(media), completions)
 
 
+def noise_prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Prompt:
+    """A random picture of ``pixels`` by ``pixels``, and a question."""
+    path = folder / f"{seed}.png"
+    noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+    parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
+    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
+
+
 def flops(run: Callable[[], object]) -> int:
     """FLOPs by torch's counter, extended by the CPU's attention and the in-place ``addmm_``."""
     aten = torch.ops.aten
@@ -200,6 +212,13 @@ def interleaved(
             if round_:
                 times[name].append(taken)
     return {name: min(taken) for name, taken in times.items()}
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of those that it started, so far."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(t.user + t.system for t in times)
 
 
 def peak_rss_mib() -> float:

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import common
-import numpy as np
 import psutil
 import torch
-from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, SamplingConfig
@@ -27,9 +25,8 @@ from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
-from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.types import Prompt
 from mmr1.vision.build import family_of
-from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.prepare import MediaCache
 
@@ -59,7 +56,7 @@ def main() -> None:
     )
     family = family_of(config)
     media = MediaCache(family.prepare_media)
-    prompts = [_prompt(family, folder, i, args.pixels) for i in range(args.images)]
+    prompts = [common.noise_prompt(family, folder, i, args.pixels) for i in range(args.images)]
     pixels = sum(media[m].patches.nbytes for p in prompts for m in p.media)
     tokens = folder / "first"
     process = EngineProcess(
@@ -101,7 +98,11 @@ def _measure(
     """One step's rollout."""
     requests = [Request(p, n, seed + i) for i, p in enumerate(prompts)]
     tokens.unlink(missing_ok=True)
-    written, begin, cpu = psutil.Process().io_counters().write_chars, time.monotonic(), _cpu()
+    written, begin, cpu = (
+        psutil.Process().io_counters().write_chars,
+        time.monotonic(),
+        common.cpu_seconds(),
+    )
     engine.generate(requests, SamplingConfig(max_tokens=TOKENS))
     whole = time.monotonic() - begin
     written = psutil.Process().io_counters().write_chars - written
@@ -110,23 +111,8 @@ def _measure(
         "written MB": written / 1e6,
         "first token s": first - begin,
         "all s": whole,
-        "CPU s": _cpu() - cpu,
+        "CPU s": common.cpu_seconds() - cpu,
     }
-
-
-def _cpu() -> float:
-    """CPU seconds of this process and the engine's so far."""
-    me = psutil.Process()
-    times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
-    return sum(t.user + t.system for t in times)
-
-
-def _prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Prompt:
-    path = folder / f"{seed}.png"
-    noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
-    Image.fromarray(noise).save(path)
-    parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
-    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from typing import Any
 
 import common
 import numpy as np
-import psutil
 import torch
 from matplotlib import pyplot as plt
 from PIL import Image
@@ -54,7 +53,7 @@ def main() -> None:
     new_model(folder / "model", "20m")
     family = load_family(str(folder / "model"))
     model = AutoModelForImageTextToText.from_pretrained(folder / "model", dtype=torch.float32)
-    prompts = [_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
+    prompts = [common.noise_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
     media = MediaCache(family.prepare_media)
     sampling = SamplingConfig(max_tokens=TOKENS)
     # A random model may end early, so the end-of-sequence token is forbidden.
@@ -91,15 +90,6 @@ def main() -> None:
     axes.barh([str(row["run"]) for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
     axes.set_xlabel("CPU seconds of a step's rollout")
     common.save(args.output, "rollout", {"rows": rows, "mixed": mixed}, figure)
-
-
-def _prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Any:
-    """A random picture and a question."""
-    path = folder / f"{seed}.png"
-    noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
-    Image.fromarray(noise).save(path)
-    parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
-    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
 
 
 def _mixed(
@@ -153,20 +143,13 @@ def _row(
     tokens = None
     for _ in range(repeats + 1):
         before()
-        cpu, begin = _cpu(), time.perf_counter()
+        cpu, begin = common.cpu_seconds(), time.perf_counter()
         groups = run()
-        measured.append((_cpu() - cpu, time.perf_counter() - begin))
+        measured.append((common.cpu_seconds() - cpu, time.perf_counter() - begin))
         if groups is not None:
             tokens = sum(len(c.token_ids) for g in groups for c in g.completions)
     least = min(measured[1:])
     return {"run": name, "CPU s": least[0], "wall s": least[1], "tokens": tokens}
-
-
-def _cpu() -> float:
-    """CPU seconds of this process and its children so far."""
-    me = psutil.Process()
-    times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
-    return sum(t.user + t.system for t in times)
 
 
 @torch.no_grad()

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import av
+import common
 import numpy as np
 import psutil
 
@@ -81,22 +81,13 @@ def cached(folder: Path, args: argparse.Namespace) -> None:
         assert disk is not None
         prepare = preparer(family, data, disk)
         for epoch in range(1, epochs + 1):
-            hits, before = disk.hits, cpu_seconds()
+            hits, before = disk.hits, common.cpu_seconds()
             sizes = [prepare(clip).kept_bytes for clip in clips]
             share = (disk.hits - hits) / len(clips)
             print(
-                f"{run} run, epoch {epoch}: CPU {cpu_seconds() - before:.2f} s, found {share:.0%}, "
-                f"{sum(sizes) / 2**20:,.0f} MiB"
+                f"{run} run, epoch {epoch}: CPU {common.cpu_seconds() - before:.2f} s, "
+                f"found {share:.0%}, {sum(sizes) / 2**20:,.0f} MiB"
             )
-
-
-def cpu_seconds() -> float:
-    """Of this process and of those that it started."""
-    family: Sequence[psutil.Process] = [
-        psutil.Process(),
-        *psutil.Process().children(recursive=True),
-    ]
-    return sum(t.user + t.system for t in (process.cpu_times() for process in family))
 
 
 def write(path: Path, args: argparse.Namespace) -> Path:

@@ -212,15 +212,10 @@ def test_adapters_in_vllm(name, merge, tmp_path):
             assert gap <= 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.vllm
-def test_linear_attention_in_vllm(tmp_path):
-    """On a CPU vLLM computes it in bfloat16; the trainer in float32."""
-    general = GENERAL["qwen3_5"]
-    family, model = general.family, general.model()
-    media = MediaCache(family.prepare_media)
-    config = Config(
-        model={"path": str(general.folder), "dtype": "float32"},
+def in_bfloat16(general, **of_model) -> Config:
+    """vLLM in bfloat16, the only type in which its CPU build takes linear attention."""
+    return Config(
+        model={"path": str(general.folder), "dtype": "float32", **of_model},
         rollout={
             "max_prompt_length": 448,
             "max_response_length": 64,
@@ -228,6 +223,16 @@ def test_linear_attention_in_vllm(tmp_path):
         },
         trainer={"threads": 1},
     )
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_linear_attention_in_vllm(tmp_path):
+    """On a CPU vLLM computes it in bfloat16; the trainer in float32."""
+    general = GENERAL["qwen3_5"]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    config = in_bfloat16(general)
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
     packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
     checked = (engine, packed, family, media, prompts_of(general), SAMPLING)
@@ -264,20 +269,7 @@ def test_adapters_of_linear_attention_in_vllm(merge, tmp_path):
     model = add_adapters(plain, lora, freeze_vision_tower=not merge).eval()
     generator = torch.Generator().manual_seed(0)
     media, prompts = MediaCache(family.prepare_media), prompts_of(general)
-    config = Config(
-        model={
-            "path": str(general.folder),
-            "dtype": "float32",
-            "lora": lora,
-            "freeze_vision_tower": not merge,
-        },
-        rollout={
-            "max_prompt_length": 448,
-            "max_response_length": 64,
-            "engine": {"dtype": "bfloat16"},
-        },
-        trainer={"threads": 1},
-    )
+    config = in_bfloat16(general, lora=lora, freeze_vision_tower=not merge)
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
     packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
     weights = packed.weights if merge else packed.adapters

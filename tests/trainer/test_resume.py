@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 
@@ -257,12 +257,17 @@ def test_other_runs_resume_as_well(changes, tiny_model, digits, reward, tmp_path
     def config(out: str) -> Config:
         return rl(tiny_model, digits, reward, tmp_path / out).changed(changes)
 
+    assert_resumes_to_the_same_bits(config, tmp_path)
+
+
+def assert_resumes_to_the_same_bits(config: Callable[[str], Config], folder: Path) -> None:
+    """A run of five steps whole, in ``folder/whole``, and stopped and resumed, in ``parts``."""
     run_training(config("whole"))
-    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
+    plan_accident(folder, 15, "os.kill(trainer, signal.SIGTERM)")
     with pytest.raises(StoppedError, match="saved"):
         run_training(config("parts"))
     run_training(config("parts"), resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert_same(folder / "whole", folder / "parts")
 
 
 def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undisturbed, tmp_path):

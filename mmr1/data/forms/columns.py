@@ -69,7 +69,7 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     Raises:
         ValueError: A column is missing.
     """
-    media = [theirs for ours, theirs in columns.items() if ours in ("images", "videos", "audios")]
+    media = [columns[f"{kind}s"] for kind in kinds_named(columns)]
     has_media = any(name in row for name in media)
     for theirs in columns.values():
         if theirs not in row and not (theirs in media and has_media):

@@ -17,8 +17,6 @@ from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 
-Kind = MediaKind
-
 
 @dataclass(frozen=True, slots=True)
 class EngineInput:
@@ -30,7 +28,7 @@ class EngineInput:
         sizes: ``[media]`` int64, rows of each; None where each has one.
     """
 
-    kind: Kind
+    kind: MediaKind
     values: torch.Tensor
     sizes: torch.Tensor | None = None
 
@@ -151,7 +149,7 @@ class ModelFamily(Protocol):
         ...
 
     def engine_processor_options(
-        self, kinds: Sequence[Kind], rates: Sequence[float]
+        self, kinds: Sequence[MediaKind], rates: Sequence[float]
     ) -> dict[str, Any]:
         """Options for an engine's own processor, which is given media from ``decode_media``.
 
@@ -184,7 +182,7 @@ class PackedFamily(ModelFamily, Protocol):
         ...
 
     @property
-    def placeholder_kinds(self) -> Mapping[int, Kind]:
+    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
         """The kind of medium of each placeholder's token id."""
         ...
 
@@ -224,7 +222,7 @@ class PackedFamily(ModelFamily, Protocol):
         """
         ...
 
-    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
+    def engine_grid(self, kind: MediaKind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
         """The grid ``(t, h, w)`` in what an engine's own processor made of one medium."""
         ...
 

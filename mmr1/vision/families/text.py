@@ -21,11 +21,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import (
     EngineInput,
-    Kind,
     ModelFamily,
     ModelParts,
     ModelShape,
@@ -59,7 +58,7 @@ class TextFamily:
     recurrent = False
 
     @property
-    def placeholder_kinds(self) -> Mapping[int, Kind]:
+    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
         return {}
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
@@ -120,11 +119,11 @@ class TextFamily:
         return []
 
     def engine_processor_options(
-        self, kinds: Sequence[Kind], rates: Sequence[float]
+        self, kinds: Sequence[MediaKind], rates: Sequence[float]
     ) -> dict[str, Any]:
         return {}
 
-    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> NoReturn:
+    def engine_grid(self, kind: MediaKind, inputs: Mapping[str, Any]) -> NoReturn:
         raise AssertionError(f"a text model was given a {kind}")
 
 

@@ -203,13 +203,20 @@ def moe_llava():
     return model
 
 
+def with_pictures(way: str):
+    """A model with experts that takes pictures, its family first: how it shares is the way."""
+    if way == "family":
+        return MOE.family, MOE.model()
+    family, model = GENERAL["llava"].family, moe_llava()
+    if way == "general":
+        settle(model, family, "packed", "model")
+    return family, model
+
+
 @pytest.mark.parametrize("way", ["family", "general", "padded"])
 def test_by_replay_the_trainer_computes_what_the_engine_sampled_from(way):
     """The engine's routers choose otherwise. Prompts of different lengths, some with a picture."""
-    family = (MOE if way == "family" else GENERAL["llava"]).family
-    model = MOE.model() if way == "family" else moe_llava()
-    if way == "general":
-        settle(model, family, "packed", "model")
+    family, model = with_pictures(way)
     media = MediaCache(family.prepare_media)
     texts = ((IMAGE, TextPart("What?")), (TextPart("Which of these digits is it?"),))
     prompts = [family.render_prompt(Sample("s", (Message("user", parts),))) for parts in texts]
@@ -232,10 +239,7 @@ def test_by_replay_the_trainer_computes_what_the_engine_sampled_from(way):
 
 @pytest.mark.parametrize("way", ["family", "general", "padded"])
 def test_an_engine_of_the_same_weights_chooses_the_same_experts(way):
-    family = (MOE if way == "family" else GENERAL["llava"]).family
-    model = MOE.model() if way == "family" else moe_llava()
-    if way == "general":
-        settle(model, family, "packed", "model")
+    family, model = with_pictures(way)
     media = MediaCache(family.prepare_media)
     prompt = family.render_prompt(Sample("s", (Message("user", (IMAGE, TextPart("What?"))),)))
     engine = HfEngine(model, family, media, returns_experts=True)

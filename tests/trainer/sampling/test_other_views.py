@@ -18,7 +18,6 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.runs.step import StoppedError
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.other_views import by_own_view, sample_with_view, view_stats
 from mmr1.trainer.sampling.replay import as_json, completion_from_json
@@ -28,7 +27,7 @@ from mmr1.types import RolloutGroup, ScoredGroup
 from mmr1.vision.views import view_options
 from tests.jsonl import read_jsonl
 from tests.trainer.models.test_policy import assert_close, policy
-from tests.trainer.test_resume import assert_same, plan_accident, rl
+from tests.trainer.test_resume import assert_resumes_to_the_same_bits, rl
 from tests.trainer.test_resume import reward as reward
 from tests.trainer.tiny_groups import new_model
 
@@ -212,12 +211,7 @@ def test_a_run_resumes_to_the_same_bits(tiny_model, digits, reward, tmp_path):
     def config(out: str) -> Config:
         return rl(tiny_model, digits, reward, tmp_path / out).changed({"rollout.views": views})
 
-    run_training(config("whole"))
-    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
-    with pytest.raises(StoppedError, match="saved"):
-        run_training(config("parts"))
-    run_training(config("parts"), resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert_resumes_to_the_same_bits(config, tmp_path)
     rows = read_jsonl(tmp_path / "whole/metrics.jsonl")
     # 0.5 * (1 - sigmoid(4 * (step / 5 - 1 / 2)))
     expected = [0.5 * share for share in (0.7685248, 0.5986877, 0.4013123, 0.2314752, 0.1192029)]

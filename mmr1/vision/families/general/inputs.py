@@ -11,11 +11,11 @@ import torch
 from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
-from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.audio import MAX_SECONDS, load_audio
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
 from mmr1.vision.families.chat import Chat, ChatOptions, hears, load_chat, message_parts
-from mmr1.vision.families.family import Kind, ReadPrompt
+from mmr1.vision.families.family import ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.rows import joined, of_tokens
 from mmr1.vision.families.stopping import stop_ids
@@ -30,7 +30,7 @@ _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
 ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Types of layers whose keys and values are all that they keep of the tokens before."""
 
-_Shape = tuple[Kind, tuple[int, int, int]]
+_Shape = tuple[MediaKind, tuple[int, int, int]]
 """A medium: its frames, height and width in pixels."""
 
 
@@ -180,7 +180,7 @@ class GeneralFamily:
         return found
 
     def engine_processor_options(
-        self, kinds: Sequence[Kind], rates: Sequence[float]
+        self, kinds: Sequence[MediaKind], rates: Sequence[float]
     ) -> dict[str, Any]:
         if "video" not in kinds:
             return {}
@@ -197,7 +197,7 @@ class GeneralFamily:
 
     def _processed(self, text: str, media: Sequence[Medium]) -> Mapping[str, torch.Tensor]:
         images, videos, audios = (
-            [as_decoded(m) for m in media if m.kind == kind] for kind in get_args(Kind)
+            [as_decoded(m) for m in media if m.kind == kind] for kind in get_args(MediaKind)
         )
         given: dict[str, Any] = {"images": [images]} if images else {}
         if audios:
@@ -259,20 +259,20 @@ def _hop(processor: Any) -> int:
     return int(getattr(processor.feature_extractor, "hop_length", 1))
 
 
-def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
     if kind == "audio":
         return _pixels(kind, grid, torch.zeros(grid[0]))
     return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
 
 
-def _noise(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
     draw = torch.Generator().manual_seed(grid[1])
     if kind == "audio":
         return _pixels(kind, grid, 0.1 * torch.randn(grid[0], generator=draw))
     return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
 
 
-def _pixels(kind: Kind, grid: tuple[int, int, int], pixels: torch.Tensor) -> PreparedMedia:
+def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -> PreparedMedia:
     frames = grid[0]
     metadata = None
     if kind == "video":
@@ -331,7 +331,7 @@ def placeholder_ids(config: Any, processor: Any) -> set[int]:
     """Tokens that the model reads as a medium, wherever they stand; and those before one, by which
     some count their media.
     """
-    names = [f"{kind}_token_{suffix}" for kind in get_args(Kind) for suffix in ("id", "index")]
+    names = [f"{kind}_token_{suffix}" for kind in get_args(MediaKind) for suffix in ("id", "index")]
     names += ["vision_start_token_id", "audio_start_token_id"]
     found = {getattr(owner, name, None) for owner in (config, processor) for name in names}
     return {token for token in found if isinstance(token, int)}

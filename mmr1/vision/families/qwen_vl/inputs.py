@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoProcessor
 
-from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
 from mmr1.vision.budget import (
     PixelBudget,
     VideoBudget,
@@ -19,7 +19,7 @@ from mmr1.vision.budget import (
     video_budget,
 )
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
-from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
+from mmr1.vision.families.family import EngineInput, ReadPrompt, read_expanded
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.qwen_vl.media import (
     engine_inputs,
@@ -77,7 +77,7 @@ class QwenVLFamily:
         return self.processor.tokenizer
 
     @property
-    def placeholder_kinds(self) -> Mapping[int, Kind]:
+    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
         return {self.image_id: "image", self.video_id: "video"}
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
@@ -144,13 +144,13 @@ class QwenVLFamily:
         return expanded_spans(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 
     def engine_processor_options(
-        self, kinds: Sequence[Kind], rates: Sequence[float]
+        self, kinds: Sequence[MediaKind], rates: Sequence[float]
     ) -> dict[str, Any]:
         # Media come sampled and resized; doing it again could change the grid.
         options = {"do_resize": False} if kinds else {}
         return {**options, "do_sample_frames": False} if "video" in kinds else options
 
-    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
+    def engine_grid(self, kind: MediaKind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
         t, h, w = inputs[f"{kind}_grid_thw"].tolist()
         return t, h, w
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
-from mmr1.types import MediaRef
+from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
-from mmr1.vision.families.family import EngineInput, Kind
+from mmr1.vision.families.family import EngineInput
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 from mmr1.vision.videos import patch_times, sampled_grid, sampled_metadata
 
-PIXELS: tuple[tuple[Kind, str], ...] = (("image", "pixel_values"), ("video", "pixel_values_videos"))
+PIXELS: tuple[tuple[MediaKind, str], ...] = (
+    ("image", "pixel_values"),
+    ("video", "pixel_values_videos"),
+)
 """The model's argument for the patches of each kind."""
 
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from mmr1.types import MediaRef
+from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.budget import VideoBudget
-from mmr1.vision.families.family import Kind
 from mmr1.vision.prepare import Medium
 from mmr1.vision.videos import patch_times, sampled_times
 
@@ -73,7 +72,7 @@ def repeated(placeholder: int, medium: Medium) -> list[int]:
 
 
 def expand_placeholders(
-    kinds: Mapping[int, Kind],
+    kinds: Mapping[int, MediaKind],
     token_ids: Sequence[int],
     media: Sequence[Medium],
     expansion: Expansion = repeated,
@@ -97,7 +96,7 @@ def expand_placeholders(
 
 
 def expanded_spans(
-    kinds: Mapping[int, Kind],
+    kinds: Mapping[int, MediaKind],
     token_ids: Sequence[int],
     media: Sequence[Medium],
     expansion: Expansion = repeated,
@@ -113,7 +112,7 @@ def expanded_spans(
 
 
 def _pieces(
-    kinds: Mapping[int, Kind],
+    kinds: Mapping[int, MediaKind],
     token_ids: Sequence[int],
     media: Sequence[Medium],
     expansion: Expansion,
