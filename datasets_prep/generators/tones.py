@@ -1,4 +1,4 @@
-"""Two tones, one after the other: which is higher? Those held out have frequencies of their own."""
+"""Two tones, one after the other: which is higher? Held-out tones have other frequencies."""
 
 from __future__ import annotations
 

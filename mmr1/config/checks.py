@@ -194,6 +194,10 @@ def _samples_beside(c: Config) -> bool:
     return c.rollout.views is not None and c.rollout.views.loss == "none"
 
 
+def _reads_clean_view(c: Config) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "clean"
+
+
 def _learns_own_view(c: Config) -> bool:
     return c.rollout.views is not None and c.rollout.views.loss == "own"
 
@@ -487,6 +491,12 @@ REFUSED: tuple[Row, ...] = (
         lambda c: c.algorithm.compares_experts and _keeps_completions(c),
         "checkpoints keep completions without their experts; leave replay, keep_surplus and "
         "streaming out",
+    ),
+    Row(
+        ("algorithm.router_replay", "rollout.views.loss"),
+        lambda c: c.algorithm.compares_experts and _reads_clean_view(c),
+        "the engine chose experts for pictures that the update does not see; set "
+        "rollout.views.loss=own, or leave router_replay out",
     ),
     Row(
         ("algorithm.router_replay", "resources.context_parallel_size"),

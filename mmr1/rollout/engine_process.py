@@ -419,7 +419,7 @@ def _stream_chunks(
 def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
     """Chunks from the trainer, up to its None; an empty one if nothing has come yet.
 
-    The trainer is told of each that it has been taken.
+    Each is acknowledged to the trainer.
     """
     while True:
         if not pipe.poll(POLL_S):

@@ -83,8 +83,8 @@ def prepare_environment(deterministic: bool, dtype: str) -> bool:
     """Set vLLM's environment variables; returns True for the CPU backend.
 
     Raises:
-        ValueError: vLLM's core is to have a process of its own. mmr1 loads weights between two of
-            its steps, and replaces functions of vLLM in this process.
+        ValueError: The environment asks for vLLM's core in a separate process. mmr1 loads weights
+            between two of its steps, and replaces functions of vLLM in this process.
     """
     on_cpu = not torch.cuda.is_available()
     set_vllm_defaults(on_cpu, dtype)

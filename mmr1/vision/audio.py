@@ -13,7 +13,7 @@ MIN_SECONDS = 0.1
 """Shorter sound is refused: towers of audio make no token of it."""
 
 RATE, MAX_SECONDS = 16_000, 3600.0
-"""For what checks sound without a model, whose processor has limits of its own."""
+"""For checks of sound without a model; its processor knows the rate and the longest sound."""
 
 _FLOAT = 3
 """The format tag of 32-bit floating point in a WAV file."""

@@ -121,6 +121,7 @@ FIRES = [
     ([TOOLS, *NOISE], "train"),
     (["algorithm.router_replay=R3", TOOLS], "train"),
     (["algorithm.router_replay=R3", REPLAY], "train"),
+    (["algorithm.router_replay=compare", *NOISE], "train"),
     (
         [
             "algorithm.router_replay=R3",

@@ -27,7 +27,7 @@ class RouterUse:
     balances: bool = False
 
     def routing(self, groups: Sequence[GroupInput], packs: bool) -> Routing:
-        """That of a forward of the groups, packed or each in rows of its own."""
+        """That of a forward of the groups, packed or padded."""
         known = self.replays and all(group.experts is not None for group in groups)
         return Routing(_engine_experts(groups, packs) if known else None)
 

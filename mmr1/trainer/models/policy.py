@@ -345,8 +345,8 @@ class LocalPolicy:
 def _means_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
     """Tokens that a mean is over, ``[B, R]`` bool, by its name, where it is not over all.
 
-    Of what the newest weights sampled the gap is the engine's alone. What was sampled under another
-    view has a gap of its own.
+    The gap of what the newest weights sampled is the engine's alone. What was sampled under another
+    view has a separate gap.
     """
     apart: dict[str, torch.Tensor] = {}
     if tokens.other_view is not None:

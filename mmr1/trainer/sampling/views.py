@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def under(prompt: Prompt, options: Mapping[str, float]) -> Prompt:
     """The prompt with the options of a view for each medium that it changes; those of tools stay.
 
-    The prompt itself where there are no options.
+    Without options it is the prompt itself.
     """
     if not options:
         return prompt
