@@ -36,8 +36,8 @@ TEXT: dict[str, dict[str, Any]] = {
     "qwen3_5": {},
 }
 SFT_STEPS = 240
-RL_STEPS = {"vllm": 200, "hf": 100}
-CONTROL_STEPS = {"vllm": 900, "hf": 650}
+RL_STEPS = 200
+CONTROL_STEPS = {"vllm": 900, "hf": 1000}
 # On a CPU vLLM has Qwen3.5 in bfloat16 only, and no mask for the pictures of Gemma 3.
 IN_VLLM = ("llava", "smolvlm")
 # The transformers engine samples prompt by prompt: half as many take half the time.
@@ -77,7 +77,7 @@ def of_stages(name: str, seed: int, folder: Path, smoke: bool) -> list[tuple[str
         for key, split in (("data.train", "sft"), ("data.train", "rl"), ("eval.data", "eval"))
     )
     engine = "vllm" if name in IN_VLLM else "hf"
-    steps = (SFT_STEPS, RL_STEPS[engine], CONTROL_STEPS[engine])
+    steps = (SFT_STEPS, RL_STEPS, CONTROL_STEPS[engine])
     for_sft, for_rl, for_control = (2, 2, 2) if smoke else steps
     sampling = (f"rollout.engine={engine}", *(FEW_PROMPTS if engine == "hf" else ()))
     train(sft, folder / "model", seed, "sft", for_sft, demonstrated)

@@ -157,6 +157,13 @@ def test_where_adamw_is_one_kernel(parameters, masters, fused):
         assert has_fused_adamw(on(parameters), on(masters)) == fused
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_adamw_is_one_kernel_there(monkeypatch, fused):
+    monkeypatch.setattr(optimizer_module, "has_fused_adamw", lambda *_: fused)
+    adamw = Optimizer(torch.nn.Linear(1, 1), OptimizerConfig(offload=True), 1).adamw
+    assert adamw.defaults["fused"] == fused
+
+
 def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
     layer = torch.nn.Linear(1, 1, bias=False)
     optimizer = Optimizer(
