@@ -154,7 +154,7 @@ class PackedModel:
         Its media, and those of the batch after it, begin to be prepared, where they go through the
         tower here: of a context each rank has its part.
         """
-        context = self.process_group.context
+        context = self.process_group.context if self.family.shares_prompts else None
         groups = (*batch.groups, *batch.after)
         media = list({m.digest: m for group in groups for m in group.all_media}.values())
         if context is not None:
