@@ -269,10 +269,15 @@ def test_linear_attention_runs_on_from_one_packed_sequence_into_the_next():
     assert (states[0] - states[1]).abs().max() > 1e-2
 
 
-def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
+@pytest.mark.parametrize(
+    ("name", "sharing", "why"),
+    [("qwen3_5", "auto", "carry a state"), ("idefics3", "padded", "model.sharing=padded")],
+)
+def test_ranks_that_cannot_share_sequences_are_refused(name, sharing, why, tmp_path, digits):
+    folder = GENERAL[name].folder
     config = Config.model_validate(
         {
-            "model": {"path": str(GENERAL["idefics3"].folder), "dtype": "float32"},
+            "model": {"path": str(folder), "dtype": "float32", "sharing": sharing},
             "data": {"train": str(digits / "rl.jsonl")},
             "resources": {"ranks": 2, "context_parallel_size": 2},
             "trainer": {"output_dir": str(tmp_path / "run")},
@@ -280,9 +285,7 @@ def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
     )
     with (
         build_composite_reward(config.rewards) as rewards,
-        pytest.raises(
-            ValueError, match=r"needs each sequence whole; set resources\.context_parallel_size=1"
-        ),
+        pytest.raises(ValueError, match=rf"{why}.*; set resources\.context_parallel_size=1"),
     ):
         check_inputs(config, rewards, train=True)
 
