@@ -71,6 +71,8 @@ class PackedModel:
         """
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
         context = self.process_group.context
+        if context is not None and not self.family.shares_prompts:
+            vision_token_cost *= context.size  # each rank encodes all
         batches = self.process_group.lockstep_batches(
             micro_batches(
                 self.inputs.of(groups),
