@@ -110,6 +110,9 @@ def learnt(
     weighted_sum(scores).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     if context is not None:
+        names: list[Any] = [None] * context.size
+        dist.all_gather_object(names, list(gradients), group=context.group)
+        assert all(name == names[0] for name in names), "FSDP would wait for ever"
         for gradient in gradients.values():
             dist.all_reduce(gradient, group=context.group)
     return {"scores": [scores.logprobs.detach(), scores.entropy.detach()], "gradients": gradients}
@@ -222,7 +225,7 @@ def test_each_token_is_on_one_rank():
     tokens = len(sequence.ids)
     rows = torch.cat([part.rows for part in parts])
     assert sorted({*rows.tolist()}) == list(range(tokens))
-    assert len(rows) == parts[0].own_tokens * 2 == tokens + sum(len(p.padding) for p in parts)
+    assert len(rows) == parts[0].own_tokens * 2 == tokens + sum(p.padding.shape[1] for p in parts)
     for part, arguments in zip(parts, own, strict=True):
         assert torch.equal(arguments["input_ids"][0], sequence.ids[part.rows])
         assert torch.equal(arguments["position_ids"], sequence.positions[:, part.rows])

@@ -148,9 +148,13 @@ def _of_part(
     found = []
     for group, own, mask in zip(layout.groups, part.groups, masks, strict=True):
         found += _own_of_group(group, own, mask, query, keys, values, attend)
-    # Padding attends to itself, so that the part of no rank is without keys of all.
-    behind = values[:, part.padding].repeat_interleave(len(query) // len(values), 0)
-    return torch.cat([*found, behind.transpose(0, 1)]).index_select(0, part.order)
+    # Padding attends to itself: all ranks need gradients of the same weights, and of all keys.
+    here, behind = part.padding
+    if len(here):
+        alone = [query[:, here], keys[:, behind], values[:, behind]]
+        mask = torch.ones(1, 1, dtype=torch.bool, device=query.device)
+        found.append(attend(*(x.transpose(0, 1)[:, :, None] for x in alone), mask)[:, :, 0])
+    return torch.cat(found).index_select(0, part.order)
 
 
 def _own_of_group(

@@ -49,7 +49,7 @@ class Part:
         groups: What the rank has of each group.
         order: ``[n]`` int64: the tokens of one group after the other, and then the padding, in the
             order in which the rank has them.
-        padding: ``[...]`` int64, the padding's places behind the sequence.
+        padding: ``[2, ...]`` int64, the padding among the rank's tokens, and behind the sequence.
         gathered: ``[padded]`` int64, the index of each token among those of all ranks.
     """
 
@@ -75,8 +75,8 @@ class Part:
             groups.append(rows)
             placed += [rows.prompt, rows.index.flatten()[rows.real]]
             prompt, suffix = prompt + length, suffix + sum(suffixes)
-        behind = own >= tokens
-        order = torch.cat([*placed, behind.nonzero()[:, 0]]).argsort()
+        behind = (own >= tokens).nonzero()[:, 0]
+        order = torch.cat([*placed, behind]).argsort()
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=True)
@@ -88,7 +88,7 @@ class Part:
             there(own.clamp(max=tokens - 1)),
             tuple(OwnRows(**{n: there(t) for n, t in vars(rows).items()}) for rows in groups),
             there(order),
-            there(own[behind]),
+            there(torch.stack([behind, own[behind]])),
             there(gathered),
         )
 
