@@ -15,6 +15,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.vision.families.loading import model_parts
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import Medium
 
@@ -103,7 +104,11 @@ def _encoded(
         for name in inspect.signature(encode).parameters
         if name in arguments
     }
-    output = encode(**given, return_dict=True)
+    tower = model_parts(base).tower
+    trained = tower is not None and any(p.requires_grad for p in tower.parameters())
+    assert not trained, "features of a trained tower change every step"
+    with torch.no_grad():  # with checkpointing, what enters a tower wants a gradient, frozen or not
+        output = encode(**given, return_dict=True)
     assert not getattr(output, _INNER, None), "features of inner layers would be lost"
     pooled = output.pooler_output
     features[key] = pooled if isinstance(pooled, torch.Tensor) else list(pooled)

@@ -108,6 +108,7 @@ def test_kept_features_of_tools_pictures(packed):
     """A tool's picture stands in a completion, beside one without."""
     general = GENERAL["llava"]
     model, group = general.model(packed).requires_grad_(False), general.group((IMAGE,), 1)
+    model.train().gradient_checkpointing_enable({"use_reentrant": False})
     (inputs,) = general.inputs([group])
     shown = general.family.prepare_media(SQUARE)
     of_prompt = int((inputs.prompt_ids == model.config.image_token_id).sum())  # of any picture
