@@ -152,8 +152,8 @@ def _of_part(
     here, behind = part.padding
     if len(here):
         alone = [query[:, here], keys[:, behind], values[:, behind]]
-        mask = torch.ones(1, 1, dtype=torch.bool, device=query.device)
-        found.append(attend(*(x.transpose(0, 1)[:, :, None] for x in alone), mask)[:, :, 0])
+        single = torch.ones(1, 1, dtype=torch.bool, device=query.device)
+        found.append(attend(*(x.transpose(0, 1)[:, :, None] for x in alone), single)[:, :, 0])
     return torch.cat(found).index_select(0, part.order)
 
 
