@@ -15,27 +15,37 @@ import torch.distributed as dist
 
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
-from mmr1.trainer.forward.any_model.forward import admit, check_context, pack_text, verdict_of
+from mmr1.trainer.forward.any_model.forward import (
+    Verdict,
+    admit,
+    check_context,
+    pack_text,
+    verdict_of,
+)
 from mmr1.trainer.forward.any_model.layout import NotSharedError
 from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.trainer.forward.sequences import GroupInput, group_input
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.loading import unwrapped
+from mmr1.vision.families.loading import UNCHANGED, architecture_named, unwrapped
 from mmr1.vision.features import FeatureCache
+from mmr1.vision.prepare import MediaCache
 from tests.trainer.distributed.gloo import on_ranks
 from tests.trainer.distributed.test_models_on_ranks import config_of
 from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
 from tests.trainer.forward.test_any_model import GROUPS, group, of_type, small
 from tests.trainer.forward.test_packed import assert_gradients, weighted_sum
-from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General
+from tests.vision.families.general_family import IMAGE, SQUARE, General
 from tests.vision.families.test_general_conversations import groups_of as conversations
 
 CPU = torch.device("cpu")
+OF_FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+NAMES = ("llava", "gemma3", "glm4v", "qwen3_omni_moe_thinker", "llava_onevision", *OF_FAMILIES)
+MADE = {name: General(name) for name in NAMES}
 Inputs = tuple[Any, list[GroupInput]]
 
 
@@ -46,14 +56,26 @@ def of_text(name: str, groups: list[GroupInput] = GROUPS) -> Inputs:
 
 
 def with_pictures(name: str) -> Inputs:
-    general = GENERAL[name]
+    general = MADE[name]
     groups = [general.group((IMAGE,), 1), general.group((SQUARE, IMAGE), 3)]
     return general.model(packed=True), general.inputs(groups)
 
 
 def with_pictures_of_tools(name: str) -> Inputs:
-    general = GENERAL[name]
+    general = MADE[name]
     return general.model(packed=True), general.inputs(conversations(general)[1:])
+
+
+def of_a_family(name: str) -> Inputs:
+    """By the way of any model."""
+    own, general = MADE[name], architecture_named("general_vl")
+    model = own.model()
+    family = general.load_family(str(own.folder), model.config, UNCHANGED, False)
+    groups = [own.group((IMAGE,), 1), own.group((SQUARE, IMAGE), 3), own.group((), 0)]
+    inputs = [group_input(family, MediaCache(family.prepare_media), group) for group in groups]
+    model.config.model_type = "any"
+    admit(model, Verdict("packed"))
+    return model, inputs
 
 
 CASES: Mapping[str, Callable[[], Inputs]] = {
@@ -66,13 +88,13 @@ CASES: Mapping[str, Callable[[], Inputs]] = {
     "one completion": partial(of_text, "gpt_oss", [group(5, (9,)), group(30, (2,))]),
     "glm4v": partial(with_pictures, "glm4v"),  # positions of three rows
     "qwen3_omni_moe_thinker": partial(with_pictures, "qwen3_omni_moe_thinker"),  # deepstack
+    **{name: partial(of_a_family, name) for name in OF_FAMILIES},
     "pictures of tools": partial(with_pictures_of_tools, "gemma3"),
     "kept features": partial(with_pictures, "llava"),
     "adapters": partial(with_pictures, "gemma3"),
 }
 QUICK = ("gpt_oss", "llava", "gemma3")
 UPDATE, UPDATED = "critic", "llava_onevision"
-SAVED = ("llava", "gemma3", "glm4v", "qwen3_omni_moe_thinker", UPDATED)
 
 
 def model_of(case: str, own: Any) -> Any:
@@ -127,7 +149,7 @@ def _work(
     out: Path,
     mixed: Path | None,
 ) -> None:
-    GENERAL.update(saved)
+    MADE.update(saved)
     context = DistributedProcessGroup(rank, size, size).context
     found = {
         (case, checkpointing): learnt(case, inputs_of(case), context, checkpointing)
@@ -138,7 +160,7 @@ def _work(
         torch.save(found, out / "found.pt")
     if mixed is None:
         return
-    config = config_of(UPDATE, GENERAL[UPDATED].folder, out)
+    config = config_of(UPDATE, MADE[UPDATED].folder, out)
     family = family_of(config)
     torch.manual_seed(0)
     models = build_training_models(
@@ -170,7 +192,7 @@ def on_two(tmp_path_factory) -> Any:
 @pytest.fixture(scope="module")
 def on_four(mixed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("four")
-    on_ranks(4, _work, 4, tuple(CASES), saved(*SAVED), out, mixed)
+    on_ranks(4, _work, 4, tuple(CASES), saved(*NAMES), out, mixed)
     return out
 
 
@@ -201,7 +223,7 @@ def test_four_ranks_compute_what_one_process_computes(case, checkpointing, on_fo
 @pytest.mark.slow
 def test_two_pairs_of_ranks_learn_what_one_process_learns(on_four, mixed, tmp_path):
     """Policy, reference and critic with sharded weights; texts, pictures and a video."""
-    config = config_of(UPDATE, GENERAL[UPDATED].folder, tmp_path)
+    config = config_of(UPDATE, MADE[UPDATED].folder, tmp_path)
     family = family_of(config)
     torch.manual_seed(0)
     models = build_training_models(config, family, media_cache(family, config))
