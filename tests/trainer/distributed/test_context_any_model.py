@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from mmr1.config import Config
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
 from mmr1.trainer.forward.any_model.forward import (
@@ -27,7 +28,8 @@ from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.forward.sequences import GroupInput, group_input
+from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, group_input
+from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.vision.build import family_of, media_cache
@@ -259,12 +261,14 @@ def test_what_no_part_is_known_of_is_named():
     cut = part.arguments({"per_layer_inputs": per_token, "use_cache": False})
     assert cut["per_layer_inputs"].shape == (1, part.own_tokens, 3, 2)
     for value in (states, [states], {"full_attention": states}):
-        with pytest.raises(NotSharedError, match=r"cut 'cross_attention_states'.*parallel_size=1"):
+        with pytest.raises(NotSharedError, match=r"do not cut 'cross_attention_states'"):
             part.arguments({"cross_attention_states": value})
 
 
 def test_models_that_cannot_share_sequences_say_why():
     context = Context(0, 2, None)
+    ranks = {"ranks": 2, "context_parallel_size": 2}
+    config = Config.model_validate({"model": {"path": "m"}, "resources": ranks})
     recurrent, padded = of_text("qwen3_next")[0], small("gpt_oss")
     admit(padded, None)
     for model, why in ((recurrent, "carry a state"), (padded, "computes its prompt again")):
@@ -272,3 +276,5 @@ def test_models_that_cannot_share_sequences_say_why():
             check_context(model)
         with pytest.raises(ValueError, match=why):
             completion_scores(model, GROUPS, 1.0, context=context)
+        with pytest.raises(ValueError, match=why):  # at the start
+            build_packed_model(config, model, ModelInputs(None, None), 1.0)

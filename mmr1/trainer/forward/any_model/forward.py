@@ -36,6 +36,8 @@ from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache
 
+CUTS_NOTHING = "resources.context_parallel_size=1"
+
 
 def install(model: Any) -> None:
     """Let a transformers model take packed sequences, for good: checkpointed layers look their
@@ -127,7 +129,8 @@ def shared_states(
                 out, calls = run_packed(base, packed, of_kind, body_of(base), features, part)
                 _check_calls(base, calls)
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
-                raise NotSharedError(f"{error}; set model.sharing=padded") from error
+                key = "model.sharing=padded" if part is None else CUTS_NOTHING
+                raise NotSharedError(f"{error}; set {key}") from error
             sizes = [int(completion_batch([group])[1].sum()) for group in of_kind]
             rows = packed.rows
             if part is not None:
@@ -160,7 +163,7 @@ def check_context(model: Any) -> None:
     if why:
         raise ValueError(
             f"resources.context_parallel_size and a {type(base).__name__}: {why}; set "
-            "resources.context_parallel_size=1 (docs/models.md)"
+            f"{CUTS_NOTHING} (docs/models.md)"
         )
 
 

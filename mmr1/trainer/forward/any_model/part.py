@@ -120,10 +120,7 @@ class Part:
         if type(value) is torch.Tensor and value.shape[:2] == (1, self.tokens):
             return value.index_select(1, self.rows)
         if any(type(x) is torch.Tensor and x.dim() for x in _values(value)):
-            raise NotSharedError(
-                f"ranks do not cut '{name}', which its language model is given; set "
-                "resources.context_parallel_size=1"
-            )
+            raise NotSharedError(f"ranks do not cut '{name}', which its language model is given")
         return value
 
 
