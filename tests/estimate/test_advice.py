@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import pytest
+
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.command import rows
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import GIB, bytes_while_sampling, bytes_while_sending, estimate
 from tests.estimate.models import config_for
+from tests.vision.families.general_family import GENERAL
 
 
 def colocated(**keys: object) -> dict[str, object]:
@@ -124,3 +127,11 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     sections = {"resources": {"ranks": 6, "context_parallel_size": 2}}
     further = advice(run(**sections), load, memory / 2)
     assert any("resources.context_parallel_size=4 ranks=12" in line for line in further)
+
+
+@pytest.mark.parametrize(("name", "cut"), [("gemma3", True), ("qwen3_5", False)])
+def test_sequences_of_layers_with_a_state_are_not_to_be_shared(name, cut):
+    """With adapters, whose model has another class than the one that is probed."""
+    config = config_for(GENERAL[name].folder, model={"lora": {"rank": 2}})
+    lines = advice(config, Load(60000, 0, 1024), GIB // 4)
+    assert any("context_parallel_size=2" in line for line in lines) == cut
