@@ -248,7 +248,8 @@ def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[An
         if carries_state:
             kwargs["layout"] = kwargs["seq_idx"] = layout
         if layout.part is not None:
-            assert not args, "of a decoder's arguments without a name no part is taken"
+            if args:
+                raise NotSharedError("its language model is given arguments without names")
             kwargs = layout.part.arguments(kwargs)
         return args, kwargs
 

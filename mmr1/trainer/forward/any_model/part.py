@@ -44,7 +44,9 @@ class Part:
     """One rank's n tokens of a packed sequence of T.
 
     Attributes:
+        context: The ranks that have the others.
         causal: For layers whose attention is causal and nothing else.
+        tokens: T.
         rows: ``[n]`` int64, the tokens' places in the sequence; padding behind it repeats its last.
         groups: What the rank has of each group.
         order: ``[n]`` int64: the tokens of one group after the other, and then the padding, in the
