@@ -13,6 +13,7 @@ from mmr1.estimate.load import Load
 from mmr1.estimate.memory import GIB, bytes_while_sampling, bytes_while_sending, estimate
 from tests.estimate.models import config_for
 from tests.vision.families.general_family import GENERAL
+from tests.vision.families.tiny_family import FAMILIES
 
 
 def colocated(**keys: object) -> dict[str, object]:
@@ -135,3 +136,16 @@ def test_sequences_of_layers_with_a_state_are_not_to_be_shared(name, cut):
     config = config_for(GENERAL[name].folder, model={"lora": {"rank": 2}})
     lines = advice(config, Load(60000, 0, 1024), GIB // 4)
     assert any("context_parallel_size=2" in line for line in lines) == cut
+
+
+@pytest.mark.parametrize(("folder", "share"), [("llava", 1.0), ("qwen2_5_vl", 0.5)])
+def test_of_a_model_without_a_family_each_rank_encodes_all_pictures(folder, share):
+    own = {**GENERAL, **FAMILIES}[folder].folder
+
+    def activations(context: int) -> float:
+        resources = {"ranks": 2, "context_parallel_size": context}
+        config = config_for(own, resources=resources, trainer={"max_tokens_per_gpu": 1})
+        items = estimate(config, Load(1, 4096, 1)).items
+        return next(i.bytes for i in items if i.name == "activations of a micro-batch")
+
+    assert activations(2) / activations(1) == pytest.approx(share, rel=0.01)
