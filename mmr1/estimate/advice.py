@@ -94,7 +94,7 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
         lines.append("model.gradient_checkpointing=true: activations of one layer at a time")
     if kept > 0.2 * total and not longest:
         lines.append(f"trainer.max_tokens_per_gpu={half}: half of the activations")
-    if longest and kept + by_name["backward pass"] > 0.2 * total:
+    if longest and shapes.cuts_sequences and kept + by_name["backward pass"] > 0.2 * total:
         ranks = math.lcm(config.resources.ranks, 2 * context)
         lines.append(
             f"resources.context_parallel_size={2 * context} {_processes(config, ranks)}: half of a "

@@ -27,6 +27,7 @@ from mmr1.trainer.models.scalar_model import is_scalar_model
 from mmr1.trainer.models.streaming import PIECE_BYTES
 from mmr1.trainer.sampling.reward_models import named_reward_models, of_reward_model
 from mmr1.vision.families.family import ModelShape, StackShape
+from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.features import MAX_BYTES
 
 GIB = 2**30
@@ -312,20 +313,21 @@ class _MicroBatch(NamedTuple):
 def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     """A rank's part of the largest micro-batch; no completion is cut from its prompt.
 
-    Ranks that share sequences share the frames of videos too, but not an image: with images that
-    are few the vision tokens are more.
+    Ranks that share sequences of a family share the frames of videos too, but not an image: with
+    images that are few the vision tokens are more. Of other models each rank encodes all.
     """
     context = config.resources.context_parallel_size
     share = max(1, round(config.data.train_batch_size * context / config.resources.ranks))
     prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
     group = prompts * load.prompt + config.rollout.n * load.completion
     vision = prompts * load.vision
-    cost = group + vision_token_cost(config) * vision
+    encoding = context if find_architecture(config.model.path).shares_prompts else 1
+    cost = group + vision_token_cost(config) * vision * context / encoding
     groups = min(share, context * config.trainer.max_tokens_per_gpu / cost)
     if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
         groups = min(groups, 1)
     tokens = max(groups * group, load.prompt + load.completion)
-    return _MicroBatch(tokens / context, max(groups * vision, load.vision) / context)
+    return _MicroBatch(tokens / context, max(groups * vision, load.vision) / encoding)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.any_model.recurrent import has_states
 from mmr1.trainer.forward.any_model.sharing import Examples, verdict_on
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape
@@ -37,6 +38,7 @@ class Shapes:
         vocabulary: Tokens of the output embedding.
         model: Sizes of the layers.
         shares_prompts: Completions share their prompt in the forward.
+        cuts_sequences: Ranks can share a sequence.
     """
 
     weights: int
@@ -52,6 +54,7 @@ class Shapes:
     vocabulary: int
     model: ModelShape
     shares_prompts: bool
+    cuts_sequences: bool
 
 
 def read_shapes(config: Config, key: str = "model.path") -> Shapes:
@@ -87,6 +90,10 @@ def _shapes(config: ModelConfig, key: str) -> Shapes:
         inside += [*parts.tower_blocks, *parts.tower_mergers]
     layered = sum(_count(module, without=in_4_bits) for module in inside)
     layer = _count(parts.layers[0], without=in_4_bits)
+    shares_prompts = cuts = architecture.shares_prompts
+    if not shares_prompts:
+        shares_prompts = _is_packed(config, type(model), hf)
+        cuts = shares_prompts and not has_states([*model.get_decoder().modules()])
     if lora is not None:
         model = add_adapters(model, lora, config.freeze_vision_tower)
     output = parts.lm_head.weight
@@ -103,7 +110,8 @@ def _shapes(config: ModelConfig, key: str) -> Shapes:
         trains_output=output.requires_grad,
         vocabulary=len(output),
         model=architecture.shape(hf),
-        shares_prompts=architecture.shares_prompts or _is_packed(config, type(model), hf),
+        shares_prompts=shares_prompts,
+        cuts_sequences=cuts,
     )
 
 

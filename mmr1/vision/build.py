@@ -62,12 +62,23 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
             "environment.type=tools, or a family of docs/models.md"
         )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
-        raise ValueError(
-            f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path "
-            f"'{config.model.path}' trains by transformers' own forward, which needs each sequence "
-            "whole; set resources.context_parallel_size=1 (docs/models.md)"
-        )
+        _check_context(config, family)
     return family
+
+
+def _check_context(config: Config, family: ModelFamily) -> None:
+    """Check what is known of a model without its layers."""
+    why = ""
+    if family.recurrent:
+        why = "its layers carry a state from token to token, which a rank does not hand on"
+    elif config.model.sharing == "padded":
+        why = "with model.sharing=padded each sequence stays whole"
+    if why:
+        raise ValueError(
+            f"resources.context_parallel_size={config.resources.context_parallel_size} and "
+            f"model.path '{config.model.path}': {why}; set resources.context_parallel_size=1 "
+            "(docs/models.md)"
+        )
 
 
 def _family(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import pytest
+
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.command import rows
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import GIB, bytes_while_sampling, bytes_while_sending, estimate
 from tests.estimate.models import config_for
+from tests.vision.families.general_family import GENERAL
+from tests.vision.families.tiny_family import FAMILIES
 
 
 def colocated(**keys: object) -> dict[str, object]:
@@ -124,3 +128,24 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     sections = {"resources": {"ranks": 6, "context_parallel_size": 2}}
     further = advice(run(**sections), load, memory / 2)
     assert any("resources.context_parallel_size=4 ranks=12" in line for line in further)
+
+
+@pytest.mark.parametrize(("name", "cut"), [("gemma3", True), ("qwen3_5", False)])
+def test_sequences_of_layers_with_a_state_are_not_to_be_shared(name, cut):
+    """With adapters, whose model has another class than the one that is probed."""
+    config = config_for(GENERAL[name].folder, model={"lora": {"rank": 2}})
+    lines = advice(config, Load(60000, 0, 1024), GIB // 4)
+    assert any("context_parallel_size=2" in line for line in lines) == cut
+
+
+@pytest.mark.parametrize(("folder", "share"), [("llava", 1.0), ("qwen2_5_vl", 0.5)])
+def test_of_a_model_without_a_family_each_rank_encodes_all_pictures(folder, share):
+    own = {**GENERAL, **FAMILIES}[folder].folder
+
+    def activations(context: int) -> float:
+        resources = {"ranks": 2, "context_parallel_size": context}
+        config = config_for(own, resources=resources, trainer={"max_tokens_per_gpu": 1})
+        items = estimate(config, Load(1, 4096, 1)).items
+        return next(i.bytes for i in items if i.name == "activations of a micro-batch")
+
+    assert activations(2) / activations(1) == pytest.approx(share, rel=0.01)

@@ -66,6 +66,10 @@ class Context:
         _reduce_scatter(own, every, group=self.group)
         return own
 
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """What :meth:`gather` gives, at once. Differentiable."""
+        return _Gathered.apply(own, self)
+
     def join(self, own: torch.Tensor) -> torch.Tensor:
         """Sum numbers of which each rank has some, and 0 in place of the others. Differentiable."""
         return _Join.apply(own, self)
@@ -83,6 +87,19 @@ class Context:
             ``[sum(received), ...]``, those of rank 0 first.
         """
         return _Exchange.apply(rows, self, list(sent), list(received))
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, context: Context) -> torch.Tensor:
+        ctx.context = context
+        return context.gather(own)()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        # A sum over ranks is rounded once.
+        wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
+        return ctx.context.scatter_sums(wide).to(grad.dtype), None
 
 
 class _Join(torch.autograd.Function):

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.vision.families.loading import model_parts
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import Medium
 
 ARGUMENT = "mm_encoder_outputs"
+_INNER = "deepstack_features"
 _PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 
 
 def keeps_features(base: Any) -> bool:
-    """True if a transformers model takes features in place of pictures."""
-    return ARGUMENT in inspect.signature(base.base_model.forward).parameters
+    """True if a transformers model takes features in place of pictures, of the last layer alone."""
+    if ARGUMENT not in inspect.signature(base.base_model.forward).parameters:
+        return False
+    encoders = (getattr(base.base_model, f"get_{kind}_features", None) for kind in _PIXELS)
+    outputs = (inspect.signature(encode).return_annotation for encode in encoders if encode)
+    return not any(hasattr(kind, _INNER) for output in outputs for kind in _alternatives(output))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) or (annotation,)
 
 
 def with_kept_features(
@@ -94,12 +104,12 @@ def _encoded(
         for name in inspect.signature(encode).parameters
         if name in arguments
     }
-    output = encode(**given, return_dict=True)
-    if getattr(output, "deepstack_features", None):
-        raise ValueError(
-            f"{type(base).__name__} has features of inner layers, which are not kept; set "
-            "model.freeze_vision_tower=false, and optimizer.lr_of_parts={vision_tower: 0}"
-        )
+    tower = model_parts(base).tower
+    trained = tower is not None and any(p.requires_grad for p in tower.parameters())
+    assert not trained, "features of a trained tower change every step"
+    with torch.no_grad():  # with checkpointing, what enters a tower wants a gradient, frozen or not
+        output = encode(**given, return_dict=True)
+    assert not getattr(output, _INNER, None), "features of inner layers would be lost"
     pooled = output.pooler_output
     features[key] = pooled if isinstance(pooled, torch.Tensor) else list(pooled)
     return features[key]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mmr1.routers import Routing, route, routers_of
-from mmr1.trainer.forward.any_model.forward import shared_states, verdict_of
+from mmr1.trainer.forward.any_model.forward import check_context, shared_states, verdict_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
@@ -54,11 +54,13 @@ def completion_states(
         routing: What the routers of a watched model do.
     """
     route(unwrapped(model), routing)
-    _check_lengths(unwrapped(model).config, groups)
+    _check_lengths(unwrapped(model).config, groups, context)
     if not architecture_of(model).shares_prompts:
-        assert context is None, "the model's own forward sees each sequence whole"
-        forward = unshared_states if verdict_of(model) is None else shared_states
-        return forward(model, groups, read, run_tower, features)
+        if context is not None:
+            check_context(model)
+        if verdict_of(model) is None:
+            return unshared_states(model, groups, read, run_tower, features)
+        return shared_states(model, groups, read, run_tower, features, context)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
     packed = pack(*inputs) if context is None else pack_own(*inputs, context)
@@ -100,15 +102,16 @@ def _placed_features(
     return rows if packed.exchange is None else packed.exchange(rows)
 
 
-def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
+def _check_lengths(config: Any, groups: Sequence[GroupInput], context: Context | None) -> None:
     """Refuse sequences whose length would change their own rotary angles, or those of others.
 
     Dynamic NTK scaling makes the angles of every token anew for each length beyond the original
     one; LongRoPE has two sets of them, on either side of it. A forward takes the longest sequence's
-    for all.
+    for all, and a rank of a context those of the tokens that it has.
 
     Raises:
-        ValueError: Sequences are on both sides of that length, or, of dynamic scaling, beyond it.
+        ValueError: Sequences are on both sides of that length; or beyond it, of dynamic scaling or
+            in a context.
     """
     language = config.get_text_config()
     parameters = getattr(language, "rope_parameters", None) or {}
@@ -121,7 +124,8 @@ def _check_lengths(config: Any, groups: Sequence[GroupInput]) -> None:
         limit = rope.get(named) or getattr(language, named, None)
         limit = int(limit or language.max_position_embeddings)
         lengths = [len(g.prompt_ids) + len(row) for g in groups for row in g.completions]
-        if max(lengths) > limit and (kind == "dynamic" or min(lengths) <= limit):
+        together = kind == "dynamic" or context is not None or min(lengths) <= limit
+        if max(lengths) > limit and together:
             raise ValueError(
                 f"the model's rotary embedding is of the type '{kind}', and a sequence of "
                 f"{max(lengths)} tokens beyond its original {limit} would change what others "

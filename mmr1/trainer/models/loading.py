@@ -16,6 +16,7 @@ from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
 from mmr1.routers import watch_routers
+from mmr1.trainer.forward.any_model.forward import check_context
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.kept_features import keeps_features
@@ -247,7 +248,13 @@ def build_packed_model(
     features: FeatureCache | None = None,
     process_group: ProcessGroup | None = None,
 ) -> PackedModel:
-    """``model`` with packed forwards that need no more memory than the configuration allows."""
+    """``model`` with packed forwards that need no more memory than the configuration allows.
+
+    Raises:
+        ValueError: Ranks are to share its sequences, and cannot.
+    """
+    if config.resources.context_parallel_size > 1 and not architecture_of(model).shares_prompts:
+        check_context(model)
     if features is not None and not _keeps_features(model):
         logger.warning(
             "%s computes the features of its frozen vision tower in each pass: it does not take "

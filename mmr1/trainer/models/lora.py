@@ -41,8 +41,8 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     alone.
 
     Raises:
-        ValueError: ``model.lora.target_modules`` names no layer of the model, or the adapters of
-            ``model.lora.path`` do not fit it.
+        ValueError: ``model.lora.target_modules`` names no layer of the model, or something that is
+            not a linear layer; or the adapters of ``model.lora.path`` do not fit it.
     """
     import peft
 
@@ -57,15 +57,37 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
         target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=_frozen_layers(model) if freeze_vision_tower else None,
     )
+    kinds, others = _last_names(model)
     try:
         return peft.get_peft_model(model, settings)
     except ValueError as error:
-        kinds = {n.rpartition(".")[2] for n, m in model.named_modules() if _is_linear(m)}
+        # peft makes the last part of each layer's name of "all-linear".
+        wanted = kinds if isinstance(targets, str) else {*targets}
+        ambiguous = sorted(wanted & others.keys())
+        fault = (
+            f"'{ambiguous[0]}', as a linear layer is called, is also the name of "
+            f"{others[ambiguous[0]]}; name the layers to adapt without it"
+            if ambiguous
+            else "finds no linear layer"
+            f"{' outside the frozen vision tower' if freeze_vision_tower else ''}"
+        )
         raise ValueError(
-            f"model.lora.target_modules={targets!r} finds no linear layer"
-            f"{' outside the frozen vision tower' if freeze_vision_tower else ''}; "
-            f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
+            f"model.lora.target_modules={targets!r}: {fault}; the model's are called "
+            f"{', '.join(sorted(kinds - {'lm_head', *ambiguous}))}"
         ) from error
+
+
+def _last_names(model: Any) -> tuple[set[str], dict[str, str]]:
+    """The last parts of the names of linear layers; and of other modules, with a whole name."""
+    kinds: set[str] = set()
+    others: dict[str, str] = {}
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2]
+        if _is_linear(module):
+            kinds.add(last)
+        else:
+            others.setdefault(last, name)
+    return kinds, others
 
 
 def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_tower: bool) -> Any:

@@ -71,6 +71,8 @@ class PackedModel:
         """
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
         context = self.process_group.context
+        if context is not None and not self.family.shares_prompts:
+            vision_token_cost *= context.size  # each rank encodes all
         batches = self.process_group.lockstep_batches(
             micro_batches(
                 self.inputs.of(groups),
@@ -154,7 +156,7 @@ class PackedModel:
         Its media, and those of the batch after it, begin to be prepared, where they go through the
         tower here: of a context each rank has its part.
         """
-        context = self.process_group.context
+        context = self.process_group.context if self.family.shares_prompts else None
         groups = (*batch.groups, *batch.after)
         media = list({m.digest: m for group in groups for m in group.all_media}.values())
         if context is not None:

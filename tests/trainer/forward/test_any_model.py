@@ -30,6 +30,7 @@ from mmr1.trainer.forward.any_model.forward import (
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.any_model.twin import twins
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packing import NAME, pack
 from mmr1.trainer.forward.scores import completion_scores
@@ -341,6 +342,9 @@ def test_lengths_on_both_sides_of_what_turns_rotary_angles_are_refused(kind, pac
     torch.testing.assert_close(got, alone, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match=rf"type '{kind}', and a sequence of 40 .* original 32"):
         completion_scores(model, [group(20, (6, 20))], 1.0)
+    with pytest.raises(ValueError, match=rf"type '{kind}', and a sequence of 60 .* original 32"):
+        # A rank with early tokens alone would take the angles of short sequences.
+        completion_scores(model, [group(40, (6, 20))], 1.0, context=Context(0, 2, None))
 
 
 def test_a_familys_attention_drops_no_sinks():

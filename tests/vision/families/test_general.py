@@ -17,6 +17,7 @@ from mmr1.config import Config
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
+from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import Observed
 from mmr1.trainer.inputs import check_inputs
@@ -84,9 +85,11 @@ def test_kept_features_are_those_computed_again(general, packed):
         parameter.requires_grad_(name not in frozen)
     inputs, forbidden = general.inputs(groups), general.family.forbidden_ids
     features = FeatureCache()
-    if general.name == "qwen3_omni_moe_thinker":
-        with pytest.raises(ValueError, match="features of inner layers, which are not kept"):
-            completion_scores(model, inputs, 0.7, forbidden, features)
+    if general.name == "qwen3_omni_moe_thinker":  # has features of inner layers beside them
+        assert not keeps_features(model)
+        got = completion_scores(model, inputs, 0.7, forbidden, features)
+        assert_same(model, got, completion_scores(model, inputs, 0.7, forbidden))
+        assert len(features) == 0
         return
     for _ in range(2):
         got = completion_scores(model, inputs, 0.7, forbidden, features)
@@ -105,6 +108,7 @@ def test_kept_features_of_tools_pictures(packed):
     """A tool's picture stands in a completion, beside one without."""
     general = GENERAL["llava"]
     model, group = general.model(packed).requires_grad_(False), general.group((IMAGE,), 1)
+    model.train().gradient_checkpointing_enable({"use_reentrant": False})
     (inputs,) = general.inputs([group])
     shown = general.family.prepare_media(SQUARE)
     of_prompt = int((inputs.prompt_ids == model.config.image_token_id).sum())  # of any picture
@@ -266,10 +270,15 @@ def test_linear_attention_runs_on_from_one_packed_sequence_into_the_next():
     assert (states[0] - states[1]).abs().max() > 1e-2
 
 
-def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
+@pytest.mark.parametrize(
+    ("name", "sharing", "why"),
+    [("qwen3_5", "auto", "carry a state"), ("idefics3", "padded", "model.sharing=padded")],
+)
+def test_ranks_that_cannot_share_sequences_are_refused(name, sharing, why, tmp_path, digits):
+    folder = GENERAL[name].folder
     config = Config.model_validate(
         {
-            "model": {"path": str(GENERAL["idefics3"].folder), "dtype": "float32"},
+            "model": {"path": str(folder), "dtype": "float32", "sharing": sharing},
             "data": {"train": str(digits / "rl.jsonl")},
             "resources": {"ranks": 2, "context_parallel_size": 2},
             "trainer": {"output_dir": str(tmp_path / "run")},
@@ -277,9 +286,7 @@ def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
     )
     with (
         build_composite_reward(config.rewards) as rewards,
-        pytest.raises(
-            ValueError, match=r"needs each sequence whole; set resources\.context_parallel_size=1"
-        ),
+        pytest.raises(ValueError, match=rf"{why}.*; set resources\.context_parallel_size=1"),
     ):
         check_inputs(config, rewards, train=True)
 

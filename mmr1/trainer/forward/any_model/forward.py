@@ -18,10 +18,12 @@ import torch
 from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
+from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
 from mmr1.trainer.forward.body import body_of
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.kept_features import with_kept_features
-from mmr1.trainer.forward.packing import Packed, pack
+from mmr1.trainer.forward.packing import AttentionLayout, Packed, pack
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
     GroupInput,
@@ -33,6 +35,8 @@ from mmr1.trainer.forward.unshared import vision_in_graph
 from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache
+
+CUTS_NOTHING = "resources.context_parallel_size=1"
 
 
 def install(model: Any) -> None:
@@ -105,6 +109,7 @@ def shared_states(
     read: Read = "before",
     run_tower: bool = False,
     features: FeatureCache | None = None,
+    context: Context | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``. Groups of one ``kind`` are one forward.
 
@@ -112,23 +117,54 @@ def shared_states(
     """
     base = unwrapped(model)
     completion_ids, mask = completion_batch(groups)
-    padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
     hidden: dict[int, torch.Tensor] = {}
+    here: dict[int, torch.Tensor] = {}
     with vision_in_graph(base) if run_tower else nullcontext():
         for places in by_kind(groups):
             of_kind = [groups[i] for i in places]
             packed = pack_text(base, of_kind, read)
+            assert isinstance(packed.layout, AttentionLayout)
+            part = None if context is None else Part.of(packed.layout, context, base.device)
             try:
-                out, calls = run_packed(base, packed, of_kind, body_of(base), features)
+                out, calls = run_packed(base, packed, of_kind, body_of(base), features, part)
                 _check_calls(base, calls)
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
-                raise NotSharedError(f"{error}; set model.sharing=padded") from error
-            rows = out.last_hidden_state[0].index_select(0, packed.rows)
-            read_rows = [int(completion_batch([group])[1].sum()) for group in of_kind]
-            hidden.update(zip(places, rows.split(read_rows), strict=True))
+                key = "model.sharing=padded" if part is None else CUTS_NOTHING
+                raise NotSharedError(f"{error}; set {key}") from error
+            sizes = [int(completion_batch([group])[1].sum()) for group in of_kind]
+            rows = packed.rows
+            if part is not None:
+                read_here, rows = part.read(rows)
+                here.update(zip(places, read_here.split(sizes), strict=True))
+                sizes = [int(here[i].sum()) for i in places]
+            of_rows = out.last_hidden_state[0].index_select(0, rows)
+            hidden.update(zip(places, of_rows.split(sizes), strict=True))
     states = torch.cat([hidden[i] for i in range(len(groups))])
-    # Of several forwards nobody asks for them.
-    return CompletionStates(states, completion_ids[mask].to(base.device), padded, packed.rows)
+    targets, tokens = (x.to(base.device) for x in (completion_ids[mask], mask.nonzero().T))
+    if context is not None:
+        own = torch.cat([here[i] for i in range(len(groups))])
+        targets, tokens = targets[own], tokens[:, own]
+    padded = PaddedRows((len(mask), mask.shape[1]), tokens, context)
+    # Of several forwards nobody asks for the rows.
+    return CompletionStates(states, targets, padded, rows)
+
+
+def check_context(model: Any) -> None:
+    """Check that the ranks of a context can share the sequences of a model without a family.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    base, why = unwrapped(model), ""
+    if verdict_of(model) is None:
+        why = "each of its completions computes its prompt again, in a sequence that stays whole"
+    elif has_states(list(base.get_decoder().modules())):
+        why = "its layers carry a state from token to token, which a rank does not hand on"
+    if why:
+        raise ValueError(
+            f"resources.context_parallel_size and a {type(base).__name__}: {why}; set "
+            f"{CUTS_NOTHING} (docs/models.md)"
+        )
 
 
 def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
@@ -170,15 +206,18 @@ def run_packed(
     groups: Sequence[GroupInput],
     forward: Any,
     features: FeatureCache | None = None,
+    part: Part | None = None,
 ) -> tuple[Any, Counter[str]]:
     """The output of ``forward``, the model or the one without a head, for ``[1, T]`` ids.
 
-    Beside it, how often attention modules of each class were called with the layout.
+    With a ``part`` it is that for a rank's own tokens. Beside it, how often attention modules of
+    each class were called with the layout.
 
     Raises:
         NotSharedError: The model's code does not let completions share their prompt.
     """
-    layout = SharedLayout.of(packed, any(o and o.media for g in groups for o in g.observed))
+    shows = any(o and o.media for g in groups for o in g.observed)
+    layout = SharedLayout.of(packed, shows, part)
     with packing(layout), _continued_positions(model.get_decoder(), layout) as decoders:
         out = forward(
             input_ids=packed.ids[None],
@@ -208,6 +247,10 @@ def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[An
         kwargs["position_ids"] = layout.places[None] if own is None else layout.continued(own)
         if carries_state:
             kwargs["layout"] = kwargs["seq_idx"] = layout
+        if layout.part is not None:
+            if args:
+                raise NotSharedError("its language model is given arguments without names")
+            kwargs = layout.part.arguments(kwargs)
         return args, kwargs
 
     hook = decoder.register_forward_pre_hook(before, with_kwargs=True)

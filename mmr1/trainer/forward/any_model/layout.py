@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
-from mmr1.trainer.forward.packing import AttentionLayout, Packed
+from mmr1.trainer.forward.packing import AttentionLayout, Layout, Packed
+
+if TYPE_CHECKING:
+    from mmr1.trainer.forward.any_model.part import Part
 
 
 class NotSharedError(ValueError):
@@ -57,10 +61,11 @@ class SharedLayout:
     """A packed sequence of T tokens, and a record of what layers did with it.
 
     Attributes:
-        plain: For layers whose attention is causal and nothing else.
+        plain: Who attends to whom, in the whole sequence.
         groups: In the order of their prompts, and of their suffixes.
         places: ``[T]`` int64, the place of each token in its own sequence.
         shows: There are pictures in suffixes.
+        part: The tokens of this rank; None where it has all of them.
         calls: Class of the attention module, for each call with this layout.
         stray: What saw the sequence without the layout.
     """
@@ -69,12 +74,23 @@ class SharedLayout:
     groups: tuple[GroupRows, ...]
     places: torch.Tensor
     shows: bool = False
+    part: Part | None = None
     calls: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
         return len(self.places)
+
+    @property
+    def own_tokens(self) -> int:
+        """The tokens that the layers see here."""
+        return self.tokens if self.part is None else self.part.own_tokens
+
+    @property
+    def causal(self) -> Layout:
+        """For layers whose attention is causal and nothing else."""
+        return self.plain if self.part is None else self.part.causal
 
     def continued(self, positions: torch.Tensor) -> torch.Tensor:
         """A model's own positions ``[..., T]`` of the sequence, as if each group were alone.
@@ -92,24 +108,31 @@ class SharedLayout:
         return torch.cat([*prompts, *suffixes], -1)
 
     @staticmethod
-    def of(packed: Packed, shows: bool = False) -> SharedLayout:
+    def of(packed: Packed, shows: bool = False, part: Part | None = None) -> SharedLayout:
         plain = packed.layout
-        assert isinstance(plain, AttentionLayout), "a rank has the whole sequence"
+        assert isinstance(plain, AttentionLayout), "the whole sequence is packed"
         places = packed.positions[0]
-        return SharedLayout(plain, tuple(_groups(plain, places.device)), places, shows)
+        return SharedLayout(plain, tuple(_groups(plain, places.device)), places, shows, part)
 
 
 def _groups(plain: AttentionLayout, device: torch.device) -> Iterator[GroupRows]:
-    remaining = iter([length for length in plain.suffixes.q_lengths if length])
     prompt, suffix = 0, sum(plain.prefixes.q_lengths)
+    for length, lengths in lengths_of_groups(plain):
+        index, real = _padding(lengths, suffix)
+        total = sum(lengths)
+        rows = slice(prompt, prompt + length), slice(suffix, suffix + total)
+        yield GroupRows(*rows, index.to(device), real.to(device))
+        prompt, suffix = prompt + length, suffix + total
+
+
+def lengths_of_groups(plain: AttentionLayout) -> Iterator[tuple[int, list[int]]]:
+    """Of each group the tokens of its prompt, and of each suffix that has any."""
+    remaining = iter([length for length in plain.suffixes.q_lengths if length])
     for length, total in zip(plain.prefixes.q_lengths, plain.shared.q_lengths, strict=True):
         lengths: list[int] = []
         while sum(lengths) < total:
             lengths.append(next(remaining))
-        index, real = _padding(lengths, suffix)
-        rows = slice(prompt, prompt + length), slice(suffix, suffix + total)
-        yield GroupRows(*rows, index.to(device), real.to(device))
-        prompt, suffix = prompt + length, suffix + total
+        yield length, lengths
 
 
 def _padding(lengths: Sequence[int], start: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -105,7 +105,8 @@ def _shared_mask(
 ) -> torch.Tensor | None:
     """transformers' signature of a function that makes masks."""
     layout = running()
-    if layout is None or not q_length == kv_length == layout.tokens:
+    known = () if layout is None else (layout.tokens, layout.own_tokens)
+    if layout is None or q_length != kv_length or q_length not in known:
         if layout is not None:
             layout.stray.append(f"a mask of {q_length} by {kv_length}")
         mask: torch.Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own](
@@ -118,11 +119,23 @@ def _shared_mask(
         return mask
     places = layout.places
     look = torch.ones((), dtype=torch.bool, device=places.device)
-    shared = look.expand(1, 1, layout.tokens, layout.tokens).as_subclass(SharedMask)
+    shared = look.expand(1, 1, q_length, kv_length).as_subclass(SharedMask)
     shared.packed = layout
     mask_of = _group_mask_with_pictures if layout.shows else _group_mask
-    shared.groups = tuple(mask_of(mask_function, group, places) for group in layout.groups)
+    rule = mask_function if q_length == layout.tokens else _without_look_ups(mask_function)
+    shared.groups = tuple(mask_of(rule, group, places) for group in layout.groups)
     return shared
+
+
+def _without_look_ups(rule: Rule) -> Rule:
+    """A rule that was made where a rank's part of the tokens is known, not all of them."""
+    if rule is causal_mask_function:
+        return rule
+
+    def of_places(batch: Any, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return rule(batch, head, *(_Places.at(_plain(place), None) for place in (query, key)))
+
+    return of_places
 
 
 def _group_mask(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask:
@@ -165,10 +178,10 @@ class _Places(torch.Tensor):
     A window compares places; what is known of each token (its picture, say) is looked up by them.
     """
 
-    rows: torch.Tensor
+    rows: torch.Tensor | None
 
     @staticmethod
-    def at(place: torch.Tensor, row: torch.Tensor) -> _Places:
+    def at(place: torch.Tensor, row: torch.Tensor | None) -> _Places:
         made: _Places = place.as_subclass(_Places)
         made.rows = row
         return made
@@ -184,7 +197,11 @@ class _Places(torch.Tensor):
 
 
 def _row(index: Any) -> Any:
-    return index.rows if isinstance(index, _Places) else index
+    if not isinstance(index, _Places):
+        return index
+    if index.rows is None:
+        raise NotSharedError("its language model makes a mask of what it knows of each token")
+    return index.rows
 
 
 def _plain(value: Any) -> Any:
