@@ -383,6 +383,7 @@ class VllmEngine:
             stop_token_ids=list(self._family.stop_ids),
             logit_bias=None if self._speculates else dict.fromkeys(forbidden, FORBID),
             logprobs=0,  # that of the sampled token alone
+            flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
@@ -396,10 +397,8 @@ class VllmEngine:
         return tuple(map(self._completion, output.outputs, experts))
 
     def _completion(self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None) -> Completion:
-        tokens = list(output.token_ids)
-        logprobs = [
-            entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
-        ]
+        tokens, logprobs = list(output.token_ids), output.logprobs.logprobs
+        assert len(logprobs) == len(tokens), (len(logprobs), len(tokens))
         versions = tuple((int(s.version), s.end - s.start) for s in output.weight_versions or ())
         assert sum(count for _, count in versions) == len(tokens), (versions, len(tokens))
         return Completion(

@@ -57,8 +57,8 @@ def main() -> None:
     for method in ("execute_model", "sample_tokens"):
         _timed(core.model_executor, method, "model", spent)
     params = SamplingParams(
-        max_tokens=TOKENS, ignore_eos=True, logprobs=0, seed=0, detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        max_tokens=TOKENS, ignore_eos=True, logprobs=0, flat_logprobs=True, seed=0,
+        detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
     )  # fmt: skip
     rows = []
     for count in args.sequences:
