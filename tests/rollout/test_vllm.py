@@ -32,7 +32,6 @@ from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
-from mmr1.rollout.vllm import encoder_outputs
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -690,6 +689,8 @@ def test_a_death_is_reported_with_the_end_of_the_log(tmp_path: Path):
 def test_encoded_media_of_both_model_runners():
     """Each keeps them its own way, and a text model's second runner keeps none."""
     from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
+
+    from mmr1.rollout.vllm_transfer import encoder_outputs
 
     second = EncoderCache()
     second.encoder_outputs["a"] = torch.ones(1)

@@ -118,6 +118,21 @@ def worst_gaps(
     return gaps
 
 
+def gaps_of_first_new_tokens(
+    parts, old: torch.nn.Module, ended: Mapping[int, Completion]
+) -> list[float]:
+    """How far from the old weights' log-prob is that of the first token labelled 2, each time."""
+    family, _, media, prompts, _ = parts
+    gaps = []
+    for number, completion in ended.items():
+        if [version for version, _ in completion.versions] == [1, 2]:
+            group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
+            scores = padded_scores(old, [group], 1.0, family.forbidden_ids)
+            first = completion.versions[0][1]
+            gaps.append(abs(completion.logprobs[first] - scores.logprobs[0, first].item()))
+    return gaps
+
+
 def changed(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     other = copy.deepcopy(model)
     shake(other, 1e-2, torch.Generator().manual_seed(seed))
@@ -230,7 +245,7 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
     The first token that a completion labels with the new version tells them apart: it reads keys
     and values of the old weights in either case, so the old ones give its log-prob or do not.
     """
-    family, model, media, prompts, _ = parts
+    _, model, media, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
     keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, build=build, **keeps)
@@ -243,13 +258,7 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
     finally:
         engine.close()
     assert worst_gaps(parts, models, ended)[1] <= 1e-4
-    gaps = []
-    for number, completion in ended.items():
-        if [version for version, _ in completion.versions] == [1, 2]:
-            group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
-            scores = padded_scores(models[1], [group], 1.0, family.forbidden_ids)
-            first = completion.versions[0][1]
-            gaps.append(abs(completion.logprobs[first] - scores.logprobs[0, first].item()))
+    gaps = gaps_of_first_new_tokens(parts, model, ended)
     assert len(gaps) > N
     if build is engine_without_the_guard:
         assert max(gaps) <= 1e-4, gaps
