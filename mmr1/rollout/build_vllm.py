@@ -92,12 +92,7 @@ def build_vllm_engine(
 
 
 def batch_of_engine(config: Config) -> int:
-    """At most so many sequences does training give an engine at a time.
-
-    >>> config = Config(resources={"engines": 2}, data={"train_batch_size": 65})
-    >>> batch_of_engine(config.changed({"rollout": {"n": 8}})), batch_of_engine(Config())
-    (264, 256)
-    """
+    """At most so many sequences does training give an engine at a time; 1 without training."""
     if config.command == "eval":
         return 1
     rollout = config.rollout

@@ -15,6 +15,7 @@ from mmr1.config import Config, RolloutConfig
 from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.memory import GIB
+from mmr1.rollout.build_vllm import batch_of_engine
 from mmr1.rollout.engines import hands_over_gpu_memory
 from mmr1.rollout.vllm_core import MANY_SEQUENCES, is_apart
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
@@ -84,6 +85,21 @@ def test_the_core_of_many_sequences_has_its_own_process(
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", asked)
     config = RolloutConfig(engine={"engine_kwargs": {"max_num_seqs": limit}})
     assert is_apart(config, batch, deterministic, hands_over_memory=False) == apart
+
+
+@pytest.mark.parametrize(
+    ("sections", "command", "batch"),
+    [
+        ({}, "train", 65 * 8),
+        ({"resources": {"ranks": 1, "engines": 2}}, "train", 33 * 8),
+        ({"rollout": {"n": 8, "max_off_policy_steps": 1, "streaming": {}}}, "train", 2 * 65 * 8),
+        ({}, "eval", 1),
+    ],
+    ids=["one engine", "two engines", "carried over", "no training"],
+)
+def test_an_engine_is_given_its_share_of_the_rollouts_under_way(sections, command, batch):
+    base = {"model": {"path": "m"}, "data": {"train_batch_size": 65}, "rollout": {"n": 8}}
+    assert batch_of_engine(Config(**(base | sections)).for_command(command)) == batch
 
 
 def test_a_core_apart_is_refused_where_it_cannot_be_handed_the_weights(monkeypatch):
