@@ -256,7 +256,6 @@ def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_pat
     assert transfer_settings(str(tiny_model), transfer, False) == {
         "sleep_preserve_parameter_names": [],
         "weight_transfer_config": {"backend": "ipc"},
-        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
         "enable_sleep_mode": False,
     }
     assert isinstance(carrier, TransferCarrier)
