@@ -69,9 +69,13 @@ def test_what_adapters_alone_cannot_is_refused(changes):
         ({}, "vllm", 0, "1"),
         ({"ranks": 2}, "vllm", 0, "0"),
         ({"ranks": 1, "engines": 2}, "vllm", 1, "0"),
+        ({"ranks": 2}, "vllm", 0, "1"),
         ({"ranks": 2}, "vllm_colocate", 0, "0"),
     ],
-    ids=["one process", "core apart", "two ranks", "two engines, ahead", "colocated"],
+    ids=[
+        *("one process", "core apart", "two ranks", "two engines, ahead"),
+        *("core apart on Ray", "colocated"),
+    ],
 )
 def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
     resources, engine, ahead, core_apart, tiny_model, digits, tmp_path, monkeypatch
