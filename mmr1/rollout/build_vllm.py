@@ -87,4 +87,14 @@ def build_vllm_engine(
         adapters,
         model.trust_remote_code,
         returns_experts(config),
+        batch_of_engine(config),
     )
+
+
+def batch_of_engine(config: Config) -> int:
+    """At most so many sequences does training give an engine at a time; 1 without training."""
+    if config.command == "eval":
+        return 1
+    rollout = config.rollout
+    steps = 1 if rollout.streaming is None else 1 + rollout.max_off_policy_steps
+    return -(-steps * config.data.train_batch_size // config.engines) * rollout.n

@@ -337,6 +337,14 @@ def _engine_main(
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
         return
+    try:
+        _answer_calls(pipe, engine)
+    finally:
+        engine.close()
+
+
+def _answer_calls(pipe: Connection, engine: Any) -> None:
+    """Answer calls until the trainer closes its end or is gone."""
     send(pipe, ("ok", getattr(engine, "settings", "")))
     shared: dict[str, torch.Tensor] = {}
     turns = _Turns(engine)
@@ -344,7 +352,7 @@ def _engine_main(
         try:
             turns.sample_until(pipe.poll)
             method, arguments = receive(pipe)
-        except (EOFError, OSError):  # the trainer closed its end or is gone
+        except (EOFError, OSError):
             return
         turns.stop()
         if method == "share_weights":

@@ -19,6 +19,9 @@ for _stream in (sys.stdout, sys.stderr):  # a pipe behind them would not end bef
 os.close(_nowhere)
 die_with(os.getppid())
 set_vllm_defaults(on_cpu=True)
-for _name in ("mmr1.rollout.build", "vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"):
+for _name in (
+    *("mmr1.rollout.build", "mmr1.rollout.vllm_transfer"),
+    *("vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"),
+):
     importlib.import_module(_name)
 gc.freeze()  # no collection in a fork looks at the modules again

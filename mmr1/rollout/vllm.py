@@ -1,4 +1,5 @@
-"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a separate process.
+"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a separate process, and
+``vllm_core.py`` its core another one where many sequences run.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
 sides, and no second processor call. Where the trainer's processor sees whole prompts, vLLM's own
@@ -20,8 +21,15 @@ from transformers import BatchFeature
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
-from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
+from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
+from mmr1.rollout.vllm_core import (
+    Core,
+    is_apart,
+    prepared_cores,
+    replace_in_vllm,
+    settings_of_core,
+)
 from mmr1.rollout.vllm_omni import thinker_settings
 from mmr1.rollout.vllm_settings import (
     Transfer,
@@ -62,6 +70,7 @@ class VllmEngine:
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
         returns_experts: Completions say which experts of a mixture their tokens were sent to.
+        batch: At most so many sequences come at a time.
 
     Attributes:
         settings: What of vLLM's is on, on one line.
@@ -85,6 +94,7 @@ class VllmEngine:
         adapters: AdapterShape | None = None,
         trust_remote_code: bool = False,
         returns_experts: bool = False,
+        batch: int = 1,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
@@ -108,7 +118,10 @@ class VllmEngine:
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
         self._vision_tokens = MAX_VISION_TOKENS
-        self._workers = config.gpus_per_engine
+        workers = config.gpus_per_engine
+        shares_gpu = transfer is not None and transfer.same_gpu
+        apart = is_apart(config, batch, deterministic, shares_gpu)
+        self._in_another_process = apart or workers > 1
         self._turns: _Turns | None = None
         self._speculates = config.speculates
         self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
@@ -130,24 +143,28 @@ class VllmEngine:
                 else transfer_settings(model_path, transfer, trust_remote_code)
             ),
             **({} if adapters is None else adapter_settings(adapters)),
-            **thinker_settings(model_path, config.gpus_per_engine, trust_remote_code),
+            **thinker_settings(model_path, workers, trust_remote_code),
+            "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
             **parallel_settings(config),
-            # A step under way would finish with old weights and be labelled with the new version.
-            **({"async_scheduling": False} if self._keeps else {}),
+            **settings_of_core(apart, self._on_cpu, workers),
+            # A step under way would finish with old weights and be labelled with the new version. A
+            # core apart finishes it before it is held.
+            **({"async_scheduling": False} if self._keeps and not apart else {}),
             **({"enable_return_routed_experts": True} if returns_experts else {}),
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         try:
-            self._llm = LLM(**settings, **further_arguments(config, settings))
+            with prepared_cores():
+                self._llm = LLM(**settings, **further_arguments(config, settings))
         except ValidationError as error:
             raise ValueError(_refusal(error, config)) from error
+        self._core = Core(self._llm.llm_engine.engine_core, apart)
         vllm_config = self._llm.llm_engine.vllm_config
-        keep_pixels_of_preempted(vllm_config)
+        if not apart:
+            replace_in_vllm(vllm_config)
         self._causal_pictures = self._on_cpu and vllm_config.model_config.is_mm_prefix_lm
-        if self._on_cpu and self._speculates:
-            expand_on_cpu()
         self._llm.llm_engine.set_weight_version("0")
-        self.settings = settings_of(vllm_config)
+        self.settings = settings_of(vllm_config) + (", core in its own process" if apart else "")
         self._adapters = (
             None
             if adapters is None
@@ -210,35 +227,43 @@ class VllmEngine:
     def abandon(self) -> int:
         if self._turns is None:
             return 0
-        engine = self._llm.llm_engine
-        states = engine.output_processor.request_states.values()
-        sampled = sum(state.detokenizer.num_output_tokens() for state in states)
-        engine.abort_request([str(place) for place in self._turns.queue.under_way])
+        engine, sampled = self._llm.llm_engine, 0
+        with self._core.held():
+            while self._core.has_unread:
+                sampled += sum(len(output.outputs[0].token_ids) for output in engine.step())
+            states = engine.output_processor.request_states.values()
+            sampled += sum(state.detokenizer.num_output_tokens() for state in states)
+            engine.abort_request([str(place) for place in self._turns.queue.under_way])
         self._turns = None
         return sampled
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        if self._adapters is not None:
-            self._adapters.load(weights)
+        with self._core.held():
+            if self._adapters is not None:
+                self._adapters.load(weights)
+            else:
+                self._load(weights)
             self._drop_stale(version)
-            return
+
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
         weights = {
             self._names.get(name, name): self._in_files(name, tensor)
             for name, tensor in weights.items()
         }
-        if self._workers > 1:  # each in a separate process: bytes would be copied through a queue
+        if self._in_another_process:  # bytes would be copied through a queue
             with mapped_weights(weights, self._dtype) as mapped:
-                self._llm.collective_rpc(_reload_mapped, args=(mapped, self._vision_frozen))
+                where = (mapped.path, str(mapped.dtype).removeprefix("torch."), mapped.places)
+                self._llm.collective_rpc("take_mapped", args=(*where, self._vision_frozen))
         else:
             # On the CPU the model may keep using what it is given, and that is written into again.
             named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
-            self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
-        self._drop_stale(version)
+            self._llm.collective_rpc("take", args=(named, self._vision_frozen))
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._llm.init_weight_transfer_engine({"init_info": init_info})
 
     def start_weight_update(self) -> None:
+        self._core.hold()
         self._llm.start_weight_update()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -247,9 +272,11 @@ class VllmEngine:
     def finish_weight_update(self, version: int) -> None:
         self._llm.finish_weight_update()
         self._drop_stale(version)
+        self._core.release()
 
     def abandon_weight_update(self) -> None:
         self._llm.collective_rpc("abandon_weight_update")
+        self._core.release()
 
     def sleep(self) -> None:
         """Give up memory. A CPU backend drops its caches, but keeps weights until others come."""
@@ -272,8 +299,8 @@ class VllmEngine:
 
         What is under way is preempted: its keys and values are computed anew, by the new weights.
         With ``kv_cache: keep`` it has those it had, and requests that come find none of them: each
-        version's are marked. No step of the engine may lie between the loading of weights and the
-        end of this.
+        version's are marked. No step of the core may lie between the loading of weights and the end
+        of this.
         """
         if not self._keeps:
             self._drop_caches(vision=not self._vision_frozen)
@@ -285,10 +312,11 @@ class VllmEngine:
 
     def _drop_caches(self, vision: bool = True) -> None:
         """Drop keys and values, and features of the vision tower."""
-        if not self._llm.reset_prefix_cache(reset_running_requests=True):
-            raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
-        if vision:
-            self._llm.llm_engine.reset_encoder_cache()
+        with self._core.held():
+            if not self._llm.reset_prefix_cache(reset_running_requests=True):
+                raise RuntimeError("vLLM did not drop its prefix cache, which has the old weights")
+            if vision:
+                self._llm.llm_engine.reset_encoder_cache()
 
     def _add(self, place: int, prepared: PreparedRequest, params: Any) -> None:
         adapters = None if self._adapters is None else self._adapters.request
@@ -307,7 +335,8 @@ class VllmEngine:
         ]
 
     def close(self) -> None:
-        """Do nothing: vLLM frees its memory with the process."""
+        """End the core's process if it has one; vLLM frees its memory with the process."""
+        self._core.close()
 
     def _input(self, prepared: PreparedRequest) -> Any:
         """The prompt as vLLM's own renderer would pass it on, built from the prepared media."""
@@ -383,6 +412,7 @@ class VllmEngine:
             stop_token_ids=list(self._family.stop_ids),
             logit_bias=None if self._speculates else dict.fromkeys(forbidden, FORBID),
             logprobs=0,  # that of the sampled token alone
+            flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
@@ -396,10 +426,8 @@ class VllmEngine:
         return tuple(map(self._completion, output.outputs, experts))
 
     def _completion(self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None) -> Completion:
-        tokens = list(output.token_ids)
-        logprobs = [
-            entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
-        ]
+        tokens, logprobs = list(output.token_ids), output.logprobs.logprobs
+        assert len(logprobs) == len(tokens), (len(logprobs), len(tokens))
         versions = tuple((int(s.version), s.end - s.start) for s in output.weight_versions or ())
         assert sum(count for _, count in versions) == len(tokens), (versions, len(tokens))
         return Completion(
@@ -442,41 +470,6 @@ def _refusal(error: ValidationError, config: RolloutConfig) -> str:
         return f"{tokens} tokens, more than the model has positions: lower them ({said})"
     where = "".join(f"{part}: " for part in first["loc"])
     return f"vLLM refuses the engine's settings: {where}{said}"
-
-
-def keep_pixels_of_preempted(vllm_config: Any) -> None:
-    """Have vLLM's first model runner keep the pixels of pictures that a cached prefix covers.
-
-    vLLM 0.32 takes them out of what it sends the runner. The second runner is sent a request anew
-    when it is resumed after a preemption, the first is not: it would have to encode the picture
-    again without its pixels, and the engine would die. The first runner is that of all CPUs.
-    """
-    if vllm_config.use_v2_model_runner:
-        return
-    from vllm.v1.core.sched import output
-
-    output.strip_covered_mm_data = lambda features, *_, **__: features
-
-
-def expand_on_cpu() -> None:
-    """Give each draft the temperature and top-k of its request, in vLLM's test of drafts on a CPU.
-
-    vLLM 0.32's own kernel writes what is not of 64-bit integers into a copy, and the test would
-    divide the logits by whatever is in memory.
-    """
-    from vllm.v1.sample import rejection_sampler
-
-    def expand(
-        values: torch.Tensor,
-        ends: torch.Tensor,
-        tokens: int,
-        replace_from: int = 0,
-        replace_to: int = 0,
-    ) -> torch.Tensor:
-        counts = ends.diff(prepend=ends.new_zeros(1)).long()
-        return values.masked_fill(values == replace_from, replace_to).repeat_interleave(counts)
-
-    rejection_sampler.expand_batch_to_tokens = expand
 
 
 class _Turns:
@@ -561,36 +554,3 @@ def _kwargs(inputs: Mapping[str, EngineInput], dtype: torch.dtype) -> Any:
         for name, argument in inputs.items()
     }
     return MultiModalKwargsItems.from_hf_inputs(BatchFeature(values), fields)
-
-
-def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: bool) -> None:
-    """Load weights; runs in vLLM's worker.
-
-    The CPU backend packs linear weights as it loads them, so the model's own load_weights cannot be
-    called again; reload_weights unpacks, loads and packs. It also drops the encoded media.
-    """
-    features = encoder_outputs(worker.model_runner.encoder_cache)
-    kept = dict(features) if keep_vision else {}
-    if not torch.cuda.is_available():
-        from mmr1.rollout.vllm_transfer import forget_packed_experts
-
-        forget_packed_experts(worker.model_runner.model)
-    worker.reload_weights(weights_iterator=iter(weights))
-    features.update(kept)
-
-
-def _reload_mapped(worker: Any, weights: MappedWeights, keep_vision: bool) -> None:
-    """Copy weights; runs in each of vLLM's workers, as a CPU model may keep what it is given."""
-    named = [(name, tensor.clone()) for name, tensor in weights.tensors().items()]
-    _reload(worker, named, keep_vision)
-
-
-def encoder_outputs(cache: Any) -> dict[str, torch.Tensor]:
-    """Encoded media by digest in the cache of a vLLM model runner.
-
-    The first runner, which the CPU backend has, keeps them in a dictionary. The second, which vLLM
-    takes on GPUs, has an object with such a dictionary, or None for a text model.
-    """
-    if cache is None:
-        return {}
-    return cache if isinstance(cache, dict) else cache.encoder_outputs

@@ -21,7 +21,6 @@ def set_vllm_defaults(on_cpu: bool, dtype: str = "bfloat16") -> None:
     Args:
         dtype: That the engine computes in.
     """
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in its process
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # vLLM would fork its workers: it looks for a CUDA context, which torch.cuda.is_available(),
     # asked long before, does not make. In a fork CUDA cannot be used any more.

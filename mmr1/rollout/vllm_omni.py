@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from transformers import (
@@ -39,22 +40,26 @@ def thinker_settings(model_path: str, workers: int, trust_remote_code: bool) -> 
             "here; set rollout.engine.tensor_parallel_size=1"
         )
     whole, architecture = _WHOLE[type(config)]
-    _take_names_of_thinker(architecture)
-    return {"hf_overrides": _as_whole(whole, architecture)}
+    take_names_of_thinkers([architecture])
+    return {"hf_overrides": partial(_as_whole, whole, architecture)}
 
 
 def _as_whole(
-    whole: type[PreTrainedConfig], architecture: str
-) -> Callable[[PreTrainedConfig], PreTrainedConfig]:
-    def override(thinker: PreTrainedConfig) -> PreTrainedConfig:
-        config = whole(thinker_config=thinker.to_dict())
-        config.architectures = [architecture]
-        return config
-
-    return override
+    whole: type[PreTrainedConfig], architecture: str, thinker: PreTrainedConfig
+) -> PreTrainedConfig:
+    config = whole(thinker_config=thinker.to_dict())
+    config.architectures = [architecture]
+    return config
 
 
-def _take_names_of_thinker(architecture: str) -> None:
+def take_names_of_thinkers(architectures: Sequence[str]) -> None:
+    """Have vLLM read thinkers by themselves; nothing for other architectures."""
+    for _, architecture in _WHOLE.values():
+        if architecture in architectures:
+            _take_names(architecture)
+
+
+def _take_names(architecture: str) -> None:
     from vllm import ModelRegistry
 
     mapper = ModelRegistry.models[architecture].load_model_cls().hf_to_vllm_mapper

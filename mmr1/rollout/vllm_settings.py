@@ -80,19 +80,9 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
 
 
 def prepare_environment(deterministic: bool, dtype: str) -> bool:
-    """Set vLLM's environment variables; returns True for the CPU backend.
-
-    Raises:
-        ValueError: The environment asks for vLLM's core in a separate process. mmr1 loads weights
-            between two of its steps, and replaces functions of vLLM in this process.
-    """
+    """Set vLLM's environment variables; returns True for the CPU backend."""
     on_cpu = not torch.cuda.is_available()
     set_vllm_defaults(on_cpu, dtype)
-    if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
-        raise ValueError(
-            "VLLM_ENABLE_V1_MULTIPROCESSING is set, and mmr1 loads weights in the process of "
-            "vLLM's core, between two of its steps; unset it"
-        )
     if deterministic and not on_cpu:  # its kernels are Triton's
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu:
@@ -127,7 +117,6 @@ def transfer_settings(
             model_path, transfer.left_out, trust_remote_code
         ),
         "weight_transfer_config": {"backend": backend},
-        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
         "enable_sleep_mode": transfer.sleeps and torch.cuda.is_available(),
     }
 

@@ -1,4 +1,4 @@
-"""vLLM's own transfer of weights: what mmr1 adds to it in vLLM's workers, and its senders.
+"""How vLLM's workers get weights: what mmr1 adds to them and to vLLM's own transfer, and senders.
 
 vLLM imports this module in each of its workers, as the module of ``worker_extension_cls``; that is
 how they know the backend ``tcp``.
@@ -28,6 +28,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
+from mmr1.rollout.shared_weights import MappedWeights
 from mmr1.rollout.tcp_transfer import (
     CHUNK_BYTES,
     SyncClient,
@@ -36,6 +37,7 @@ from mmr1.rollout.tcp_transfer import (
     WeightSource,
 )
 from mmr1.rollout.vllm_sleep import blank_scratch
+from mmr1.runtime import return_freed_memory
 
 
 @dataclass
@@ -97,6 +99,34 @@ WeightTransferEngineFactory.register_engine("tcp", TcpWeightTransferEngine)
 class WorkerExtension:
     """The methods that mmr1 adds to vLLM's workers."""
 
+    def take(self: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: bool) -> None:
+        """Load weights.
+
+        The CPU backend packs linear weights as it loads them, so the model's own load_weights
+        cannot be called again; reload_weights unpacks, loads and packs. It also drops the encoded
+        media.
+        """
+        features = encoder_outputs(self.model_runner.encoder_cache)
+        kept = dict(features) if keep_vision else {}
+        if not torch.cuda.is_available():
+            forget_packed_experts(self.model_runner.model)
+        self.reload_weights(weights_iterator=iter(weights))
+        features.update(kept)
+
+    def take_mapped(
+        self: Any,
+        path: str,
+        dtype: str,
+        places: dict[str, tuple[int, tuple[int, ...]]],
+        keep_vision: bool,
+    ) -> None:
+        """Load copies of ``MappedWeights``: a CPU model may keep what it is given."""
+        mapped = MappedWeights(path, getattr(torch, dtype), places)
+        named = [(name, tensor.clone()) for name, tensor in mapped.tensors().items()]
+        self.take(named, keep_vision)
+        del named, mapped
+        return_freed_memory()
+
     def abandon_weight_update(self: Any) -> None:
         """Drop the rest of a broken transfer.
 
@@ -111,6 +141,17 @@ class WorkerExtension:
     def blank_scratch(self: Any) -> None:
         """Zero scratch tensors after sleep; see ``vllm_sleep.py``."""
         blank_scratch(self.model_runner)
+
+
+def encoder_outputs(cache: Any) -> dict[str, torch.Tensor]:
+    """Encoded media by digest in the cache of a vLLM model runner.
+
+    The first runner, which the CPU backend has, keeps them in a dictionary. The second, which vLLM
+    takes on GPUs, has an object with such a dictionary, or None for a text model.
+    """
+    if cache is None:
+        return {}
+    return cache if isinstance(cache, dict) else cache.encoder_outputs
 
 
 def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: int) -> WeightSender:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, RolloutConfig
 from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.memory import GIB
+from mmr1.rollout.build_vllm import batch_of_engine
 from mmr1.rollout.engines import hands_over_gpu_memory
+from mmr1.rollout.vllm_core import MANY_SEQUENCES, is_apart
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
 from mmr1.rollout.vllm_settings import prepare_environment
 from mmr1.runtime import set_up_torch
@@ -65,11 +67,45 @@ def test_vllm_spawns_its_workers_though_cuda_was_asked_before():
     assert system_utils.get_mp_context().get_start_method() == "spawn"
 
 
-def test_a_core_of_vllm_in_its_own_process_is_refused(monkeypatch):
-    """Weights could not be loaded between two of its steps."""
+@pytest.mark.parametrize(
+    ("batch", "limit", "deterministic", "asked", "apart"),
+    [
+        (MANY_SEQUENCES, 1024, False, None, True),
+        (MANY_SEQUENCES - 1, 1024, False, None, False),
+        (MANY_SEQUENCES, 256, False, None, False),
+        (MANY_SEQUENCES, 1024, True, None, False),
+        (MANY_SEQUENCES, 1024, False, "0", False),
+        (1, 1024, False, "1", True),
+    ],
+)
+def test_the_core_of_many_sequences_has_its_own_process(
+    batch, limit, deterministic, asked, apart, monkeypatch
+):
+    if asked is not None:
+        monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", asked)
+    config = RolloutConfig(engine={"engine_kwargs": {"max_num_seqs": limit}})
+    assert is_apart(config, batch, deterministic, hands_over_memory=False) == apart
+
+
+@pytest.mark.parametrize(
+    ("sections", "command", "batch"),
+    [
+        ({}, "train", 65 * 8),
+        ({"resources": {"ranks": 1, "engines": 2}}, "train", 33 * 8),
+        ({"rollout": {"n": 8, "max_off_policy_steps": 1, "streaming": {}}}, "train", 2 * 65 * 8),
+        ({}, "eval", 1),
+    ],
+    ids=["one engine", "two engines", "carried over", "no training"],
+)
+def test_an_engine_is_given_its_share_of_the_rollouts_under_way(sections, command, batch):
+    base = {"model": {"path": "m"}, "data": {"train_batch_size": 65}, "rollout": {"n": 8}}
+    assert batch_of_engine(Config(**(base | sections)).for_command(command)) == batch
+
+
+def test_a_core_apart_is_refused_where_it_cannot_be_handed_the_weights(monkeypatch):
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     with pytest.raises(ValueError, match="VLLM_ENABLE_V1_MULTIPROCESSING is set"):
-        prepare_environment(False, "bfloat16")
+        is_apart(RolloutConfig(), 1, False, hands_over_memory=True)
 
 
 @pytest.fixture

@@ -31,6 +31,12 @@ CALLS = [
     ("v1/engine/llm_engine.py", "LLMEngine", "has_unfinished_requests", 0, ()),
     ("v1/engine/llm_engine.py", "LLMEngine", "step", 0, ()),
     ("v1/engine/llm_engine.py", "LLMEngine", "reset_encoder_cache", 0, ()),
+    ("engine/arg_utils.py", "EngineArgs", "get_batch_defaults", 1, ()),
+    ("v1/engine/core_client.py", "SyncMPClient", "call_utility", 3, ()),
+    ("v1/engine/core_client.py", "MPClient", "shutdown", 0, ("timeout",)),
+    ("v1/engine/core.py", "EngineCoreProc", "run_engine_core", 0, ("vllm_config",)),
+    ("v1/engine/core.py", "EngineCoreProc", "pause_scheduler", 2, ()),
+    ("v1/engine/core.py", "EngineCore", "resume_scheduler", 0, ()),
     ("renderers/base.py", "BaseRenderer", "render_cmpl", 1, ("skip_mm_cache",)),
     ("inputs/engine.py", "", "tokens_input", 1, ()),
     ("inputs/engine.py", "", "mm_input", 1, ("mm_kwargs", "mm_hashes", "mm_placeholders")),
@@ -105,14 +111,22 @@ def test_settings_of_the_engine_and_of_sampling():
         "tensor_parallel_size", "disable_log_stats", "mm_device_do_normalize",
         "mm_processor_cache_gb", "enforce_eager", "block_size", "enable_chunked_prefill",
         "max_num_batched_tokens", "weight_transfer_config", "worker_extension_cls",
-        "enable_sleep_mode", "sleep_preserve_parameter_names",
+        "enable_sleep_mode", "sleep_preserve_parameter_names", "distributed_executor_backend",
     } <= fields("engine/arg_utils.py", "EngineArgs")  # fmt: skip
     assert {
         "n", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens",
         "include_stop_str_in_output", "stop_token_ids", "logit_bias", "logprobs", "output_kind",
-        "detokenize",
+        "detokenize", "flat_logprobs",
     } <= fields("sampling_params.py", "SamplingParams")  # fmt: skip
     assert {"offset", "length", "is_embed"} <= fields("multimodal/inputs.py", "PlaceholderRange")
+
+
+def test_where_a_client_keeps_what_its_core_has_sampled():
+    """``Core.has_unread`` looks there; its thread ends with the processes of the manager."""
+    client = (VLLM / "v1/engine/core_client.py").read_text()
+    assert "outputs = self.outputs_queue.get()" in client
+    assert "engine_manager: CoreEngineProcManager" in client
+    assert "self.processes: list[BaseProcess]" in (VLLM / "v1/engine/utils.py").read_text()
 
 
 def test_where_the_second_runner_keeps_encoded_media():

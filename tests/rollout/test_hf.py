@@ -16,13 +16,14 @@ from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.sampling.parity import check_parity
+from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.loading import load_family, unwrapped
@@ -246,6 +247,25 @@ def test_one_processor_call_per_image(parts, prompts):
     for _ in range(2):
         engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
     assert media.processor_calls == 2
+
+
+@pytest.mark.parametrize(
+    ("rounded", "remedy"),
+    [(False, "TRITON_F32_DEFAULT=ieee and NVIDIA_TF32_OVERRIDE=0"), (True, "attention_backend")],
+    ids=["float32", "half precision"],
+)
+def test_the_parity_check_names_the_engines_kernels(rounded, remedy, parts, prompts):
+    """Beside weights, positions and pixels, with what changes them."""
+    family, model, media, engine = parts
+    stale = copy.deepcopy(model)
+    with torch.no_grad():
+        stale.lm_head.weight.mul_(1.5)
+    packed_model = PackedModel(stale, ModelInputs(family, media), 1.0, budget=1000)
+    checked = (engine, packed_model, family, media, prompts, SamplingConfig(max_tokens=4))
+    with pytest.raises(ParityError, match=f"the engine's kernels may be the cause: .*{remedy}"):
+        check_parity(*checked, 1e-4, rounded)
+    settings = {f"{name}={value}" for name, value in IEEE_PRODUCTS.items()}
+    assert rounded or set(remedy.split(" and ")) <= settings  # which engines in float32 get
 
 
 @pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -31,7 +32,6 @@ from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
-from mmr1.rollout.vllm import encoder_outputs
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -690,6 +690,8 @@ def test_encoded_media_of_both_model_runners():
     """Each keeps them its own way, and a text model's second runner keeps none."""
     from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 
+    from mmr1.rollout.vllm_transfer import encoder_outputs
+
     second = EncoderCache()
     second.encoder_outputs["a"] = torch.ones(1)
     first = {"a": torch.ones(1)}
@@ -700,3 +702,25 @@ def test_encoded_media_of_both_model_runners():
         assert encoder_outputs(cache)["a"].item() == 1
     assert second.encoder_outputs.keys() == {"a"}
     assert encoder_outputs(None) == {}
+
+
+def test_flat_log_probs_have_the_bits_of_vllms_dictionaries():
+    """Two steps of one token, and one that accepts a draft, as vLLM hands them on."""
+    from vllm import SamplingParams
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+    values = torch.randn(4, 1, generator=torch.Generator().manual_seed(0)).log_softmax(0).numpy()
+    tokens, ranks = np.array([[5], [9], [5], [2]]), np.array([1, 3, 1, 2])
+    read = []
+    for flat in (False, True):
+        request = SimpleNamespace(sampling_params=SamplingParams(logprobs=0, flat_logprobs=flat))
+        processor = LogprobsProcessor.from_new_request(None, request)
+        for step in (slice(0, 1), slice(1, 2), slice(2, 4)):
+            sampled = LogprobsLists(tokens[step], values[step], ranks[step])
+            processor._update_sample_logprobs(sampled)
+        read.append(processor.logprobs)
+    dictionaries, flat = read
+    rows = zip(dictionaries, tokens[:, 0], strict=True)
+    assert flat.logprobs == [row[token].logprob for row, token in rows]
+    assert np.array(flat.logprobs, np.float32).tolist() == values[:, 0].tolist()

@@ -63,20 +63,26 @@ def test_what_adapters_alone_cannot_is_refused(changes):
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize(
-    ("resources", "engine", "ahead"),
+    ("resources", "engine", "ahead", "core_apart"),
     [
-        ({}, "vllm", 0),
-        ({"ranks": 2}, "vllm", 0),
-        ({"ranks": 1, "engines": 2}, "vllm", 1),
-        ({"ranks": 2}, "vllm_colocate", 0),
+        ({}, "vllm", 0, "0"),
+        ({}, "vllm", 0, "1"),
+        ({"ranks": 2}, "vllm", 0, "0"),
+        ({"ranks": 1, "engines": 2}, "vllm", 1, "0"),
+        ({"ranks": 2}, "vllm", 0, "1"),
+        ({"ranks": 2}, "vllm_colocate", 0, "0"),
     ],
-    ids=["one process", "two ranks", "two engines, ahead", "colocated"],
+    ids=[
+        *("one process", "core apart", "two ranks", "two engines, ahead"),
+        *("core apart on Ray", "colocated"),
+    ],
 )
 def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
-    resources, engine, ahead, tiny_model, digits, tmp_path
+    resources, engine, ahead, core_apart, tiny_model, digits, tmp_path, monkeypatch
 ):
     """It starts from adapters that the engine did not read, and moves away from them."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", core_apart)
     adapters = with_adapters(tiny_model, tmp_path / "adapters")
     reward = tmp_path / "length.py"
     reward.write_text("def reward(completion, answer, **sample):\n    return len(completion) / 7\n")

@@ -118,6 +118,21 @@ def worst_gaps(
     return gaps
 
 
+def gaps_of_first_new_tokens(
+    parts, old: torch.nn.Module, ended: Mapping[int, Completion]
+) -> list[float]:
+    """How far from the old weights' log-prob is that of the first token labelled 2, each time."""
+    family, _, media, prompts, _ = parts
+    gaps = []
+    for number, completion in ended.items():
+        if [version for version, _ in completion.versions] == [1, 2]:
+            group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
+            scores = padded_scores(old, [group], 1.0, family.forbidden_ids)
+            first = completion.versions[0][1]
+            gaps.append(abs(completion.logprobs[first] - scores.logprobs[0, first].item()))
+    return gaps
+
+
 def changed(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     other = copy.deepcopy(model)
     shake(other, 1e-2, torch.Generator().manual_seed(seed))
@@ -155,26 +170,49 @@ class Nothing:
         return lambda *_, **__: None
 
 
-def engine_that_schedules_ahead(config: Config) -> VllmEngine:
+def engine_as_on_a_gpu(config: Config, guarded: bool = True) -> VllmEngine:
     """With asynchronous scheduling, which vLLM's CPU backend switches off.
 
     As on a GPU a step is under way when the call returns, and its tokens come with the next one.
+
+    Args:
+        guarded: Where mmr1 asks vLLM for none, there is none.
     """
     from vllm.platforms.cpu import CpuPlatform
 
     own = CpuPlatform.check_and_update_config
 
     def update(vllm_config: Any) -> None:
+        scheduler = vllm_config.scheduler_config
+        of_a_gpu = scheduler.async_scheduling
         own(vllm_config)
-        vllm_config.scheduler_config.async_scheduling = True
+        scheduler.async_scheduling = of_a_gpu or not guarded
 
     CpuPlatform.check_and_update_config = staticmethod(update)
     torch.cuda.Event = torch.cuda.Stream = Nothing
     torch.cuda.current_stream = lambda *_: Nothing()
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
     engine = build_vllm_engine(config)
+    queue = engine._llm.llm_engine.engine_core.engine_core.batch_queue
+    assert (queue is not None) == ("asynchronous scheduling on" in engine.settings)
+    return engine
+
+
+def engine_that_schedules_ahead(config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(config)
     assert "asynchronous scheduling on" in engine.settings
-    assert engine._llm.llm_engine.engine_core.engine_core.batch_queue is not None
+    return engine
+
+
+def engine_with_the_guard(config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(config)
+    assert "asynchronous scheduling off" in engine.settings
+    return engine
+
+
+def engine_without_the_guard(config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(config, guarded=False)
+    assert "asynchronous scheduling on" in engine.settings
     return engine
 
 
@@ -197,6 +235,35 @@ def test_labels_are_right_with_a_step_under_way_as_weights_change(parts, tiny_mo
     assert any([version for version, _ in c.versions] == [1, 2] for c in ended.values())
     gaps = worst_gaps(parts, models, ended)
     assert max(gaps.values()) <= 1e-4, gaps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [engine_without_the_guard, engine_with_the_guard])
+def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_model, tmp_path):
+    """It would be finished, not dropped: its tokens, of the old weights, would have the new label.
+
+    The first token that a completion labels with the new version tells them apart: it reads keys
+    and values of the old weights in either case, so the old ones give its log-prob or do not.
+    """
+    _, model, media, prompts, _ = parts
+    models = {1: model, 2: changed(model, 0)}
+    keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
+    engine = engine_of(tiny_model, tmp_path, build=build, **keeps)
+    try:
+        engine.load_weights(models[1].state_dict(), 1)
+        requests = groups_of(prompts, media)
+        ended = advanced(engine, requests, 20)
+        engine.load_weights(models[2].state_dict(), 2)
+        ended = to_the_end(engine, set(requests), ended)
+    finally:
+        engine.close()
+    assert worst_gaps(parts, models, ended)[1] <= 1e-4
+    gaps = gaps_of_first_new_tokens(parts, model, ended)
+    assert len(gaps) > N
+    if build is engine_without_the_guard:
+        assert max(gaps) <= 1e-4, gaps
+    else:
+        assert min(gaps) > 1e-4, gaps
 
 
 def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_path):

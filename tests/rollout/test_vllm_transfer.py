@@ -24,6 +24,7 @@ from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.engines import EngineSetting
 from mmr1.rollout.tcp_transfer import TcpSender
+from mmr1.rollout.vllm_core import SETTING
 from mmr1.rollout.vllm_settings import Transfer, transfer_settings
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.trainer.distributed.weight_source import RankSource
@@ -108,9 +109,15 @@ class Parts:
         self.process.close()
 
 
-@pytest.fixture(scope="module")
-def parts(tiny_model, tmp_path_factory) -> Iterator[Parts]:
-    made = Parts(config_of(tiny_model), tmp_path_factory.mktemp("engine") / "engine.log")
+@pytest.fixture(
+    scope="module",
+    params=["0", pytest.param("1", marks=pytest.mark.slow)],
+    ids=["core within", "core apart"],
+)
+def parts(request, tiny_model, tmp_path_factory) -> Iterator[Parts]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SETTING, request.param)
+        made = Parts(config_of(tiny_model), tmp_path_factory.mktemp("engine") / "engine.log")
     yield made
     made.close()
 
@@ -249,7 +256,6 @@ def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_pat
     assert transfer_settings(str(tiny_model), transfer, False) == {
         "sleep_preserve_parameter_names": [],
         "weight_transfer_config": {"backend": "ipc"},
-        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
         "enable_sleep_mode": False,
     }
     assert isinstance(carrier, TransferCarrier)
