@@ -16,7 +16,7 @@ RATE = 16_000
 LOWEST_HZ, SEMITONES = 220.0, 36
 HELD_OUT = 4
 """Every fourth semitone is in no split but ``eval`` and ``silent``."""
-SIZES = {"sft": 30, "rl": 800, "eval": 300}
+SIZES = {"sft": 40, "rl": 800, "eval": 300}
 SECONDS = (0.25, 0.35)
 """Of a tone; a tenth of a second of silence is between the two."""
 

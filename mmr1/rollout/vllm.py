@@ -25,10 +25,10 @@ from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.rollout.vllm_core import (
     Core,
+    core_settings,
     is_apart,
-    prepared_cores,
     replace_in_vllm,
-    settings_of_core,
+    starts_core,
 )
 from mmr1.rollout.vllm_omni import thinker_settings
 from mmr1.rollout.vllm_settings import (
@@ -146,7 +146,7 @@ class VllmEngine:
             **thinker_settings(model_path, workers, trust_remote_code),
             "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
             **parallel_settings(config),
-            **settings_of_core(apart, self._on_cpu, workers),
+            **core_settings(apart, self._on_cpu, workers),
             # A step under way would finish with old weights and be labelled with the new version. A
             # core apart finishes it before it is held.
             **({"async_scheduling": False} if self._keeps and not apart else {}),
@@ -154,7 +154,7 @@ class VllmEngine:
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         try:
-            with prepared_cores():
+            with starts_core(apart):
                 self._llm = LLM(**settings, **further_arguments(config, settings))
         except ValidationError as error:
             raise ValueError(_refusal(error, config)) from error

@@ -68,28 +68,28 @@ def most_sequences(config: RolloutConfig) -> int:
     return defaults[UsageContext.LLM_CLASS]
 
 
-def settings_of_core(apart: bool, on_cpu: bool, workers: int) -> dict[str, Any]:
-    """vLLM's further arguments; tells it by the environment where the core is to run.
-
-    vLLM would give a core apart a third process for the model on a CPU.
-    """
-    os.environ[SETTING] = str(int(apart))
+def core_settings(apart: bool, on_cpu: bool, workers: int) -> dict[str, Any]:
+    """vLLM's further arguments. On a CPU it would give a core apart a third process, for the model."""
     if not (apart and on_cpu and workers == 1):
         return {}
     return {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
 
 
 @contextmanager
-def prepared_cores() -> Iterator[None]:
-    """The processes of cores that vLLM starts in the block run ``run_core``."""
+def starts_core(apart: bool) -> Iterator[None]:
+    """vLLM starts its core in this process in the block, or ``run_core`` in another."""
     from vllm.v1.engine.core import EngineCoreProc
 
-    own = EngineCoreProc.__dict__["run_engine_core"]
+    own, chosen = EngineCoreProc.__dict__["run_engine_core"], os.environ.get(SETTING)
     EngineCoreProc.run_engine_core = staticmethod(run_core)
+    os.environ[SETTING] = str(int(apart))
     try:
         yield
     finally:
         EngineCoreProc.run_engine_core = own
+        os.environ.pop(SETTING)
+        if chosen is not None:
+            os.environ[SETTING] = chosen
 
 
 def run_core(*args: Any, **options: Any) -> None:

@@ -50,7 +50,7 @@ def measured(model: str, apart: bool, args: Any) -> list[dict[str, Any]]:
     spent: Counter[str] = Counter()
     if not apart:
         time_core(spent)
-    with vllm_core.prepared_cores():
+    with vllm_core.starts_core(apart):
         llm = LLM(
             model,
             dtype="float32",
@@ -62,7 +62,7 @@ def measured(model: str, apart: bool, args: Any) -> list[dict[str, Any]]:
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
             mm_processor_cache_gb=0,
-            **vllm_core.settings_of_core(apart, on_cpu=True, workers=1),
+            **vllm_core.core_settings(apart, on_cpu=True, workers=1),
         )
     engine = llm.llm_engine
     core = vllm_core.Core(engine.engine_core, apart)
