@@ -69,7 +69,7 @@ def most_sequences(config: RolloutConfig) -> int:
 
 
 def core_settings(apart: bool, on_cpu: bool, workers: int) -> dict[str, Any]:
-    """vLLM's further arguments. On a CPU it would give a core apart a third process, for the model."""
+    """vLLM's further arguments: on a CPU a core apart would give its model a third process."""
     if not (apart and on_cpu and workers == 1):
         return {}
     return {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
