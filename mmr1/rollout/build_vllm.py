@@ -92,7 +92,7 @@ def build_vllm_engine(
 
 
 def batch_of_engine(config: Config) -> int:
-    """At most so many sequences does training give an engine at a time; 1 without training."""
+    """The most sequences that training gives an engine at a time; 1 without training."""
     if config.command == "eval":
         return 1
     rollout = config.rollout

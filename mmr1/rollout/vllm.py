@@ -70,7 +70,7 @@ class VllmEngine:
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
         returns_experts: Completions say which experts of a mixture their tokens were sent to.
-        batch: At most so many sequences come at a time.
+        batch: The most sequences that it is given at a time.
 
     Attributes:
         settings: What of vLLM's is on, on one line.

@@ -1,4 +1,4 @@
-"""vLLM's core: the scheduler and the model's workers, in the engine's process or in one of its own.
+"""vLLM's core, the scheduler and the model's workers: in the engine's process or apart from it.
 
 A core apart steps on while the engine's process reads what it has sampled, and between any two
 calls. It is held still while weights change.
@@ -25,8 +25,8 @@ from mmr1.runtime import keep_freed_memory
 MANY_SEQUENCES = 350
 """From here on the core has its own process.
 
-In one process a sequence costs 23 us of a step (``scripts/bench/host_time.py``). Of so many these
-are 8 ms: a step of a GPU, behind which asynchronous scheduling hides no more.
+In one process a sequence costs 23 us of a step (``scripts/bench/host_time.py``). For so many that
+is 8 ms, as long as a step of a GPU: asynchronous scheduling can hide no more behind it.
 """
 SETTING = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
@@ -37,7 +37,7 @@ def is_apart(
     """True if the core gets its own process; the user's ``VLLM_ENABLE_V1_MULTIPROCESSING`` wins.
 
     Args:
-        batch: At most so many sequences are given to the engine at a time.
+        batch: The most sequences that the engine is given at a time.
         deterministic: A core apart begins with the first of the requests, before the others have
             come: who runs together would differ from run to run.
         hands_over_memory: Weights come as handles of GPU memory, which vLLM does not pass on.
@@ -57,7 +57,7 @@ def is_apart(
 
 
 def most_sequences(config: RolloutConfig) -> int:
-    """At most so many sequences does vLLM run together."""
+    """The most sequences that vLLM runs together."""
     engine = config.engine
     if isinstance(engine, VllmArguments) and "max_num_seqs" in engine.engine_kwargs:
         return int(engine.engine_kwargs["max_num_seqs"])
@@ -77,7 +77,7 @@ def core_settings(apart: bool, on_cpu: bool, workers: int) -> dict[str, Any]:
 
 @contextmanager
 def starts_core(apart: bool) -> Iterator[None]:
-    """vLLM starts its core in this process in the block, or ``run_core`` in another."""
+    """In the block vLLM starts its core in this process, or in another by ``run_core``."""
     from vllm.v1.engine.core import EngineCoreProc
 
     own, chosen = EngineCoreProc.__dict__["run_engine_core"], os.environ.get(SETTING)

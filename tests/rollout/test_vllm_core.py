@@ -1,4 +1,4 @@
-"""vLLM's core in a process of its own: the same completions, true labels, and no orphans."""
+"""vLLM's core in its own process: the same completions, true labels, and no orphans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
@@ -21,7 +20,7 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout import vllm_core
 from mmr1.rollout.build_vllm import build_vllm_engine
-from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.engine import PreparedRequest
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.types import Completion
@@ -31,6 +30,8 @@ from tests.rollout.test_vllm_in_flight import (
     Nothing,
     changed,
     gaps_of_first_new_tokens,
+    groups_of,
+    model_with_large_weights,
     worst_gaps,
 )
 
@@ -58,11 +59,7 @@ def engine_of(model: Path, folder: Path, apart: bool, **options: Any) -> EngineP
 @pytest.fixture(scope="module")
 def parts(tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
     family = load_family(str(tiny_model))
-    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():  # so that attention matters
-            if parameter.ndim >= 2:
-                parameter.mul_(3.0)
+    model = model_with_large_weights(tiny_model)
     media = MediaCache(family.prepare_media)
     prompts = [family.render_prompt(sample) for sample in read_records(mixed)[:4]]
     engine = engine_of(tiny_model, tmp_path_factory.mktemp("apart"), apart=True, restarts=2)
@@ -79,13 +76,7 @@ def core_of(engine: EngineProcess) -> psutil.Process:
 def requests_of(parts: tuple) -> dict[int, PreparedRequest]:
     """Text alone, one image, two images, a video."""
     _, _, media, prompts, _ = parts
-    return {
-        N * place + index: PreparedRequest(
-            Request(prompt, 1, 100 * place + index), tuple(media[m] for m in prompt.media)
-        )
-        for place, prompt in enumerate(prompts)
-        for index in range(N)
-    }
+    return groups_of(prompts, media, first=None)
 
 
 def sampled(engine: EngineProcess, requests: dict[int, PreparedRequest]) -> list[Completion]:

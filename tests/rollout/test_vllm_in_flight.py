@@ -35,6 +35,15 @@ SAMPLING = SamplingConfig(max_tokens=60)
 N = 4
 
 
+def model_with_large_weights(path: Path) -> Any:
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that attention matters
+            if parameter.ndim >= 2:
+                parameter.mul_(3.0)
+    return model
+
+
 @pytest.fixture(
     scope="module",
     params=[False, pytest.param(True, marks=pytest.mark.slow)],
@@ -42,11 +51,7 @@ N = 4
 )
 def parts(request, tiny_model, mixed, tmp_path_factory) -> Iterator[tuple]:
     family = load_family(str(tiny_model))
-    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():  # so that attention matters
-            if parameter.ndim >= 2:
-                parameter.mul_(3.0)
+    model = model_with_large_weights(tiny_model)
     if request.param:  # as in the trainer: what is shaken has a gradient
         model.model.visual.requires_grad_(False)
     media = MediaCache(family.prepare_media)
@@ -71,11 +76,17 @@ def engine_of(
     return EngineProcess(build, (config,), folder / "engine.log", 1, 600, restarts=1)
 
 
-def groups_of(prompts: list[Prompt], media: MediaCache) -> dict[int, PreparedRequest]:
-    """Text alone, one image, two images, a video; the first completion of each ends early."""
+def groups_of(
+    prompts: list[Prompt], media: MediaCache, first: int | None = 6
+) -> dict[int, PreparedRequest]:
+    """Text alone, one image, two images, a video; the first completion of each ends early.
+
+    Args:
+        first: The most tokens that it may have; None where none is to end early.
+    """
     return {
         N * place + index: PreparedRequest(
-            Request(prompt, 1, 100 * place + index, max_tokens=6 if index == 0 else None),
+            Request(prompt, 1, 100 * place + index, max_tokens=first if index == 0 else None),
             tuple(media[m] for m in prompt.media),
         )
         for place, prompt in enumerate(prompts)
@@ -216,6 +227,16 @@ def engine_without_the_guard(config: Config) -> VllmEngine:
     return engine
 
 
+def through_new_weights(
+    engine: EngineProcess, models: dict[int, Any], requests: dict[int, PreparedRequest]
+) -> dict[int, Completion]:
+    """All completions; the second model's weights come in their midst."""
+    engine.load_weights(models[1].state_dict(), 1)
+    ended = advanced(engine, requests, 20)
+    engine.load_weights(models[2].state_dict(), 2)
+    return to_the_end(engine, set(requests), ended)
+
+
 @pytest.mark.slow
 def test_labels_are_right_with_a_step_under_way_as_weights_change(parts, tiny_model, tmp_path):
     """vLLM labels tokens when they come out, one step late: those of the step under way are dropped
@@ -225,11 +246,7 @@ def test_labels_are_right_with_a_step_under_way_as_weights_change(parts, tiny_mo
     models = {1: model, 2: changed(model, 0)}
     engine = engine_of(tiny_model, tmp_path, build=engine_that_schedules_ahead)
     try:
-        engine.load_weights(models[1].state_dict(), 1)
-        requests = groups_of(prompts, media)
-        ended = advanced(engine, requests, 20)
-        engine.load_weights(models[2].state_dict(), 2)
-        ended = to_the_end(engine, set(requests), ended)
+        ended = through_new_weights(engine, models, groups_of(prompts, media))
     finally:
         engine.close()
     assert any([version for version, _ in c.versions] == [1, 2] for c in ended.values())
@@ -250,11 +267,7 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
     keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, build=build, **keeps)
     try:
-        engine.load_weights(models[1].state_dict(), 1)
-        requests = groups_of(prompts, media)
-        ended = advanced(engine, requests, 20)
-        engine.load_weights(models[2].state_dict(), 2)
-        ended = to_the_end(engine, set(requests), ended)
+        ended = through_new_weights(engine, models, groups_of(prompts, media))
     finally:
         engine.close()
     assert worst_gaps(parts, models, ended)[1] <= 1e-4

@@ -11,7 +11,6 @@ from typing import Any
 import peft
 import pytest
 import torch
-import torch.distributed as dist
 
 from mmr1.config import Config
 from mmr1.trainer.distributed import fsdp
@@ -37,6 +36,7 @@ from mmr1.vision.families.loading import UNCHANGED, architecture_named, unwrappe
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.distributed.gloo import on_ranks
+from tests.trainer.distributed.test_context import gradients_of
 from tests.trainer.distributed.test_models_on_ranks import config_of
 from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
 from tests.trainer.forward.test_any_model import GROUPS, group, of_type, small
@@ -132,14 +132,8 @@ def learnt(
     features = FeatureCache() if case == "kept features" else None
     scores = completion_scores(model, groups, 0.7, (2, 3), features, context=context)
     weighted_sum(scores).backward()
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    if context is not None:
-        names: list[Any] = [None] * context.size
-        dist.all_gather_object(names, list(gradients), group=context.group)
-        assert all(name == names[0] for name in names), "FSDP would wait for ever"
-        for gradient in gradients.values():
-            dist.all_reduce(gradient, group=context.group)
-    return {"scores": [scores.logprobs.detach(), scores.entropy.detach()], "gradients": gradients}
+    scored = [scores.logprobs.detach(), scores.entropy.detach()]
+    return {"scores": scored, "gradients": gradients_of(model, context)}
 
 
 def _work(
@@ -234,7 +228,7 @@ def test_two_pairs_of_ranks_learn_what_one_process_learns(on_four, mixed, tmp_pa
         assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
     pairs = zip(got["weights"], wanted["weights"], strict=True)
     apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
-    assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
+    assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is only rounding
 
 
 def part_of(groups: list[GroupInput], rank: int = 0) -> Part:
