@@ -20,7 +20,7 @@ from mmr1.types import Message, Sample, TextPart
 
 NAMES = ("Tom", "Anna", "Ben", "Mia", "Leo", "Sara", "Max", "Nina", "Omar", "Eva")
 THINGS = ("apples", "books", "coins", "stickers", "marbles", "pencils", "shells", "cards", "eggs")
-SIZES = {"rl": 1024, "demonstrations": 512, "eval": 400}
+SIZES = {"rl": 256, "demonstrations": 512, "eval": 200}
 
 
 class Form(NamedTuple):
@@ -93,8 +93,7 @@ def _problems(split: str, size: int, rng: np.random.Generator) -> Iterator[Sampl
         values = {"name": name, "things": things, "a": a, "b": b, "c": c}
         messages = [Message("user", (TextPart(form.text.format(**values)),))]
         if form.solution:
-            said = f"{form.solution.format(**values)}\nAnswer: {c}"
-            messages.append(Message("assistant", (TextPart(said),)))
+            messages.append(Message("assistant", (TextPart(form.solution.format(**values)),)))
         meta = {"words": "new" if form in NEW else "asked"} if split == "eval" else {}
         yield Sample(f"{split}-{number:04d}", tuple(messages), str(c), "math", meta=meta)
 

@@ -1,13 +1,13 @@
-"""1 for a completion whose last line gives the right number."""
+"""1 for a completion whose last number is the answer."""
 
 from __future__ import annotations
 
 import re
 
-_LINE = re.compile(r"answer:\s*\$?(-?\d+)\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def reward(completion: str, answer: str) -> float:
-    """1 if the last `Answer: NUMBER` of the completion has the right number, else 0."""
-    given = _LINE.findall(completion)
-    return float(bool(given) and int(given[-1]) == int(answer))
+    """1 if the last number of the completion is the answer, else 0."""
+    numbers = _NUMBER.findall(completion)
+    return float(bool(numbers) and float(numbers[-1].replace(",", "")) == float(answer))
