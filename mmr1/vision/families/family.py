@@ -93,6 +93,15 @@ class ModelFamily(Protocol):
         """
         ...
 
+    @property
+    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
+        """The kind of medium of each token that the chat template writes for one."""
+        ...
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
+        """The family with these JSON schemas of tools in its prompts."""
+        ...
+
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
         ...
@@ -179,15 +188,6 @@ class PackedFamily(ModelFamily, Protocol):
         Raises:
             ValueError: It cannot be decoded.
         """
-        ...
-
-    @property
-    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
-        """The kind of medium of each placeholder's token id."""
-        ...
-
-    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
-        """The family with these JSON schemas of tools in its prompts."""
         ...
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
