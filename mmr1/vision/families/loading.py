@@ -91,6 +91,11 @@ def packed_architecture_of(model: Any) -> PackedArchitecture:
     return cast(PackedArchitecture, architecture)
 
 
+def is_admitted(model: Any) -> bool:
+    """True if a probe let a model without a packed family take packed sequences."""
+    return getattr(unwrapped(model), "sharing_verdict", None) is not None
+
+
 def model_parts(model: Any) -> ModelParts:
     """The parts of a loaded transformers model, or of the one inside a peft model."""
     return architecture_of(model).parts(unwrapped(model))
