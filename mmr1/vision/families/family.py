@@ -337,10 +337,12 @@ class ModelShape:
 
 def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:
     """The shape of a decoder with rotary embedding, grouped queries and a gated MLP."""
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     experts = getattr(config, "num_experts_per_tok", None) or 0
-    width = config.moe_intermediate_size if experts else config.intermediate_size
+    width = getattr(config, "moe_intermediate_size", None) if experts else None
+    width = width or getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     return StackShape(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,

@@ -287,10 +287,16 @@ def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -
     return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
 
 
+def layer_types(config: Any) -> Sequence[str]:
+    """The types of a language model's layers, where its configuration has them."""
+    return getattr(config.get_text_config(), "layer_types", None) or ()
+
+
 def load_family(
     path: str,
     config: Any,
     takes: frozenset[str],
+    recurrent: bool,
     chat: ChatOptions,
     trust_remote_code: bool,
     **media_options: float | str,
@@ -311,7 +317,6 @@ def load_family(
     own_chat = load_chat(path, processor, tokenizer, message_parts, chat)
     kinds = _placeholder_kinds(own_chat, config)
     never = {*placeholder_ids(config, processor), *kinds, pad}
-    layers = getattr(config.get_text_config(), "layer_types", None) or ()
     return GeneralFamily(
         processor=processor,
         chat=own_chat,
@@ -324,7 +329,7 @@ def load_family(
             frame=_FRAME,
             temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
         ).of(media_options),
-        recurrent=not ATTENTIONS.issuperset(layers),
+        recurrent=recurrent,
         placeholder_kinds=kinds,
     )
 
