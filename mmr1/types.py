@@ -193,7 +193,8 @@ class Prompt:
     Attributes:
         observed: What tools have shown since, where the prompt of a later turn holds the turns
             before it.
-        since: Those turns as the model reads them, placeholders expanded.
+        since: Those turns as the model reads them, one after another: the token ids of each,
+            placeholders expanded, and the number of media that it shows.
         shown: The media before those, where a program wrote the messages; None: the sample's.
     """
 
@@ -202,7 +203,7 @@ class Prompt:
     token_ids: tuple[int, ...]
     observed: tuple[MediaRef, ...] = ()
     shown: tuple[MediaRef, ...] | None = None
-    since: tuple[int, ...] = ()
+    since: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

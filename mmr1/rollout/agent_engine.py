@@ -26,7 +26,7 @@ from mmr1.rollout.agent_turns import Turn, Turns, completion, conversations, sha
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample, Status
-from mmr1.vision.families.family import PackedFamily
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 _FLOOD = 100
@@ -60,7 +60,7 @@ class _Episode:
         seed: int,
         config: AgentConfig,
         limit: int,
-        family: PackedFamily,
+        family: ModelFamily,
         media: MediaCache,
         special: Sequence[str],
         inbox: queue.SimpleQueue[_Asked | None],
@@ -132,7 +132,7 @@ class _Episode:
     def own_turn(self) -> _Asked:
         """A turn of one token for a program that made no request: a completion has tokens."""
         prompt = self.prompt
-        turn = Turn(prompt.token_ids, prompt.media, self._seed)
+        turn = Turn(prompt, prompt.token_ids, self._seed)
         self.failure = self.failure or (Status.ERROR, "program: it made no request")
         self.waiting += 1
         self.accepted += 1
@@ -185,7 +185,7 @@ class AgentEngine:
         engine: RolloutEngine,
         turns: TurnEngine,
         config: AgentConfig,
-        family: PackedFamily,
+        family: ModelFamily,
         media: MediaCache,
         at_once: bool,
         limit: int,
@@ -351,9 +351,10 @@ class AgentEngine:
 
     def _prepared(self, asked: _Asked) -> PreparedRequest | None:
         """A prepared request; None where a picture cannot be read, which the program is told."""
-        prompt = asked.turn.context(asked.episode.prompt)
-        request = Request(prompt, 1, asked.turn.seed, max_tokens=asked.max_tokens)
         try:
+            asked.turn.read(self.family, self._media)
+            prompt = asked.turn.context(asked.episode.prompt)
+            request = Request(prompt, 1, asked.turn.seed, max_tokens=asked.max_tokens)
             return PreparedRequest(request, tuple(self._media[m] for m in prompt.media))
         except ValueError as error:
             asked.episode.stop_waiting()

@@ -13,7 +13,7 @@ import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -31,8 +31,30 @@ from mmr1.types import (
     Status,
     media_of,
 )
-from mmr1.vision.families.family import PackedFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """The text between a turn and the next one.
+
+    Attributes:
+        written: Token ids of what the program wrote behind the turn.
+        text: What follows that, with a placeholder for each medium.
+        ids: Token ids of both, placeholders not expanded.
+    """
+
+    written: tuple[int, ...] = ()
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    media: tuple[MediaRef, ...] = ()
+
+    def read(self, family: ModelFamily, media: MediaCache) -> tuple[int, ...]:
+        """Token ids as the model reads them. Raises ValueError if it cannot be shown a medium."""
+        if not self.media:
+            return self.ids
+        return (*self.written, *family.read_text(self.text, [media[m] for m in self.media]))
 
 
 @dataclass
@@ -40,19 +62,23 @@ class Turn:
     """One request, and what was sampled for it.
 
     Attributes:
+        first: The prompt that its conversation was rendered as.
         prompt: Token ids, placeholders not expanded.
-        media: Of the prompt.
         parent: The turn that it continues; None for one that was rendered.
+        bridge: What is between the two.
+        since: See ``Prompt``.
         cut: It continues without the token that ended its parent: the program wrote text behind it.
         with_tools: The request may be answered with calls.
         ids, logprobs: What was sampled.
         text: Of what was sampled.
     """
 
+    first: Prompt
     prompt: tuple[int, ...]
-    media: tuple[MediaRef, ...]
-    seed: int
+    seed: int = 0
     parent: Turn | None = None
+    bridge: Bridge = Bridge()
+    since: tuple[tuple[tuple[int, ...], int], ...] = ()
     cut: bool = False
     with_tools: bool = False
     stop: tuple[str, ...] = ()
@@ -64,9 +90,37 @@ class Turn:
     version: int = 0
     reply: Reply | None = None
 
+    @property
+    def observed(self) -> tuple[MediaRef, ...]:
+        """The media since its conversation was rendered."""
+        return () if self.parent is None else (*self.parent.observed, *self.bridge.media)
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        return (*self.first.media, *self.observed)
+
+    @property
+    def held(self) -> list[int]:
+        """The ids of its parent that it continues."""
+        assert self.parent is not None
+        return self.parent.ids[:-1] if self.cut else self.parent.ids
+
+    def read(self, family: ModelFamily, media: MediaCache) -> None:
+        """Read what is new in it. Raises ValueError if the model cannot be shown a medium."""
+        if self.parent is not None and not self.since:
+            new = (self.bridge.read(family, media), len(self.bridge.media))
+            self.since = (*self.parent.since, (tuple(self.held), 0), new)
+
     def context(self, prompt: Prompt) -> Prompt:
         """The prompt of the turn, as an engine takes it."""
-        return Prompt(prompt.sample, prompt.text, self.prompt, shown=self.media)
+        return replace(
+            self.first,
+            sample=prompt.sample,
+            token_ids=self.prompt,
+            observed=self.observed,
+            shown=self.first.media,
+            since=self.since,
+        )
 
 
 class Turns:
@@ -78,7 +132,7 @@ class Turns:
     """
 
     def __init__(
-        self, sample: Sample, seed: int, family: PackedFamily, special: Sequence[str]
+        self, sample: Sample, seed: int, family: ModelFamily, special: Sequence[str]
     ) -> None:
         self.all: list[Turn] = []
         self._sample, self._seed, self._family, self._special = sample, seed, family, special
@@ -103,6 +157,12 @@ class Turns:
         stop = body.get("stop") or ()
         family = self._family.with_tools(tools) if tools else self._family
         turn = self._bridged(read, keys, family) or self._rendered(read, family)
+        places = sum(token in family.placeholder_kinds for token in turn.prompt)
+        if places != (asked := len(turn.media)):
+            raise ValueError(
+                f"the chat template writes {places} of {asked} pictures of the conversation; send "
+                "them in messages of the user, or name another template in data.chat_template"
+            )
         turn.before, turn.with_tools = keys[-1], bool(tools)
         turn.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         number = self._asked[turn.before]
@@ -143,7 +203,7 @@ class Turns:
         return told
 
     def _bridged(
-        self, read: Sequence[ChatMessage], keys: Sequence[bytes], family: PackedFamily
+        self, read: Sequence[ChatMessage], keys: Sequence[bytes], family: ModelFamily
     ) -> Turn | None:
         """The turn, if it continues one whose ids are held."""
         last = max((n for n, m in enumerate(read) if m.message.role == "assistant"), default=-1)
@@ -159,18 +219,14 @@ class Turns:
             text = family.observation_text(new, ended and not written)
         except ValueError:
             return None
-        held = parent.ids[:-1] if ended and written else parent.ids
-        own, bridge = (
+        own, then = (
             family.tokenizer(said, add_special_tokens=False)["input_ids"]
             for said in (written, text)
         )
-        return Turn(
-            (*parent.prompt, *held, *own, *bridge),
-            (*parent.media, *media_of(new)),
-            0,
-            parent,
-            cut=ended and bool(written),
-        )
+        bridge = Bridge(tuple(own), text, (*own, *then), media_of(new))
+        turn = Turn(parent.first, (), 0, parent, bridge, cut=ended and bool(written))
+        turn.prompt = (*parent.prompt, *turn.held, *bridge.ids)
+        return turn
 
     def _written_on(self, said: ChatMessage, before: bytes) -> tuple[Turn | None, str]:
         """The turn to whose text the program added more, and the addition."""
@@ -182,10 +238,10 @@ class Turns:
                 return turn, said.text[len(turn.text) :]
         return None, ""
 
-    def _rendered(self, read: Sequence[ChatMessage], family: PackedFamily) -> Turn:
+    def _rendered(self, read: Sequence[ChatMessage], family: ModelFamily) -> Turn:
         sample = Sample(self._sample.id, tuple(m.message for m in read))
         prompt = family.render_prompt(sample)
-        return Turn(prompt.token_ids, sample.media, 0)
+        return Turn(prompt, prompt.token_ids)
 
 
 def _chain(begin: bytes, read: Sequence[ChatMessage]) -> Iterator[bytes]:
@@ -225,7 +281,7 @@ def conversations(turns: Sequence[Turn]) -> list[list[Turn]]:
     return chains
 
 
-def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: PackedFamily) -> Prompt:
+def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: ModelFamily) -> Prompt:
     """The prompt that all conversations of a group begin with.
 
     Args:
@@ -235,26 +291,38 @@ def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: PackedFamily) 
     Raises:
         ValueError: They have no token in common.
     """
-    ids = firsts[0].prompt[: _alike([turn.prompt for turn in firsts])]
-    placeholders = family.placeholder_kinds
+    first, kinds = firsts[0].first, family.placeholder_kinds
+    ids = first.token_ids[: _alike([turn.first.token_ids for turn in firsts])]
     # Pictures that all of them begin with.
-    alike = _alike([[m.digest() for m in turn.media] for turn in firsts])
-    places = [n for n, token in enumerate(ids) if token in placeholders]
-    whole = all(len(turn.prompt) == len(ids) for turn in firsts) and len(places) == alike
-    if not whole:  # in the midst of a message: back to where its role is named
-        ids = ids[: places[alike]] if len(places) > alike else ids
-        added = family.tokenizer.added_tokens_decoder
-        special = {i for i, token in added.items() if token.special and i not in placeholders}
-        starts = [n for n, token in enumerate(ids) if token in special]
-        ids = ids[: max(starts[-1] if starts else len(ids), 1)]
-    if not ids or ids[0] in placeholders:
-        raise ValueError(
-            f"record '{prompt.sample.id}': the conversations of its programs have no token in "
-            "common; let them begin with the same system prompt"
-        )
-    media = firsts[0].media[: sum(token in placeholders for token in ids)]
-    text = family.tokenizer.decode(ids, skip_special_tokens=False)
-    return Prompt(prompt.sample, text, tuple(ids), shown=media)
+    alike = _alike([[m.digest() for m in turn.first.media] for turn in firsts])
+    places = [n for n, token in enumerate(ids) if token in kinds]
+    if all(len(t.first.token_ids) == len(ids) for t in firsts) and len(places) == alike:
+        return replace(first, sample=prompt.sample, shown=first.media)
+    # In the midst of a message: back to where its role is named.
+    added = family.tokenizer.added_tokens_decoder
+    special = {i for i, token in added.items() if token.special and i not in kinds}
+    for most in (alike, 0):
+        end = places[most] if len(places) > most else len(ids)
+        starts = [n for n, token in enumerate(ids[:end]) if token in special]
+        cut = ids[: max(starts[-1], 1)] if starts else ids[:end]
+        media = first.media[: sum(token in kinds for token in cut)]
+        # Another processor than a packed family's reads the pictures of a text together.
+        if is_packed(family) or all(len(turn.first.media) == len(media) for turn in firsts):
+            break
+    if not cut or cut[0] in kinds:
+        raise ValueError(_nothing_shared(prompt))
+    text = family.tokenizer.decode(cut, skip_special_tokens=False)
+    if starts and starts[-1]:  # as it was written, which no tokenizer promises to decode
+        written, before = str(added[ids[starts[-1]]]), cut.count(ids[starts[-1]])
+        text = written.join(first.text.split(written)[: before + 1])
+    return Prompt(prompt.sample, text, cut, shown=media)
+
+
+def _nothing_shared(prompt: Prompt) -> str:
+    return (
+        f"record '{prompt.sample.id}': the conversations of its programs have no token in "
+        "common; let them begin with the same system prompt"
+    )
 
 
 def _alike(rows: Sequence[Sequence[Any]]) -> int:
@@ -265,17 +333,24 @@ def _alike(rows: Sequence[Sequence[Any]]) -> int:
 
 @dataclass
 class _Run:
-    """A run of tokens in a conversation, with or without a gradient."""
+    """A run of tokens in a conversation, with or without a gradient.
+
+    Attributes:
+        ids: Placeholders not expanded.
+        tokens: As the model reads them.
+    """
 
     turn: Turn | None
     ids: list[int]
-    logprobs: list[float]
+    tokens: list[int]
+    logprobs: list[float] = field(default_factory=list)
+    media: list[MediaRef] = field(default_factory=list)
 
 
 def completion(
     turns: Sequence[Turn],
     prompt: Prompt,
-    family: PackedFamily,
+    family: ModelFamily,
     media: MediaCache,
     reward: float | None = None,
     failure: tuple[Status, str] | None = None,
@@ -284,28 +359,31 @@ def completion(
     """The turns of an episode as one completion of the prompt that they share.
 
     Each turn is learnt once; where two conversations continue it, the second has it as context.
+
+    Raises:
+        ValueError: The prompt's text is not read as the beginning of the conversations.
     """
     tokens: list[int] = []
     logprobs: list[float] = []
     spans: list[Span] = []
     learnt: set[int] = set()
     for chain in conversations(turns):
-        shown = list(chain[-1].media[len(prompt.media) :])
         fork = bool(spans)
-        for run in _runs(chain, len(prompt.token_ids), learnt):
-            count = sum(token in family.placeholder_kinds for token in run.ids)
-            own, shown = shown[:count], shown[count:]
-            ids = family.expand_placeholders(run.ids, [media[m] for m in own])
-            tokens += ids
+        for turn in chain:
+            turn.read(family, media)
+        for run in _runs(chain, _behind(prompt, chain[0].first, family, media), learnt):
+            tokens += run.tokens
             if run.turn is None:
-                logprobs += [0.0] * len(ids)
+                logprobs += [0.0] * len(run.tokens)
                 text = family.tokenizer.decode(run.ids, skip_special_tokens=True)
-                spans.append(Span("tool", len(ids), text, tuple(own), fork=fork))
+                spans.append(Span("tool", len(run.tokens), text, tuple(run.media), fork=fork))
             else:
                 logprobs += run.logprobs
                 assert run.turn.reply is not None
                 calls = run.turn.reply.calls
-                spans.append(Span("assistant", len(ids), run.turn.text, (), calls, fork=fork))
+                spans.append(
+                    Span("assistant", len(run.tokens), run.turn.text, (), calls, fork=fork)
+                )
             fork = False
     return Completion(
         token_ids=np.array(tokens, dtype=np.int64),
@@ -319,23 +397,40 @@ def completion(
     )
 
 
-def _runs(chain: Sequence[Turn], begin: int, learnt: set[int]) -> list[_Run]:
-    """The runs of a conversation behind the first ``begin`` tokens, without empty ones."""
-    runs = [_Run(None, [], [])]
-    length = begin
+def _behind(prompt: Prompt, first: Prompt, family: ModelFamily, media: MediaCache) -> _Run:
+    """The rest of a conversation's first prompt behind the shared one."""
+    ids, own = list(first.token_ids[len(prompt.token_ids) :]), first.media[len(prompt.media) :]
+    if not ids and not own:
+        return _Run(None, [], [])
+    shared, whole = (
+        family.read_prompt(p, [media[m] for m in p.media]).ids.tolist() for p in (prompt, first)
+    )
+    if whole[: len(shared)] != shared:
+        raise ValueError(_nothing_shared(prompt))
+    return _Run(None, ids, whole[len(shared) :], media=list(own))
+
+
+def _runs(chain: Sequence[Turn], begin: _Run, learnt: set[int]) -> list[_Run]:
+    """The runs of a conversation behind the shared prompt, without empty ones.
+
+    Args:
+        begin: The rest of its first prompt.
+    """
+    runs = [begin]
     for turn in chain:
-        if turn.cut:
-            length -= 1
-            del runs[-1].ids[-1:], runs[-1].logprobs[-1:]
-        new = list(turn.prompt[length:])
-        if runs[-1].turn is None:
-            runs[-1].ids += new
-        else:
-            runs.append(_Run(None, new, []))
+        if turn.parent is not None:
+            if turn.cut:
+                last = runs[-1]
+                del last.ids[-1:], last.tokens[-1:], last.logprobs[-1:]
+            if runs[-1].turn is not None:
+                runs.append(_Run(None, [], []))
+            runs[-1].ids += turn.bridge.ids
+            runs[-1].tokens += turn.since[-1][0]
+            runs[-1].media += turn.bridge.media
         if id(turn) in learnt:
             runs[-1].ids += turn.ids
+            runs[-1].tokens += turn.ids
         else:
-            runs.append(_Run(turn, list(turn.ids), list(turn.logprobs)))
+            runs.append(_Run(turn, list(turn.ids), list(turn.ids), list(turn.logprobs)))
             learnt.add(id(turn))
-        length = len(turn.prompt) + len(turn.ids)
     return [run for run in runs if run.ids]

@@ -31,7 +31,7 @@ from mmr1.rollout.engine import (
 from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once
 from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -143,7 +143,6 @@ def agent_engine(
 ) -> AgentEngine:
     """The engine behind agent programs; its server is started."""
     assert isinstance(config.environment, AgentConfig)
-    assert is_packed(family), "others cannot hold conversations"
     rollout = config.rollout
     return AgentEngine(
         engine,

@@ -9,10 +9,11 @@ and those of the answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Self
 
 import numpy as np
@@ -79,8 +80,13 @@ class _Conversation:
             own,
             token_ids=(*own.token_ids, *self.ids),
             observed=tuple(self.observed),
-            since=tuple(self.tokens),
+            since=tuple(self._since()),
         )
+
+    def _since(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        tokens = iter(self.tokens)
+        for span in self.spans:
+            yield tuple(islice(tokens, span.tokens)), len(span.media)
 
     def take_turn(self, turn: Completion) -> None:
         ids = turn.token_ids.tolist()

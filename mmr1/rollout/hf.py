@@ -1,10 +1,10 @@
 """Rollouts through transformers: no vLLM needed, exactly repeatable.
 
 How completions are sampled is the matter of a ``Sampler``. One shares the prompt of a group: it and
-its media go through the network once for all completions, and finished rows leave the batch. The
-other is transformers' own ``generate``, for models that share no prompts: slower, for each
-completion computes its prompt, and prompts go one by one. Both draw the next token from logits as
-vLLM's processed log-probs describe it.
+its media go through the network once for all completions, those of all prompts decode together, and
+finished rows leave the batch. The other is transformers' own ``generate``, for models whose
+attention is more than causal: slower, for each completion computes its prompt, and prompts go one
+by one. Both draw the next token from logits as vLLM's processed log-probs describe it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, GenerationConfig
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.decoding import Decoder, transposed_weights
+from mmr1.rollout.decoding import (
+    Decoder,
+    Prefilled,
+    decodes_together,
+    prefill_alone,
+    transposed_weights,
+)
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.routers import Routers, Routing, watch_routers
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, ReadPrompt, is_packed
 from mmr1.vision.families.loading import model_parts, packed_architecture_of, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache, encode_media
-from mmr1.vision.prepare import MediaCache, Medium
+from mmr1.vision.prepare import MediaCache
 
 
 class HfEngine:
@@ -61,11 +67,8 @@ class HfEngine:
         routers = None
         if returns_experts:
             routers = watch_routers(unwrapped(model), "algorithm.router_replay")
-        self._sampler: Sampler = (
-            SharedPromptSampler(model, family, media, features, routers)
-            if is_packed(family)
-            else GeneratingSampler(model, family, media, routers)
-        )
+        self._together = SharedPromptSampler(model, family, media, features, routers)
+        self._one_by_one = GeneratingSampler(model, family, routers)
         self._version = 0
         self._receiver = TcpReceiver()
 
@@ -73,7 +76,8 @@ class HfEngine:
         training = self._model.training
         self._model.eval()
         try:
-            sampled = self._sampler.sample(requests, sampling)
+            prompts = [self._read(request.prompt) for request in requests]
+            sampled = self._sampler(prompts, sampling).sample(requests, prompts, sampling)
         finally:
             self._model.train(training)
         completions = [
@@ -89,6 +93,15 @@ class HfEngine:
         ]
         in_order = iter(completions)
         return [RolloutGroup(r.prompt, tuple(islice(in_order, r.n))) for r in requests]
+
+    def _read(self, prompt: Prompt) -> ReadPrompt:
+        return self._family.read_prompt(prompt, [self._media[m] for m in prompt.media])
+
+    def _sampler(self, prompts: Sequence[ReadPrompt], sampling: SamplingConfig) -> Sampler:
+        longest = longest_sequence(prompts, sampling)
+        if is_packed(self._family) or decodes_together(self._model, longest):
+            return self._together
+        return self._one_by_one
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
@@ -119,9 +132,9 @@ class HfEngine:
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         probes = []
         for prompt in prompts:
-            media = [self._media[m] for m in prompt.media]
-            ids = self._family.read_prompt(prompt, media).ids.tolist()
-            grids = tuple(m.grid for m in media) if is_packed(self._family) else ()
+            ids = self._read(prompt).ids.tolist()
+            media = prompt.media if is_packed(self._family) else ()
+            grids = tuple(self._media[m].grid for m in media)
             probes.append(Probe(tuple(ids), grids))
         return probes
 
@@ -135,24 +148,26 @@ class GeneratingSampler:
 
     Attributes:
         model: The model, with or without peft adapters.
-        family: Its processor and tokens.
-        media: Prepared media.
+        family: Its tokens.
         routers: Those of the model, whose choice is returned; None: it is not.
     """
 
     model: Any
     family: ModelFamily
-    media: MediaCache
     routers: Routers | None = None
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+    def sample(
+        self, requests: Sequence[Request], prompts: Sequence[ReadPrompt], sampling: SamplingConfig
+    ) -> list[Sampled]:
+        both = zip(requests, prompts, strict=True)
         with _plain_generation(unwrapped(self.model)):
-            return [row for request in requests for row in self._sample(request, sampling)]
+            return [row for one, prompt in both for row in self._sample(one, prompt, sampling)]
 
-    def _sample(self, request: Request, sampling: SamplingConfig) -> list[Sampled]:
+    def _sample(
+        self, request: Request, prompt: ReadPrompt, sampling: SamplingConfig
+    ) -> list[Sampled]:
         base, family = unwrapped(self.model), self.family
-        prompt = family.read_prompt(request.prompt, [self.media[m] for m in request.prompt.media])
         length = len(prompt.ids)
         draw = _Draw(family, uniforms_of([request], sampling.max_tokens, base.device), sampling)
         ids = prompt.ids.expand(request.n, -1).to(base.device)
@@ -252,7 +267,6 @@ class _Padded:
     positions: torch.Tensor  # [rows, G, P]
     completion_starts: torch.Tensor  # [G]: position of the first completion token
     slots: torch.Tensor  # [F]: the placeholders among the G * P tokens
-    media: list[Medium]  # of all prompts, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,18 +282,23 @@ class SharedPromptSampler:
     """
 
     model: Any
-    family: PackedFamily
+    family: ModelFamily
     media: MediaCache
     features: FeatureCache | None
     routers: Routers | None = None
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+    def sample(
+        self, requests: Sequence[Request], prompts: Sequence[ReadPrompt], sampling: SamplingConfig
+    ) -> list[Sampled]:
         with _recorded(self.routers) as of_prompts:
-            logits, decoder = self._prefill(requests)
+            begun = self._prefill(requests, prompts)
+        sizes = torch.tensor([r.n for r in requests], device=begun.logits.device)
+        decoder = Decoder(self.model, begun, sizes, longest_sequence(prompts, sampling))
+        logits = begun.logits.repeat_interleave(sizes, dim=0)
         uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
         sampled = [Sampled() for _ in uniforms]
-        self._give_prompts(sampled, requests, of_prompts)
+        _give_prompts(sampled, requests, prompts, of_prompts)
         rows = sampled  # the unfinished ones
         with transposed_weights(unwrapped(self.model)):
             for step in range(sampling.max_tokens):
@@ -304,29 +323,18 @@ class SharedPromptSampler:
                     row.experts.append(experts)
         return sampled
 
-    def _give_prompts(
-        self, sampled: Sequence[Sampled], requests: Sequence[Request], chosen: Sequence[np.ndarray]
-    ) -> None:
-        """Give completions the experts of their prompts, which are padded on the left."""
-        if not chosen:
-            return
-        rows = iter(sampled)
-        of_prompts = chosen[0].reshape(len(requests), -1, *chosen[0].shape[1:])
-        for request, experts in zip(requests, of_prompts, strict=True):
-            prompt = request.prompt
-            length = len(self.family.read_prompt(prompt, [self.media[m] for m in prompt.media]).ids)
-            for row in islice(rows, request.n):
-                row.prompt_experts = experts[-length:]
-
-    def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
-        """Run each prompt once: ``[B, V]`` logits of the first tokens, and a decoder of others."""
-        base, parts = unwrapped(self.model), model_parts(self.model)
+    def _prefill(self, requests: Sequence[Request], prompts: Sequence[ReadPrompt]) -> Prefilled:
+        """Run each prompt once."""
+        base, parts, family = unwrapped(self.model), model_parts(self.model), self.family
+        if not is_packed(family):
+            return Prefilled.joined([prefill_alone(base, prompt) for prompt in prompts])
         architecture = packed_architecture_of(base)
-        batch = self._padded([r.prompt for r in requests])
+        media = [self.media[m] for request in requests for m in request.prompt.media]
+        batch = _padded(prompts, list(family.placeholder_kinds), base.device)
         embeddings = parts.embed_tokens(batch.ids)
         tokens = {"inputs_embeds": embeddings}
-        if batch.media:
-            encoded = encode_media(base, batch.media, self.features).to(embeddings.dtype)
+        if media:
+            encoded = encode_media(base, media, self.features).to(embeddings.dtype)
             tokens = architecture.language_inputs(embeddings, batch.slots, encoded)
         cache = DynamicCache(config=base.config)
         hidden = parts.language_model(
@@ -336,29 +344,50 @@ class SharedPromptSampler:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        sizes = torch.tensor([r.n for r in requests], device=hidden.device)
-        decoder = Decoder(base, cache, batch.attention_mask, batch.completion_starts, sizes)
-        logits = parts.lm_head(hidden[:, -1]).float()
-        return logits.repeat_interleave(sizes, dim=0), decoder
+        starts = batch.completion_starts.expand(architecture.position_rows, 1, -1)
+        return Prefilled(
+            parts.lm_head(hidden[:, -1]).float(),
+            [(layer.keys, layer.values) for layer in cache.layers],
+            batch.attention_mask.bool(),
+            architecture.position_ids(starts),
+        )
 
-    def _padded(self, prompts: Sequence[Prompt]) -> _Padded:
-        read, media = [], []
-        for prompt in prompts:
-            prepared = [self.media[m] for m in prompt.media]
-            read.append(self.family.read_prompt(prompt, prepared))
-            media.extend(prepared)
-        left: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
-        device = self.model.device
-        tokens = pad_sequence([p.ids for p in read], **left).to(device)
-        real = pad_sequence([torch.ones_like(p.ids) for p in read], **left).to(device)
-        # [G, P, rows]: a batch is padded along its first dimension
-        positions = pad_sequence([p.positions.T for p in read], **left).to(device)
-        slots = torch.zeros(0, dtype=torch.int64, device=device)
-        if media:
-            of_media = torch.tensor(list(self.family.placeholder_kinds), device=device)
-            slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
-        starts = torch.tensor([p.completion_start for p in read], device=device)
-        return _Padded(tokens, real, positions.permute(2, 0, 1), starts, slots, media)
+
+def _give_prompts(
+    sampled: Sequence[Sampled],
+    requests: Sequence[Request],
+    prompts: Sequence[ReadPrompt],
+    chosen: Sequence[np.ndarray],
+) -> None:
+    """Give completions the experts of their prompts: of a forward each, or padded on the left."""
+    if not chosen:
+        return
+    rows = iter(sampled)
+    of_prompts: Sequence[np.ndarray] = chosen
+    if len(chosen) < len(requests):
+        of_prompts = list(chosen[0].reshape(len(requests), -1, *chosen[0].shape[1:]))
+    for request, prompt, experts in zip(requests, prompts, of_prompts, strict=True):
+        for row in islice(rows, request.n):
+            row.prompt_experts = experts[-len(prompt.ids) :]
+
+
+def longest_sequence(prompts: Sequence[ReadPrompt], sampling: SamplingConfig) -> int:
+    """Tokens of the longest sequence that there may be."""
+    return max((len(prompt.ids) for prompt in prompts), default=0) + sampling.max_tokens
+
+
+def _padded(
+    prompts: Sequence[ReadPrompt], placeholders: Sequence[int], device: torch.device
+) -> _Padded:
+    left: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
+    tokens = pad_sequence([p.ids for p in prompts], **left).to(device)
+    real = pad_sequence([torch.ones_like(p.ids) for p in prompts], **left).to(device)
+    # [G, P, rows]: a batch is padded along its first dimension
+    positions = pad_sequence([p.positions.T for p in prompts], **left).to(device)
+    of_media = torch.tensor(placeholders, dtype=torch.int64, device=device)
+    slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
+    starts = torch.tensor([p.completion_start for p in prompts], device=device)
+    return _Padded(tokens, real, positions.permute(2, 0, 1), starts, slots)
 
 
 @dataclass(slots=True)
@@ -387,7 +416,9 @@ class Sampled:
 class Sampler(Protocol):
     """Samples from a transformers model, which is in evaluation mode then."""
 
-    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+    def sample(
+        self, requests: Sequence[Request], prompts: Sequence[ReadPrompt], sampling: SamplingConfig
+    ) -> list[Sampled]:
         """The completions of all requests, those of a request next to each other."""
         ...
 

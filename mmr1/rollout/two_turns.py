@@ -17,7 +17,6 @@ from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
-from mmr1.vision.families.family import is_packed
 
 _SIDE = 84  # pixels
 
@@ -37,7 +36,7 @@ class TwoTurnEngine:
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         """Sample conversations; ``sampling.max_tokens`` limits a turn."""
         family = self._engine.family
-        shows = not is_packed(family) or "image" in family.placeholder_kinds.values()
+        shows = "image" in family.placeholder_kinds.values()
         parts = (TextPart("Look again."), *((picture(),) if shows else ()))
         conversing = self._engine.with_environment(
             TwoTurns(Message("tool", parts)), sampling.max_tokens

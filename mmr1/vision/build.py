@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import AgentConfig, Config, DataConfig, EnvironmentConfig, ModelConfig
+from mmr1.config import Config, DataConfig, EnvironmentConfig, ModelConfig
 from mmr1.lifetime import start_persistent
 from mmr1.logs import report_fault
 from mmr1.machine import cores
@@ -55,12 +55,6 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     if isinstance(environment, EnvironmentConfig):
         instructions = environment.instructions
     family = _family(config.model, config.data, tuple(tools), instructions)
-    if isinstance(environment, AgentConfig) and not family.shares_prompts:
-        raise ValueError(
-            f"environment.type=agent and model.path '{config.model.path}': its processor reads "
-            "whole prompts, and programs begin conversations with prompts of their own; take "
-            "environment.type=tools, or a family of docs/models.md"
-        )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         _check_context(config, family)
     return family

@@ -19,7 +19,6 @@ from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
-from mmr1.vision.build import family_of
 from mmr1.vision.prepare import MediaCache
 from tests.vision.families.general_family import GENERAL, General, plain_scores
 from tests.vision.families.general_models import HEARS, MODELS
@@ -34,13 +33,6 @@ def general(request) -> General:
 
 def prompts_of(general: General) -> list[Prompt]:
     return [group.prompt for group in general.groups()]
-
-
-def test_a_program_is_refused(general):
-    environment = {"type": "agent", "use": "agent.py:run"}
-    config = Config(model={"path": str(general.folder)}, environment=environment)
-    with pytest.raises(ValueError, match=r"environment\.type=agent and model\.path"):
-        family_of(config)
 
 
 def read_otherwise(general: General, prompt: Prompt) -> bool:

@@ -78,7 +78,7 @@ def _pieces(groups: Sequence[GroupInput], copies: bool) -> list[_Piece]:
         for index in range(len(group.completions)):
             own = [(group.media, group.arguments)] if copies else []
             if group.observed and (observed := group.observed[index]) is not None:
-                own.append((observed.media, observed.arguments))
+                own += [(run.media, run.arguments) for run in observed.seen if run.media]
             (first if alone else then).extend(own)
     return [*first, *then]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -13,8 +14,16 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, ReadPrompt, WholeFamily, is_packed
-from mmr1.vision.families.rows import Piece, of_tokens
+from mmr1.vision.families.rows import Piece, joined, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
+
+
+class Seen(NamedTuple):
+    """A run of tokens, the media that it shows, and what a model's own forward takes for them."""
+
+    tokens: int
+    media: tuple[Medium, ...]
+    arguments: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +36,34 @@ class Observed:
             fork begins where the prompt ended.
         media: What the environment showed, in placeholder order.
         sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
-        arguments: What the model's own forward takes for these tokens beside the ids; empty where
-            media are prepared one by one.
+        seen: The tokens, run by run, for a model's own forward; empty where media are prepared
+            one by one.
     """
 
     sampled: torch.Tensor
     positions: torch.Tensor
     media: tuple[Medium, ...]
     sequences: tuple[tuple[int, int], ...]
-    arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    seen: tuple[Seen, ...] = ()
+
+    @property
+    def arguments(self) -> Mapping[str, torch.Tensor]:
+        """What the model's own forward takes for all tokens beside the ids."""
+        return joined([(run.tokens, run.arguments) for run in self.seen])
 
     def parts(self) -> Iterator[Observed]:
         """Each sequence as a separate completion."""
         token = medium = 0
+        runs = iter(self.seen)
         for tokens, media in self.sequences:
             own = slice(token, token := token + tokens)
             shown = self.media[medium : (medium := medium + media)]
-            yield Observed(self.sampled[own], self.positions[:, own], shown, ((tokens, media),))
+            seen: list[Seen] = []
+            while self.seen and sum(run.tokens for run in seen) < tokens:
+                seen.append(next(runs))
+            yield Observed(
+                self.sampled[own], self.positions[:, own], shown, ((tokens, media),), tuple(seen)
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +270,14 @@ def _observed(
             seen = (*shown_first, *shown[medium : (medium := medium + count)])
             parts.append(family.prompt_positions(whole, seen)[:, length:])
         return Observed(sampled, torch.cat(parts, dim=1), shown, sequences)
-    ids = torch.tensor(completion.token_ids)
-    rows = length + torch.arange(len(ids))[None]
-    arguments = cast(WholeFamily, family).arguments_of_media(ids, shown)
-    return Observed(sampled, rows, shown, sequences, arguments)
+    rows = torch.cat([length + torch.arange(tokens)[None] for tokens, _ in sequences], dim=1)
+    ids, remaining, runs = torch.tensor(completion.token_ids), iter(shown), list[Seen]()
+    lengths = [span.tokens for span in completion.spans]
+    for span, own_ids in zip(completion.spans, ids.split(lengths), strict=True):
+        own_media = tuple(islice(remaining, len(span.media)))
+        arguments = cast(WholeFamily, family).arguments_of_media(own_ids, own_media)
+        runs.append(Seen(span.tokens, own_media, arguments))
+    return Observed(sampled, rows, shown, sequences, tuple(runs))
 
 
 def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:

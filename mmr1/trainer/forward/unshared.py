@@ -39,10 +39,11 @@ def unshared_states(
     base = unwrapped(model)
     completion_ids, mask = completion_batch(groups)
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
+    apart = [group.unforked() for group in groups]
     with vision_in_graph(base) if run_tower else nullcontext():
-        hidden = torch.cat([_group_states(base, group, read, features) for group in groups])
+        hidden = torch.cat([_group_states(base, group, read, features) for group in apart])
     sampled = mask[length_mask([len(row) for g in groups for row in g.completions])]
-    rows = torch.cat([_read_rows(group, read) for group in groups])[sampled].to(base.device)
+    rows = torch.cat([_read_rows(group, read) for group in apart])[sampled].to(base.device)
     return CompletionStates(hidden[sampled], completion_ids[mask].to(base.device), padded, rows)
 
 

@@ -30,7 +30,13 @@ from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import architecture_of, find_architecture, load_family, unwrapped
+from mmr1.vision.families.loading import (
+    architecture_of,
+    find_architecture,
+    load_family,
+    model_parts,
+    unwrapped,
+)
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.stored import open_disk_cache, processor_digest
@@ -274,7 +280,8 @@ def build_packed_model(
 
 
 def _keeps_features(model: Any) -> bool:
-    return architecture_of(model).shares_prompts or keeps_features(unwrapped(model))
+    always = architecture_of(model).shares_prompts or model_parts(model).tower is None
+    return always or keeps_features(unwrapped(model))
 
 
 def router_use(config: Config, model: Any) -> RouterUse | None:

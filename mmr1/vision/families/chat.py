@@ -68,7 +68,7 @@ class Chat:
     special: tuple[str, ...] = ()
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
-        """See ``PackedFamily.with_tools``."""
+        """See ``ModelFamily.with_tools``."""
         if self.lists_tools:
             return replace(self, variables={**self.variables, "tools": [dict(t) for t in tools]})
         return replace(self, tool_instructions=tool_instructions(tools))

@@ -93,6 +93,15 @@ class ModelFamily(Protocol):
         """
         ...
 
+    @property
+    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
+        """The kind of medium of each token that the chat template writes for one."""
+        ...
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
+        """The family with these JSON schemas of tools in its prompts."""
+        ...
+
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
         ...
@@ -179,15 +188,6 @@ class PackedFamily(ModelFamily, Protocol):
         Raises:
             ValueError: It cannot be decoded.
         """
-        ...
-
-    @property
-    def placeholder_kinds(self) -> Mapping[int, MediaKind]:
-        """The kind of medium of each placeholder's token id."""
-        ...
-
-    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Self:
-        """The family with these JSON schemas of tools in its prompts."""
         ...
 
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
@@ -337,10 +337,12 @@ class ModelShape:
 
 def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:
     """The shape of a decoder with rotary embedding, grouped queries and a gated MLP."""
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     experts = getattr(config, "num_experts_per_tok", None) or 0
-    width = config.moe_intermediate_size if experts else config.intermediate_size
+    width = getattr(config, "moe_intermediate_size", None) if experts else None
+    width = width or getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     return StackShape(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,

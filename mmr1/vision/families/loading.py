@@ -20,7 +20,7 @@ from mmr1.vision.families.model_path import (
     family_name,
     from_pretrained,
 )
-from mmr1.vision.families.registry import FAMILIES, GENERAL
+from mmr1.vision.families.registry import FAMILIES, GENERAL, GENERAL_TEXT
 
 UNCHANGED = ChatOptions()
 """The model's own chat template."""
@@ -81,7 +81,8 @@ def architecture_of(model: Any) -> Architecture:
     """The architecture of a loaded transformers model, or of the one inside a peft model."""
     model_type = unwrapped(model).config.model_type
     known = model_type in FAMILIES.builtin or model_type in FAMILIES.names()
-    return architecture_named(model_type if known else GENERAL)
+    general = GENERAL if hasattr(unwrapped(model).config, "vision_config") else GENERAL_TEXT
+    return architecture_named(model_type if known else general)
 
 
 def packed_architecture_of(model: Any) -> PackedArchitecture:
@@ -89,6 +90,11 @@ def packed_architecture_of(model: Any) -> PackedArchitecture:
     architecture = architecture_of(model)
     assert architecture.shares_prompts, "the packed forward is not for this model"
     return cast(PackedArchitecture, architecture)
+
+
+def is_admitted(model: Any) -> bool:
+    """True if a probe let a model without a packed family take packed sequences."""
+    return getattr(unwrapped(model), "sharing_verdict", None) is not None
 
 
 def model_parts(model: Any) -> ModelParts:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.registry import suggest
-from mmr1.vision.families.registry import FAMILIES, GENERAL
+from mmr1.vision.families.registry import FAMILIES, GENERAL, GENERAL_TEXT
 
 
 def check_model_path(path: str, key: str = "model.path") -> None:
@@ -70,7 +70,7 @@ def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
     """The name of the family for a model with this ``config.json``.
 
     Raises:
-        ValueError: There is none: its type is unknown, and it sees nothing.
+        ValueError: There is none: its type is unknown, and it is not a model that writes.
     """
     model_type, names = str(settings.get("model_type")), FAMILIES.names()
     if model_type in names:
@@ -82,8 +82,11 @@ def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
             f"{key} '{path}' is a whole '{model_type}', which also speaks; mmr1 trains its "
             "thinker: save that by itself, as docs/audio.md shows"
         )
+    if any(str(name).endswith("ForCausalLM") for name in settings.get("architectures") or ()):
+        return GENERAL_TEXT
     raise ValueError(
         f"{key} '{path}' is a '{model_type}' model{suggest(model_type, names)}; mmr1 trains "
-        f"models of type {', '.join(sorted({*names} - {GENERAL}))}, vision-language models that "
-        "transformers and vLLM know, and those of families that a plugin adds (docs/models.md)"
+        f"models of type {', '.join(sorted({*names} - {GENERAL, GENERAL_TEXT}))}, others of "
+        "transformers that write text (...ForCausalLM) or see as well, and those of families that "
+        "a plugin adds (docs/models.md)"
     )

@@ -21,6 +21,7 @@ FAMILIES = Registry(
         "qwen2_5_omni_thinker": "mmr1.vision.families.general.omni:QWEN2_5_OMNI",
         "qwen3_omni_moe_thinker": "mmr1.vision.families.general.omni:QWEN3_OMNI",
         "general_vl": "mmr1.vision.families.general.model:GENERAL",
+        "general_text": "mmr1.vision.families.general.model:GENERAL_TEXT",
     },
     group="mmr1.families",
 )
@@ -28,6 +29,9 @@ FAMILIES = Registry(
 
 GENERAL = "general_vl"
 """For vision-language models of any other ``model_type``."""
+
+GENERAL_TEXT = "general_text"
+"""For text models of any other."""
 
 SHORT_NAMES = {"text": "qwen3"}
 """For ``mmr1 model new --family``."""

@@ -1,4 +1,5 @@
-"""Text-only decoders whose layers are those of Llama (Qwen2.5, Qwen3, Llama), and small ones.
+"""The family of text models; and the architecture of those whose layers are Llama's, small ones
+among them (Qwen2.5, Qwen3, Llama).
 
 They have no tower, and one row of positions.
 """
@@ -21,7 +22,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import (
     EngineInput,
@@ -44,7 +45,10 @@ from mmr1.vision.prepare import Medium
 
 @dataclass(frozen=True, slots=True)
 class TextFamily:
-    """A ``PackedFamily`` without media; its processor is the tokenizer."""
+    """A family without media; its processor is the tokenizer.
+
+    A ``PackedFamily``, or a ``WholeFamily`` of the models that mmr1 does not name.
+    """
 
     path: str
     processor: Any
@@ -53,9 +57,8 @@ class TextFamily:
     pad_id: int
     stop_ids: tuple[int, ...]
     forbidden_ids: tuple[int, ...]
-
-    shares_prompts = True
-    recurrent = False
+    shares_prompts: bool = True
+    recurrent: bool = False
 
     @property
     def placeholder_kinds(self) -> Mapping[int, MediaKind]:
@@ -101,6 +104,17 @@ class TextFamily:
         ids = torch.tensor(prompt.token_ids)
         return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids))
 
+    def arguments_of_media(
+        self, ids: torch.Tensor, media: Sequence[Medium]
+    ) -> dict[str, torch.Tensor]:
+        return {}
+
+    def example_prompts(self) -> list[ReadPrompt]:
+        """Two texts, for the probe."""
+        texts = [TextPart(f"Which of these is number {n}? " * (1 + n)) for n in range(2)]
+        samples = [Sample("example", (Message("user", (text,)),)) for text in texts]
+        return [self.read_prompt(self.render_prompt(sample), ()) for sample in samples]
+
     def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         return list(token_ids)
 
@@ -127,8 +141,10 @@ class TextFamily:
         raise AssertionError(f"a text model was given a {kind}")
 
 
-def load_text_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> TextFamily:
-    """See ``Architecture.load_family``."""
+def load_text_family(
+    path: str, chat: ChatOptions, trust_remote_code: bool, **kind: bool
+) -> TextFamily:
+    """See ``Architecture.load_family``; ``kind`` is of the family's last two attributes."""
     try:
         tokenizer = from_pretrained(AutoTokenizer, path, trust_remote_code)
     except (OSError, ValueError) as error:
@@ -145,6 +161,7 @@ def load_text_family(path: str, chat: ChatOptions, trust_remote_code: bool) -> T
         pad_id=pad,
         stop_ids=stops,
         forbidden_ids=tuple({pad} - {*stops}),
+        **kind,
     )
 
 

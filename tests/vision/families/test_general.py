@@ -19,7 +19,7 @@ from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
 from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.scores import completion_scores, completion_states
-from mmr1.trainer.forward.sequences import Observed
+from mmr1.trainer.forward.sequences import Observed, Seen
 from mmr1.trainer.inputs import check_inputs
 from mmr1.trainer.models.loading import check_head
 from mmr1.trainer.models.parts import outside_language_model
@@ -120,7 +120,7 @@ def test_kept_features_of_tools_pictures(packed):
         len(inputs.prompt_ids) + torch.arange(len(row))[None],
         (shown,),
         ((len(row), 1),),
-        arguments,
+        (Seen(len(row), (shown,), arguments),),
     )
     turned = replace(
         inputs,

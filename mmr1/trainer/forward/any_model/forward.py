@@ -122,6 +122,7 @@ def shared_states(
     with vision_in_graph(base) if run_tower else nullcontext():
         for places in by_kind(groups):
             of_kind = [groups[i] for i in places]
+            sizes = [int(completion_batch([group])[1].sum()) for group in of_kind]
             packed = pack_text(base, of_kind, read)
             assert isinstance(packed.layout, AttentionLayout)
             part = None if context is None else Part.of(packed.layout, context, base.device)
@@ -131,7 +132,6 @@ def shared_states(
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
                 key = "model.sharing=padded" if part is None else CUTS_NOTHING
                 raise NotSharedError(f"{error}; set {key}") from error
-            sizes = [int(completion_batch([group])[1].sum()) for group in of_kind]
             rows = packed.rows
             if part is not None:
                 read_here, rows = part.read(rows)
@@ -216,6 +216,7 @@ def run_packed(
     Raises:
         NotSharedError: The model's code does not let completions share their prompt.
     """
+    groups = [group.unforked() for group in groups]
     shows = any(o and o.media for g in groups for o in g.observed)
     layout = SharedLayout.of(packed, shows, part)
     with packing(layout), _continued_positions(model.get_decoder(), layout) as decoders:

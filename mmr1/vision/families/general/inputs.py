@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
@@ -57,6 +59,7 @@ class GeneralFamily:
     images: PixelBudget
     videos: VideoBudget
     recurrent: bool
+    placeholder_kinds: Mapping[int, MediaKind]
     measured: dict[tuple[_Shape, ...], int] = field(default_factory=dict)
 
     shares_prompts = False
@@ -67,6 +70,9 @@ class GeneralFamily:
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         return self.chat.render(sample, system_prompt)
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> GeneralFamily:
+        return replace(self, chat=self.chat.with_tools(tools))
 
     def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
         return self.chat.observation_text(messages, ended)
@@ -119,18 +125,19 @@ class GeneralFamily:
     def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
         asked = len(media) - len(prompt.observed)
         batch = self._processed(prompt.text, media[:asked])
-        ids, arguments = batch["input_ids"][0], self._arguments(batch)
-        if prompt.since:
-            since = torch.tensor(prompt.since)
-            shown = self.arguments_of_media(since, media[asked:])
-            arguments = joined([(len(ids), arguments), (len(since), shown)])
-            ids = torch.cat([ids, since])
-        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), arguments)
+        read, arguments = [batch["input_ids"][0]], self._arguments(batch)
+        pieces, observed = [(len(read[0]), arguments)], iter(media[asked:])
+        for tokens, count in prompt.since:
+            read.append(torch.tensor(tokens, dtype=torch.int64))
+            shown = self.arguments_of_media(read[-1], list(islice(observed, count)))
+            pieces.append((len(tokens), shown))
+        ids = torch.cat(read)
+        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), joined(pieces))
 
     def arguments_of_media(
         self, ids: torch.Tensor, media: Sequence[Medium]
     ) -> dict[str, torch.Tensor]:
-        """The model's arguments for tokens ``[R]`` of a completion, in which tools show media."""
+        """The model's arguments for tokens ``[R]`` of a text that shows media to the model."""
         if not media:
             return {}
         batch = self._processed(self._shown(media).text, media)
@@ -280,10 +287,16 @@ def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -
     return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
 
 
+def layer_types(config: Any) -> Sequence[str]:
+    """The types of a language model's layers, where its configuration has them."""
+    return getattr(config.get_text_config(), "layer_types", None) or ()
+
+
 def load_family(
     path: str,
     config: Any,
     takes: frozenset[str],
+    recurrent: bool,
     chat: ChatOptions,
     trust_remote_code: bool,
     **media_options: float | str,
@@ -301,11 +314,12 @@ def load_family(
     tokenizer = processor.tokenizer
     stops = stop_ids(path, tokenizer)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    never = placeholder_ids(config, processor) | {pad}
-    layers = getattr(config.get_text_config(), "layer_types", None) or ()
+    own_chat = load_chat(path, processor, tokenizer, message_parts, chat)
+    kinds = _placeholder_kinds(own_chat, config)
+    never = {*placeholder_ids(config, processor), *kinds, pad}
     return GeneralFamily(
         processor=processor,
-        chat=load_chat(path, processor, tokenizer, message_parts, chat),
+        chat=own_chat,
         pad_id=pad,
         stop_ids=stops,
         forbidden_ids=tuple(sorted(never - {*stops})),
@@ -315,7 +329,8 @@ def load_family(
             frame=_FRAME,
             temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
         ).of(media_options),
-        recurrent=not ATTENTIONS.issuperset(layers),
+        recurrent=recurrent,
+        placeholder_kinds=kinds,
     )
 
 
@@ -327,11 +342,40 @@ def _images(options: Mapping[str, Any]) -> PixelBudget:
     return PixelBudget(int(least), int(most), patch=1, merge=1)
 
 
+def _placeholder_kinds(chat: Chat, config: Any) -> dict[int, MediaKind]:
+    """See ``ModelFamily.placeholder_kinds``: what the chat template writes for a medium alone."""
+    added = {*chat.tokenizer.get_added_vocab().values()}
+    found: dict[int, MediaKind] = {}
+    for kind in get_args(MediaKind):
+        shown = (Message("user", (MediaRef(kind, data=b""),)), Message("user", (TextPart("a"),)))
+        try:
+            ids, of_text = (
+                chat.render(Sample("blank", messages), None).token_ids
+                for messages in (shown, (Message("user", ()), shown[1]))
+            )
+        except ValueError:  # it has no place for this kind
+            continue
+        new = [token for token in Counter(ids) - Counter(of_text) if token in added]
+        known = _tokens_named(_of_kind(kind), config, chat.processor)
+        if new := [token for token in new if token in known] or new:
+            found[new[0]] = kind
+    return found
+
+
 def placeholder_ids(config: Any, processor: Any) -> set[int]:
     """Tokens that the model reads as a medium, wherever they stand; and those before one, by which
     some count their media.
     """
-    names = [f"{kind}_token_{suffix}" for kind in get_args(MediaKind) for suffix in ("id", "index")]
-    names += ["vision_start_token_id", "audio_start_token_id"]
-    found = {getattr(owner, name, None) for owner in (config, processor) for name in names}
+    names = [name for kind in get_args(MediaKind) for name in _of_kind(kind)]
+    return _tokens_named(
+        [*names, "vision_start_token_id", "audio_start_token_id"], config, processor
+    )
+
+
+def _of_kind(kind: MediaKind) -> list[str]:
+    return [f"{kind}_token_{suffix}" for suffix in ("id", "index")]
+
+
+def _tokens_named(names: Sequence[str], *owners: Any) -> set[int]:
+    found = {getattr(owner, name, None) for owner in owners for name in names}
     return {token for token in found if isinstance(token, int)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from mmr1.vision.families.chat import ChatOptions
@@ -21,6 +21,7 @@ from mmr1.vision.families.family import (
     decoder_shape,
 )
 from mmr1.vision.families.general import inputs
+from mmr1.vision.families.text import load_text_family
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,18 @@ class GeneralArchitecture:
 
     Attributes:
         presets, make: Of small models: see ``new_model``.
+        reads_text: The models see nothing.
     """
 
     presets: Sequence[str] = ()
     make: Callable[[Path, str, int, Sequence[str] | None], int] | None = None
+    reads_text: bool = False
 
-    auto_class = AutoModelForImageTextToText
     shares_prompts = False
+
+    @property
+    def auto_class(self) -> Any:
+        return AutoModelForCausalLM if self.reads_text else AutoModelForImageTextToText
 
     def load_family(
         self,
@@ -45,8 +51,15 @@ class GeneralArchitecture:
         trust_remote_code: bool,
         **media_options: float | str,
     ) -> ModelFamily:
+        recurrent = not inputs.ATTENTIONS.issuperset(inputs.layer_types(config))
+        if self.reads_text:
+            return load_text_family(
+                path, chat, trust_remote_code, shares_prompts=False, recurrent=recurrent
+            )
         takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
-        return inputs.load_family(path, config, takes, chat, trust_remote_code, **media_options)
+        return inputs.load_family(
+            path, config, takes, recurrent, chat, trust_remote_code, **media_options
+        )
 
     def shape(self, config: Any) -> ModelShape:
         return ModelShape(decoder_shape(config.get_text_config()), _tower_shape(config))
@@ -56,7 +69,7 @@ class GeneralArchitecture:
         decoder, tower = model.get_decoder(), model.get_encoder(modality="image")
         return ModelParts(
             language_model=decoder,
-            layers=decoder.layers,
+            layers=_layers(decoder),
             embed_tokens=model.get_input_embeddings(),
             lm_head=model.get_output_embeddings(),
             tower=None if tower is model or tower is model.base_model else tower,
@@ -87,6 +100,13 @@ def _model_class(path: str, config: Any) -> Any:
             "AutoModelForImageTextToText does not load (docs/models.md)"
         )
     return known[type(config)]
+
+
+def _layers(decoder: torch.nn.Module) -> Sequence[torch.nn.Module]:
+    """What most decoders name ``layers``, and some otherwise."""
+    lists = [m for m in decoder.children() if isinstance(m, torch.nn.ModuleList)]
+    named: Sequence[torch.nn.Module] | None = getattr(decoder, "layers", None)
+    return named if named is not None else [*lists[0]] if lists else ()
 
 
 def _tower_shape(config: Any) -> StackShape | None:
@@ -126,3 +146,4 @@ def _first(config: Any, *names: str) -> int:
 
 
 GENERAL = GeneralArchitecture()
+GENERAL_TEXT = GeneralArchitecture(reads_text=True)
