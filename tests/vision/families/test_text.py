@@ -7,14 +7,15 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.families import tiny as small
 from mmr1.vision.families.chat import ChatOptions, read_template
-from mmr1.vision.families.loading import find_architecture, load_family, model_parts
-from tests.vision.families.tiny_family import FAMILIES, TEXT
+from mmr1.vision.families.loading import load_family, model_parts
+from tests.vision.families.tiny_family import FAMILIES, TEXT, plain_scores
 
 QUESTION = Sample("q", (Message("user", (TextPart("How many?"),)),))
 
@@ -33,7 +34,7 @@ def test_prompts_are_those_of_the_models_own_template(name):
     ]
     assert list(prompt.token_ids) == ids
     assert tiny.family.prompt_length(prompt) == len(ids)
-    assert tiny.family.prompt_positions(ids, []).tolist() == [list(range(len(ids)))]
+    assert tiny.family.read_prompt(prompt, []).ids.tolist() == ids
 
 
 def test_a_text_model_can_be_made_without_naming_its_family(tmp_path):
@@ -102,14 +103,20 @@ def test_a_missing_tokenizer_is_told(tmp_path):
         load_family(str(folder))
 
 
-def test_a_sliding_window_is_refused():
+def test_a_sliding_window_is_seen():
     """Left out, its layers would see more than the model does, and nothing would say so."""
     tiny = FAMILIES["qwen2"]
     config = json.loads((tiny.folder / "config.json").read_text())
     config |= {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
     config["layer_types"] = ["full_attention", "sliding_attention"]
-    auto_class = find_architecture(str(tiny.folder)).auto_class
-    model = auto_class.from_config(type(tiny.model().config)(**config)).to(torch.float32)
+    config = type(tiny.model().config)(**config)
+    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model.load_state_dict(tiny.model().state_dict())
     groups = [tiny.group([], 9, [3, 7], 0)]
-    with pytest.raises(ValueError, match="attention has a sliding_window"):
-        completion_scores(model, groups, 1.0)
+    plain = plain_scores(model, groups, 1.0).logprobs.detach()
+    settle(model, tiny.family, "packed", tiny.name)
+    torch.testing.assert_close(
+        completion_scores(model, groups, 1.0).logprobs.detach(), plain, atol=1e-5, rtol=0
+    )
+    everything = completion_scores(tiny.model(), groups, 1.0).logprobs.detach()
+    assert (everything - plain).abs().max() > 1e-3

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.logprob_head import FORBIDDEN
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
 from mmr1.types import MediaRef
@@ -48,7 +49,11 @@ class TinyFamily:
         return load_family(str(self.folder))
 
     def model(self) -> Any:
-        return copy.deepcopy(self._model).eval()
+        """Text models with the packed forward of any model, the others with their family's."""
+        model = copy.deepcopy(self._model).eval()
+        if not self.sees:
+            settle(model, self.family, "packed", self.name)
+        return model
 
     @functools.cached_property
     def _model(self) -> Any:
@@ -87,12 +92,15 @@ class TinyFamily:
         places = sorted(rng.integers(0, text, len(media)).tolist())
         for place, medium in reversed(list(zip(places, media, strict=True))):
             ids[place:place] = self.surrounded(kinds[medium.kind])
-        ids = self.family.expand_placeholders(ids, media)
-        positions = self.family.prompt_positions(ids, media)
+        positions, start = torch.arange(text)[None], text
+        if self.sees:
+            ids = self.family.expand_placeholders(ids, media)
+            positions = self.family.prompt_positions(ids, media)
+            start = self.family.completion_start(positions)
         return GroupInput(
             prompt_ids=torch.tensor(ids),
             prompt_positions=positions,
-            completion_start=self.family.completion_start(positions),
+            completion_start=start,
             media=tuple(media),
             completions=tuple(torch.tensor(rng.integers(20, 600, n)) for n in completions),
         )

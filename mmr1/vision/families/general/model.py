@@ -31,11 +31,13 @@ class GeneralArchitecture:
     Attributes:
         presets, make: Of small models: see ``new_model``.
         reads_text: The models see nothing.
+        normed_heads: See ``StackShape``.
     """
 
     presets: Sequence[str] = ()
     make: Callable[[Path, str, int, Sequence[str] | None], int] | None = None
     reads_text: bool = False
+    normed_heads: bool = False
 
     shares_prompts = False
 
@@ -53,16 +55,15 @@ class GeneralArchitecture:
     ) -> ModelFamily:
         recurrent = not inputs.ATTENTIONS.issuperset(inputs.layer_types(config))
         if self.reads_text:
-            return load_text_family(
-                path, chat, trust_remote_code, shares_prompts=False, recurrent=recurrent
-            )
+            return load_text_family(path, recurrent, chat, trust_remote_code)
         takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
         return inputs.load_family(
             path, config, takes, recurrent, chat, trust_remote_code, **media_options
         )
 
     def shape(self, config: Any) -> ModelShape:
-        return ModelShape(decoder_shape(config.get_text_config()), _tower_shape(config))
+        language = decoder_shape(config.get_text_config(), self.normed_heads)
+        return ModelShape(language, _tower_shape(config))
 
     def parts(self, model: Any) -> ModelParts:
         """The parts, by the names that transformers looks for in any model."""
