@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import causal_mask_function
@@ -307,34 +308,64 @@ def prefill_alone(model: Any, prompt: ReadPrompt) -> Prefilled:
         NotPlainError: What its layers keep are not the keys and values of all tokens.
     """
     length, device = len(prompt.ids), model.device
-    ids, cache = prompt.ids[None].to(device), DynamicCache(config=model.config)
+    ids = prompt.ids[None].to(device)
     positions = [torch.arange(length, device=device)[None]]
 
     def look(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         if (own := kwargs.get("position_ids")) is not None:
             positions.append(own)
 
-    last = {"logits_to_keep": 1}
-    takes = inspect.signature(model.forward).parameters
+    given = arguments_of_rows([[(length, prompt.arguments)]], length, device, model.dtype)
     hook = model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
     try:
-        out = model(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            **arguments_of_rows([[(length, prompt.arguments)]], length, device, model.dtype),
-            past_key_values=cache,
-            use_cache=True,
-            **{name: value for name, value in last.items() if name in takes},
-        )
+        logits, layers = _run(model, ids, torch.ones_like(ids), given)
     finally:
         hook.remove()
+    real = torch.ones_like(ids, dtype=torch.bool)
+    return Prefilled(logits, layers, real, positions[-1][..., -1:] + 1)
+
+
+def takes_positions(model: Any) -> bool:
+    """True if the model's forward can be told where its tokens stand."""
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> Prefilled:
+    """Prompts of a text model that ``takes_positions``, in one forward.
+
+    Raises:
+        NotPlainError: As of :func:`prefill_alone`.
+    """
+    ids, real = (
+        pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)
+        for rows in ([p.ids for p in prompts], [torch.ones_like(p.ids) for p in prompts])
+    )
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    logits, layers = _run(model, ids, real, {"position_ids": positions})
+    return Prefilled(logits, layers, real.bool(), positions[:, -1][None] + 1)
+
+
+def _run(
+    model: Any, ids: torch.Tensor, real: torch.Tensor, given: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, Layers]:
+    """Logits ``[G, V]`` after prompts ``[G, P]``, and what the layers keep of them."""
+    cache, last = DynamicCache(config=model.config), {"logits_to_keep": 1}
+    takes = inspect.signature(model.forward).parameters
+    out = model(
+        input_ids=ids,
+        attention_mask=real,
+        **given,
+        past_key_values=cache,
+        use_cache=True,
+        **{name: value for name, value in last.items() if name in takes},
+    )
     if any(type(x) not in (DynamicLayer, DynamicSlidingWindowLayer) for x in cache.layers):
         raise NotPlainError("keeps a state")
     layers = [(x.keys, x.values) for x in cache.layers]
+    length = ids.shape[1]
     if not layers or any(x is None or x.shape[2] != length for both in layers for x in both):
         raise NotPlainError("has a window")
-    real = torch.ones_like(ids, dtype=torch.bool)
-    return Prefilled(out.logits[:, -1].float(), layers, real, positions[-1][..., -1:] + 1)
+    return out.logits[:, -1].float(), layers
 
 
 @contextmanager

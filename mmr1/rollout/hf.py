@@ -26,6 +26,8 @@ from mmr1.rollout.decoding import (
     Prefilled,
     decodes_together,
     prefill_alone,
+    prefill_texts,
+    takes_positions,
     transposed_weights,
 )
 from mmr1.rollout.engine import Probe, Request
@@ -327,6 +329,8 @@ class SharedPromptSampler:
         """Run each prompt once."""
         base, parts, family = unwrapped(self.model), model_parts(self.model), self.family
         if not is_packed(family):
+            if not family.placeholder_kinds and takes_positions(base):
+                return prefill_texts(base, prompts)
             return Prefilled.joined([prefill_alone(base, prompt) for prompt in prompts])
         architecture = packed_architecture_of(base)
         media = [self.media[m] for request in requests for m in request.prompt.media]
@@ -344,7 +348,7 @@ class SharedPromptSampler:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        starts = batch.completion_starts.expand(architecture.position_rows, 1, -1)
+        starts = batch.completion_starts.expand(len(batch.positions), 1, -1)
         return Prefilled(
             parts.lm_head(hidden[:, -1]).float(),
             [(layer.keys, layer.values) for layer in cache.layers],

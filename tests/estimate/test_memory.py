@@ -16,6 +16,7 @@ from mmr1.estimate.memory import (
     saving_bytes,
 )
 from mmr1.estimate.shapes import read_shapes
+from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.streaming import PIECE_BYTES
@@ -66,6 +67,8 @@ def test_each_family_knows_its_layers(name, tmp_path):
     new_model(tmp_path / name, "20m", family=name)
     architecture, tiny = architecture_named(name), FAMILIES[name]
     model = architecture.auto_class.from_pretrained(tmp_path / name, dtype=torch.float32)
+    if not tiny.sees:
+        settle(model, tiny.family, "packed", name)
     media = [tiny.image(280, 280, seed) for seed in range(2)] if tiny.sees else []
     groups = [tiny.group(media[i : i + 1], 20, [64] * 8, i) for i in range(2)]
     of_token, of_vision_token = activation_elements(architecture.shape(model.config))

@@ -203,12 +203,27 @@ def test_padded_scores_are_zero_where_the_environment_speaks():
     assert not padded_scores(new_model(), inputs, 1.0).logprobs[~mask].any()
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen2_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
 def test_every_family_goes_on_after_an_answer(name):
-    """One row of positions or three, features in one layer or in several."""
+    """Features in one layer or in several."""
     tiny = FAMILIES[name]
     cache = MediaCache(tiny.family.prepare_media)
-    turns = TURNS["text of a tool"] if name == "qwen2" else TURNS["several turns"]
-    group = conversations(tiny.family, cache, turns, [] if name == "qwen2" else [picture(7)])
-    inputs = [group_input(tiny.family, cache, group)]
-    assert_same(tiny.model(), inputs)
+    group = conversations(tiny.family, cache, TURNS["several turns"], [picture(7)])
+    assert_same(tiny.model(), [group_input(tiny.family, cache, group)])
+
+
+def test_a_text_model_goes_on_after_an_answer():
+    tiny = FAMILIES["qwen2"]
+    model, cache = tiny.model(), MediaCache(tiny.family.prepare_media)
+    group = conversations(tiny.family, cache, TURNS["text of a tool"])
+    got = completion_scores(model, [group_input(tiny.family, cache, group)], 1.0).logprobs
+    expected = torch.zeros_like(got)
+    for row, completion in enumerate(group.completions):
+        own = completion.token_ids.tolist()
+        ids = torch.tensor([*group.prompt.token_ids, *own])
+        logprobs = model(input_ids=ids[None], use_cache=False).logits[0, :-1].log_softmax(-1)
+        expected[row, : len(own)] = logprobs.gather(-1, ids[1:, None])[-len(own) :, 0]
+    expected = expected * completion_mask([group])
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
+    wanted = weights_gradient(model, expected)
+    assert_gradients(weights_gradient(model, got), wanted)

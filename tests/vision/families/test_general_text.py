@@ -18,7 +18,6 @@ from transformers import (
     GPTNeoXConfig,
     MistralConfig,
     Olmo2Config,
-    Qwen3Config,
 )
 
 from mmr1.config import AgentConfig, Config, ModelConfig, SamplingConfig
@@ -27,7 +26,6 @@ from mmr1.rollout.build import BatchedTurns, build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.any_model.forward import verdict_of
-from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.loading import load_model
@@ -56,9 +54,7 @@ MODELS = {
     "gemma2": Gemma2Config(**GROUPED, sliding_window=1024, final_logit_softcapping=0.5),
     "olmo2": Olmo2Config(**SIZES, num_key_value_heads=2),
     "gpt_neox": GPTNeoXConfig(**SIZES),
-    "qwen3": Qwen3Config(**GROUPED),
 }
-NAMED = "qwen3"
 TOGETHER = ("gemma3_text", "olmo2", "gpt_neox")
 """Whose prompts the transformers engine decodes together: Mistral's window is short."""
 REFUSED = "gemma2"
@@ -109,7 +105,7 @@ def plain_logprobs(family, model, ids: list[int]) -> np.ndarray:
     return logits.log_softmax(-1).gather(-1, torch.tensor(ids)[1:, None])[:, 0].numpy()
 
 
-ALIKE = [name for name in MODELS if name not in (REFUSED, NAMED)]
+ALIKE = [name for name in MODELS if name != REFUSED]
 
 
 @pytest.mark.parametrize("sharing", ["packed", "padded"])
@@ -151,25 +147,6 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5"]}))
     with pytest.raises(ValueError, match=r"is a 't5' model.*ForCausalLM"):
         load_family(str(tmp_path))
-
-
-def test_the_general_road_of_a_qwen3_is_that_of_its_family():
-    path = folder_of(NAMED)
-    own = load_family(str(path))
-    general = replace(own, shares_prompts=False)
-    model, other = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for _ in range(2)
-    )
-    other.config.model_type = "unknown"
-    settle(other, general, "packed", NAMED)
-    groups = sampled(own, model)
-    for group, again in zip(groups, sampled(general, other), strict=True):
-        for one, two in zip(group.completions, again.completions, strict=True):
-            assert one.token_ids.tolist() == two.token_ids.tolist()
-            np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-5)
-    inputs = [group_input(own, MediaCache(own.prepare_media), group) for group in groups]
-    want, got = (completion_scores(m, inputs, 1.0).logprobs for m in (model, other))
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
 
 
 PROGRAMS = Path(__file__).parents[2] / "rollout" / "agent_programs.py"

@@ -1,4 +1,4 @@
-"""Text models of which there are small ones, with random weights: the real classes, sized for a CPU."""
+"""Text models, of which there are small ones: the real classes with random weights, for a CPU."""
 
 from __future__ import annotations
 

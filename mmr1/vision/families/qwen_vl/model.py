@@ -85,7 +85,6 @@ class QwenVLArchitecture:
 
     auto_class = AutoModelForImageTextToText
     shares_prompts = True
-    position_rows = 3
     presets = tuple(tiny.PRESETS)
 
     @property
