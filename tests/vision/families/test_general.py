@@ -10,7 +10,13 @@ import numpy as np
 import peft
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM, SmolVLMVideoProcessor
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    SmolVLMVideoProcessor,
+)
 from transformers.models.smolvlm import processing_smolvlm
 
 from mmr1.config import Config
@@ -300,6 +306,16 @@ def test_a_model_with_scaled_logits_is_refused():
         check_head(CohereForCausalLM(config).eval(), "'m'")
     config.logit_scale = 1.0
     check_head(CohereForCausalLM(config).eval(), "'m'")
+
+
+def test_a_model_with_capped_logits_is_refused_though_its_own_are_small():
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 60, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    model = Gemma2ForCausalLM(Gemma2Config(**sizes, **heads, final_logit_softcapping=30.0)).eval()
+    with pytest.raises(ValueError, match=r"'m': its logits .* are scaled or capped"):
+        check_head(model, "'m'")
+    model.config.final_logit_softcapping = None
+    check_head(model, "'m'")
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "gemma3", "llava"])
