@@ -84,6 +84,7 @@ def completion_states(
     # Packing goes wrong silently: these are the ways that were seen.
     ran, layers, length = len(packed.layout.calls), len(parts.layers), len(packed.ids)
     assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
+    assert packed.positions.shape[1] == length, packed.positions.shape
     assert hidden.shape[:2] == (1, length), hidden.shape
     states = hidden[0].index_select(0, packed.rows)
     return CompletionStates(states, packed.targets, packed.padded, packed.rows)
