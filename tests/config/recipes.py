@@ -12,7 +12,8 @@ from tests.paths import REPOSITORY
 
 os.environ.setdefault("ORIGINAL", "a checkout")  # of which exact recipes read prompt and rewards
 
-BY_NAME: dict[str, Command] = {"sft": "sft", "rm": "rm", "first": "rm", "start": "sft"}
+SFT = ("sft", "start", "tower", "align", "control")
+BY_NAME: dict[str, Command] = {"rm": "rm", "first": "rm", **dict.fromkeys(SFT, "sft")}
 """The command of a file whose sections do not tell it."""
 
 

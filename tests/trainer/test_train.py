@@ -356,7 +356,7 @@ def test_weights_that_arrive_otherwise_are_found_before_the_first_step(
     engine = copy.deepcopy(AutoModelForImageTextToText.from_pretrained(warm))
 
     def garbled(self, weights, version):
-        self._sampler = dataclasses.replace(self._sampler, model=engine)
+        self._together = dataclasses.replace(self._together, model=engine)
         engine.load_state_dict({name: 0.9 * weight for name, weight in weights.items()})
 
     monkeypatch.setattr(HfEngine, "load_weights", garbled)

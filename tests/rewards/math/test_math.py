@@ -19,7 +19,7 @@ from tests.rewards.math.math_cases import PAIRS
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[CompositeReward]:
     parts = {"math": reward_function()}
-    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=10.0)) as built:
+    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=60.0)) as built:
         yield built
 
 
