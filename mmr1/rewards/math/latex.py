@@ -91,7 +91,7 @@ _RECURRING = re.compile(
     r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
     r"(?:(\d{0,15})\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d{1,15})\))(?!\d)"
 )
-_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*((?:[^\\]|\\(?![lr]angle))*+)\\rangle(?![a-z])")
+_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*((?:[^\\]|\\(?![lr]angle))*)\\rangle(?![a-z])")
 _PLAIN_BRACKETS = re.compile(r"<([^<>=|]*,[^<>=|]*)>")
 _SYSTEM = re.compile(
     r"(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?",
