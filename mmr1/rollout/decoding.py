@@ -168,7 +168,7 @@ class Decoder:
             try:
                 seen = rule(places[:1], places[:1], places[-1:], places)
             except Exception as error:  # it may look up what it knows of tokens that are not here
-                raise NotPlainError("has a mask of its own") from error
+                raise NotPlainError("has its own mask") from error
             if not seen.all():
                 raise NotPlainError(f"has a window of less than {self._longest} tokens")
         self._checked = True
@@ -252,7 +252,7 @@ def decoding_attention(
     if more := sorted({*given} - _HARMLESS):
         raise NotPlainError(f"has a {more[0]}")
     if attention_mask is not None or query.shape[-1] != value.shape[-1]:
-        raise NotPlainError("has a mask of its own, or values of another width")
+        raise NotPlainError("has its own mask, or values of another width")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     return _steps[-1].attend(module.layer_idx, rows, keys, values, scale)[None], None
@@ -327,7 +327,11 @@ def prefill_alone(model: Any, prompt: ReadPrompt) -> Prefilled:
 
 def takes_positions(model: Any) -> bool:
     """True if the model's forward can be told where its tokens stand."""
-    return "position_ids" in inspect.signature(model.forward).parameters
+    return _takes(model, "position_ids")
+
+
+def _takes(model: Any, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
 
 
 def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> Prefilled:
@@ -349,15 +353,10 @@ def _run(
     model: Any, ids: torch.Tensor, real: torch.Tensor, given: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, Layers]:
     """Logits ``[G, V]`` after prompts ``[G, P]``, and what the layers keep of them."""
-    cache, last = DynamicCache(config=model.config), {"logits_to_keep": 1}
-    takes = inspect.signature(model.forward).parameters
+    cache = DynamicCache(config=model.config)
+    last = {"logits_to_keep": 1} if _takes(model, "logits_to_keep") else {}
     out = model(
-        input_ids=ids,
-        attention_mask=real,
-        **given,
-        past_key_values=cache,
-        use_cache=True,
-        **{name: value for name, value in last.items() if name in takes},
+        input_ids=ids, attention_mask=real, past_key_values=cache, use_cache=True, **given, **last
     )
     if any(type(x) not in (DynamicLayer, DynamicSlidingWindowLayer) for x in cache.layers):
         raise NotPlainError("keeps a state")

@@ -71,6 +71,7 @@ class HfEngine:
             routers = watch_routers(unwrapped(model), "algorithm.router_replay")
         self._together = SharedPromptSampler(model, family, media, features, routers)
         self._one_by_one = GeneratingSampler(model, family, routers)
+        self._decodes_up_to = 0  # tokens of the longest sequence that was tried
         self._version = 0
         self._receiver = TcpReceiver()
 
@@ -100,10 +101,12 @@ class HfEngine:
         return self._family.read_prompt(prompt, [self._media[m] for m in prompt.media])
 
     def _sampler(self, prompts: Sequence[ReadPrompt], sampling: SamplingConfig) -> Sampler:
-        longest = longest_sequence(prompts, sampling)
-        if is_packed(self._family) or decodes_together(self._model, longest):
+        if is_packed(self._family):
             return self._together
-        return self._one_by_one
+        longest = longest_sequence(prompts, sampling)
+        if longest > self._decodes_up_to and decodes_together(self._model, longest):
+            self._decodes_up_to = longest
+        return self._together if longest <= self._decodes_up_to else self._one_by_one
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
@@ -348,7 +351,7 @@ class SharedPromptSampler:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        starts = batch.completion_starts.expand(len(batch.positions), 1, -1)
+        starts = batch.completion_starts.expand(architecture.position_rows, 1, -1)
         return Prefilled(
             parts.lm_head(hidden[:, -1]).float(),
             [(layer.keys, layer.values) for layer in cache.layers],

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mmr1.routers import Routing, route, routers_of
-from mmr1.trainer.forward.any_model.forward import check_context, shared_states, verdict_of
+from mmr1.trainer.forward.any_model.forward import check_context, shared_states
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
@@ -18,6 +18,7 @@ from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, T
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import (
     architecture_of,
+    is_admitted,
     model_parts,
     packed_architecture_of,
     unwrapped,
@@ -58,7 +59,7 @@ def completion_states(
     if not architecture_of(model).shares_prompts:
         if context is not None:
             check_context(model)
-        if verdict_of(model) is None:
+        if not is_admitted(model):
             return unshared_states(model, groups, read, run_tower, features)
         return shared_states(model, groups, read, run_tower, features, context)
     architecture, parts = packed_architecture_of(model), model_parts(model)
@@ -84,7 +85,7 @@ def completion_states(
     # Packing goes wrong silently: these are the ways that were seen.
     ran, layers, length = len(packed.layout.calls), len(parts.layers), len(packed.ids)
     assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
-    assert packed.positions.shape[1] == length, packed.positions.shape
+    assert packed.positions.shape == (1 + architecture.position_rows, length)
     assert hidden.shape[:2] == (1, length), hidden.shape
     states = hidden[0].index_select(0, packed.rows)
     return CompletionStates(states, packed.targets, packed.padded, packed.rows)
@@ -158,7 +159,7 @@ def completion_scores(
         jsd_beta: Which divergence that is; see :func:`kl.divergence`.
         routers: What to do about those of the model, which is watched then.
     """
-    packs = architecture_of(model).shares_prompts or verdict_of(model) is not None
+    packs = architecture_of(model).shares_prompts or is_admitted(model)
     routing = None if routers is None else routers.routing(groups, packs)
     states = completion_states(model, groups, "before", features, run_tower, context, routing)
     hidden, weight = states.hidden, _output_weight(model)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from mmr1.trainer.forward.any_model.forward import verdict_of
 from mmr1.trainer.forward.context_packing import frame_parts
 from mmr1.trainer.forward.logprob_head import Distributions
 from mmr1.trainer.forward.micro_batches import (
@@ -25,6 +24,7 @@ from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.weights import copy_into, model_adapters, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import is_admitted
 from mmr1.vision.features import FeatureCache
 
 _SHORT = Sample("short", (Message("user", (TextPart("."),)),))
@@ -80,7 +80,7 @@ class PackedModel:
                 vision_token_cost,
                 keep,
                 whole,
-                self.inputs.family.shares_prompts or verdict_of(self.model) is not None,
+                self.inputs.family.shares_prompts or is_admitted(self.model),
             )
         )
         following = [*(batch.groups for batch in batches[1:]), ()]

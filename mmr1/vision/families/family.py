@@ -428,6 +428,11 @@ class PackedArchitecture(Architecture, Protocol):
     """Models whose layers let completions share their prompt: for the packed forward."""
 
     @property
+    def position_rows(self) -> int:
+        """Rows of positions that the rotary embedding reads: 3 for M-RoPE, else 1."""
+        ...
+
+    @property
     def no_mask(self) -> Any:
         """``attention_mask`` with which the language model builds no mask.
 

@@ -32,7 +32,7 @@ from mmr1.trainer.forward.sequences import (
     completion_batch,
 )
 from mmr1.trainer.forward.unshared import vision_in_graph
-from mmr1.vision.families.loading import unwrapped
+from mmr1.vision.families.loading import is_admitted, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache
 
@@ -156,7 +156,7 @@ def check_context(model: Any) -> None:
         ValueError: They cannot.
     """
     base, why = unwrapped(model), ""
-    if verdict_of(model) is None:
+    if not is_admitted(model):
         why = "each of its completions computes its prompt again, in a sequence that stays whole"
     elif has_states(list(base.get_decoder().modules())):
         why = "its layers carry a state from token to token, which a rank does not hand on"

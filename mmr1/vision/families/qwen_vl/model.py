@@ -85,6 +85,7 @@ class QwenVLArchitecture:
 
     auto_class = AutoModelForImageTextToText
     shares_prompts = True
+    position_rows = 3
     presets = tuple(tiny.PRESETS)
 
     @property
