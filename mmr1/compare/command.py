@@ -26,7 +26,7 @@ def run_comparison(
     """
     plan = read_plan(arguments, metrics, margin)
     with failing_output_muted(), _stopped_like_interrupted():
-        trials = run_trials(plan, seeds, output)
+        trials = run_trials(plan, range(seeds), output)
         print(write_results(output, plan, trials), end="")
         print(f"written: {output}/compare.md, compare.json, compare.png")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Trial:
 
 
 def run_trials(
-    plan: Plan, seeds: int, output: Path, say: Callable[[str], None] = print
+    plan: Plan, seeds: Iterable[int], output: Path, say: Callable[[str], None] = print
 ) -> list[Trial]:
     """Run every arm with every seed; what is finished is not repeated, what was stopped resumes.
 
@@ -47,7 +47,7 @@ def run_trials(
     trials = []
     evaluates = any("eval/" in metric for metric in plan.metrics.values())
     before = any("eval/" in m and BEFORE in m for m in plan.metrics.values())
-    for seed in range(seeds):
+    for seed in seeds:
         for arm in plan.arms:
             folders: list[Path] = []
             model = None

@@ -394,7 +394,7 @@ def test_a_run_that_fails_is_named_with_its_log(arms, tmp_path):
     (tmp_path / "out/grpo/seed0").mkdir(parents=True)
     (tmp_path / "out/grpo/seed0/train.log").mkdir()  # where a file should be
     with pytest.raises(RunFailedError, match=r"grpo, seed 0 ended with code 1: .*seed0.log\)"):
-        run_trials(plan, 1, tmp_path / "out")
+        run_trials(plan, [0], tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -56,11 +56,11 @@ class Question:
     norm: float
 
 
-def results(arms: Sequence[str], seeds: int, output: Path, quick: bool) -> list[Result]:
+def results(arms: Sequence[str], seeds: Sequence[int], output: Path, quick: bool) -> list[Result]:
     """The results of both arms, computed from the same completions."""
     commit = current_commit()
     found = []
-    for seed in range(seeds):
+    for seed in seeds:
         kept = output / f"seed{seed}/deviation_in_advantage/questions.json"
         if not kept.is_file():
             ask(seed, prepared(output / f"seed{seed}/start", seed), kept, quick)
