@@ -141,7 +141,8 @@ def evaluation_of(run: Path) -> dict[str, float]:
 
     ``eval/greedy`` is the accuracy, as in ``metrics.jsonl``, ``eval/greedy/format`` the mean of a
     reward's component, ``eval/greedy[plain]`` the accuracy of a task or of a value of
-    ``eval.group_by``, and ``eval/greedy_length_mean`` any other number; also for ``sampled``.
+    ``eval.group_by``, ``eval/greedy/vision/swapped`` what a token loses with another picture, and
+    ``eval/greedy_length_mean`` any other number; also for ``sampled``.
     """
     path = run / "eval/result.json"
     if not path.is_file():
@@ -153,6 +154,8 @@ def evaluation_of(run: Path) -> dict[str, float]:
         numbers[f"eval/{mode}"] = result["accuracy"]
         numbers |= {f"eval/{mode}_{name}": value for name, value in _plain(result).items()}
         numbers |= {f"eval/{mode}/{name}": v for name, v in _plain(result["components"]).items()}
+        lost = result.get("vision", {}).items()
+        numbers |= {f"eval/{mode}/vision/{name}": value for name, value in lost}
         numbers |= {f"eval/{mode}_pass@{k}": v for k, v in result.get("pass_at", {}).items()}
         shares = result.get("by", {}).items()
         numbers |= {f"eval/{mode}[{kind}]": share["accuracy"] for kind, share in shares}

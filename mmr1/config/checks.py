@@ -410,6 +410,12 @@ REFUSED: tuple[Row, ...] = (
         "a group that is streamed has one view; leave one of them out",
     ),
     Row(
+        ("rollout.engine.type", "eval.vision_use"),
+        lambda c: c.rollout.colocated and c.eval.vision_use,
+        "the policy leaves its GPU to colocated engines while they evaluate; leave vision_use out, "
+        "and measure a checkpoint by mmr1 eval",
+    ),
+    Row(
         ("rollout.views.loss", "rewards.functions.temporal_contrast"),
         lambda c: _samples_beside(c) != c.rewards.uses("temporal_contrast"),
         "that reward compares with completions beside each group, and nothing else reads these; "

@@ -59,6 +59,11 @@ class EvalConfig(Section):
         description="Also decode greedily under other views of the pictures, as VIEW: strength; "
         "{noise: 0.5, blank: null} adds greedy_noise and greedy_blank. See rollout.views",
     )
+    vision_use: bool = Field(
+        False,
+        description="Also measure how much completions depend on their pictures: the nats that a "
+        "token loses with grey ones, and with those of another prompt",
+    )
     output_dir: str | None = Field(
         None,
         description="Folder for results and completions. An interrupted evaluation resumes from it",

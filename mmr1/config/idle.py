@@ -70,6 +70,12 @@ IDLE: tuple[Row, ...] = (
         OFFLINE,
     ),
     Row(
+        ("eval.vision_use",),
+        lambda c: c.eval.vision_use,
+        "only mmr1 train, iterate and eval measure it; leave it out",
+        OFFLINE,
+    ),
+    Row(
         ("rollout.views",),
         lambda c: c.rollout.views is not None,
         "only mmr1 train and iterate sample under other views; leave it out",

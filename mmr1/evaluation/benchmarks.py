@@ -28,8 +28,10 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engines import engine_type
 from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.models.loading import load_model
+from mmr1.trainer.models.loading import build_packed_model, load_model
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -144,25 +146,38 @@ def _task(
 
 
 @contextmanager
-def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine]:
-    """An engine here, or ``resources.engines`` on Ray."""
+def _engine(
+    config: Config, inputs: Inputs, log: Path
+) -> Iterator[tuple[RolloutEngine, PackedModel | None]]:
+    """An engine here, or ``resources.engines`` on Ray; and the model for ``eval.vision_use``."""
+    looks = config.eval.vision_use
     if config.engines > 1:
+        if looks:
+            raise ValueError(
+                "eval.vision_use computes in this process, which has one engine; leave "
+                "resources.engines out"
+            )
         with engines_on_ray(config) as engines:
             own = with_conversations(config, engines, engines, inputs.family, inputs.media)
             with closing(own) as engine:
-                yield engine
+                yield engine, None
         return
     with report_activity("starting the rollout engine"):
-        model = load_model(config.model) if engine_type(config).samples_from_policy else None
-        started = build_engine(config, inputs.family, inputs.media, log, model)
+        samples = engine_type(config).samples_from_policy
+        model = load_model(config.model) if samples or looks else None
+        of_engine = model if samples else None
+        started = build_engine(config, inputs.family, inputs.media, log, of_engine)
     with closing(started) as engine:
-        yield engine
+        read = ModelInputs(inputs.family, inputs.media)
+        temperature = config.rollout.sampling.temperature
+        yield engine, build_packed_model(config, model, read, temperature) if looks else None
 
 
 def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
     """Evaluate one model on all its datasets with the same engines."""
     config, inputs = tasks[0].config, tasks[0].inputs
-    with _engine(config, inputs, folder / tasks[0].model / "engine.log") as engine:
+    log = folder / tasks[0].model / "engine.log"
+    with _engine(config, inputs, log) as (engine, policy):
         for task in tasks:
             name = " ".join(filter(None, (task.model, task.data)))
             name = f"evaluating {name}" if name else "evaluating"
@@ -183,6 +198,7 @@ def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
                     progress.advance,
                     earlier_rows=store.rows() if store else (),
                     save_rows=store.save if store else lambda rows: None,
+                    policy=policy,
                 )
             if store:
                 store.finish(result, task.inputs.dropped)
@@ -292,6 +308,7 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
     values["rollout.engine.dtype"] = config.rollout_dtype
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
+    values |= {"eval.vision_use": True} if tree["eval"]["vision_use"] else {}
     values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
     return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}

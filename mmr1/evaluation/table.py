@@ -96,6 +96,7 @@ def _numbers(mode: Mode) -> dict[str, str]:
     for name, value in (("majority", mode.majority), ("best of n", mode.best_of)):
         if value is not None:
             numbers[name] = f"{value:.3f}"
+    numbers |= {f"nats {name}": f"{value:.3f}" for name, value in mode.vision.items()}
     return numbers | {name: f"{value:.3f}" for name, value in mode.components.items()}
 
 

@@ -106,8 +106,11 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     with_eval = config.eval_records is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
     if config.eval_records is not None:
-        for view in config.eval.views:
-            check_changed("eval.views", view, config.eval_records, kinds_of(held_out))
+        asked = [("eval.views", view) for view in config.eval.views]
+        if config.eval.vision_use:
+            asked.append(("eval.vision_use", "blank"))
+        for key, view in asked:
+            check_changed(key, view, config.eval_records, kinds_of(held_out))
     _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)

@@ -6,7 +6,7 @@ not know which implementation it holds. ``run.py`` drives it: records the steps,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 from mmr1.config import Config
@@ -17,7 +17,7 @@ from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, 
 from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
 from mmr1.trainer.sampling.other_views import by_own_view
-from mmr1.trainer.sampling.views import VisionUse, masked_logprobs, vision_use
+from mmr1.trainer.sampling.views import Piece, masked_logprobs, vision_use
 from mmr1.types import StepStats
 
 
@@ -63,12 +63,13 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         own = components.demonstrations.next()
                         experience = experience.with_demonstrations(own)
                 advantages = first_advantages(experience.tokens.advantages).tolist()
-                looks = VisionUse()
+                looks: Mapping[int, list[list[Piece]]] = {}
                 if vision_use_steps and number % vision_use_steps == 0:
                     with timer("vision"):
                         whole = [scored.group for scored in batch.groups]
-                        looks = vision_use(policy, whole, components.tokenizer)
-                stats |= looks.metrics
+                        use = vision_use(policy, whole)
+                        looks = use.pieces(whole, components.tokenizer)
+                    stats |= use.metrics
 
                 with timer("update"):
                     try:
@@ -92,4 +93,4 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             if validation is not None and config.trainer.validates(number):
                 sampler.finish()
                 line |= validation(number)
-            yield Step(number, line, batch.groups, advantages, batch.state, looks.pieces)
+            yield Step(number, line, batch.groups, advantages, batch.state, looks)

@@ -227,7 +227,7 @@ def _components(
         steps=steps,
         critic=workers.critic,
         demonstrations=inputs.demonstrations,
-        validation=_validation(config, inputs, sampling),
+        validation=_validation(config, inputs, sampling, workers.policy),
         kept=kept,
         replay=_replay(config, algorithm, kept),
         open_groups=_open_groups(config, inputs),
@@ -279,7 +279,9 @@ def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Re
     return Replay(config.algorithm.replay, config.seed, has_signal, kept)
 
 
-def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:
+def _validation(
+    config: Config, inputs: Inputs, sampling: SamplingRun, policy: SupportsLogprobs
+) -> Validation | None:
     """The evaluation of ``trainer.validation.data``, in the run and at its end; None without it."""
     if not inputs.held_out:
         return None
@@ -291,6 +293,7 @@ def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Valida
         sampling.rewards,
         inputs.held_out,
         inputs.check_held_out,
+        policy=policy,
     )
 
     def record(step: int, scored: Scored) -> None:

@@ -84,7 +84,7 @@ class Step:
         scored: The groups that the step learned from.
         advantages: One per completion, in group order.
         rollout_state: Gives the state after the step's rollout; see ``sampler.Batch``.
-        vision_use: ``pieces`` of ``sampling.views.VisionUse``, where the step measured it.
+        vision_use: ``pieces`` of ``sampling.views.VisionUse`` where the step measured it.
     """
 
     number: int

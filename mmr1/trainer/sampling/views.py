@@ -108,6 +108,9 @@ def check_changed(key: str, view: str, data: str, kinds: Iterable[Iterable[str]]
         )
 
 
+Lost = Mapping[int, list[torch.Tensor]]
+"""The nats that each sampled token loses, by the index of a group, for each of its completions."""
+
 Piece = tuple[str, float]
 """A piece of a completion's text, and the nats that its tokens lose."""
 
@@ -117,24 +120,53 @@ class VisionUse:
     """How much completions depend on the media of their prompts.
 
     Attributes:
-        metrics: ``vision/blank`` and ``vision/swapped``; empty without media.
-        pieces: The completions of a group, by its index, as pieces with what each loses with the
-            media of another prompt. Conversations and groups without another have none.
+        blank: ``log p(token | prompt) - log p(token | prompt, media grey)``; nothing of prompts
+            without media.
+        swapped: The same with the media of another prompt; nothing where there is none.
     """
 
-    metrics: StepStats = field(default_factory=dict)
-    pieces: Mapping[int, list[list[Piece]]] = field(default_factory=dict)
+    blank: Lost = field(default_factory=dict)
+    swapped: Lost = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> StepStats:
+        """``vision/blank`` and ``vision/swapped``, means over all tokens; empty without media.
+
+        A policy that does not look has 0.
+        """
+        return {
+            f"vision/{name}": float(torch.cat([x for group in lost.values() for x in group]).mean())
+            for name, lost in (("blank", self.blank), ("swapped", self.swapped))
+            if lost
+        }
+
+    def of(self, group: int, completion: int) -> dict[str, float]:
+        """The means over the tokens of one completion, as ``blank`` and ``swapped``."""
+        return {
+            name: float(lost[group][completion].mean())
+            for name, lost in (("blank", self.blank), ("swapped", self.swapped))
+            if group in lost
+        }
+
+    def pieces(
+        self, groups: Sequence[RolloutGroup], tokenizer: Any
+    ) -> dict[int, list[list[Piece]]]:
+        """The completions of a group, by its index, as pieces with what each loses when swapped.
+
+        Conversations have none.
+        """
+        return {
+            index: [
+                _pieces(tokenizer, completion, values.tolist())
+                for completion, values in zip(groups[index].completions, lost, strict=True)
+            ]
+            for index, lost in self.swapped.items()
+            if not any(completion.spans for completion in groups[index].completions)
+        }
 
 
-def vision_use(
-    policy: SupportsLogprobs, groups: Sequence[RolloutGroup], tokenizer: Any
-) -> VisionUse:
-    """Measure how much completions depend on the media of their prompts, in nats per token.
-
-    ``vision/blank`` is the mean of ``log p(token | prompt) - log p(token | prompt, media grey)``
-    over all tokens that the policy sampled for prompts with media, ``vision/swapped`` the same with
-    the media of another prompt of the step. A policy that does not look has 0.
-    """
+def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> VisionUse:
+    """Score the completions again with grey pictures, and with those of another of the groups."""
     seen = {index: group for index, group in enumerate(groups) if group.prompt.media}
     if not seen:
         return VisionUse()
@@ -143,20 +175,7 @@ def vision_use(
     blank = view_options("blank", 1, 0)
     grey = _lost(policy, seen, whole, {n: under(g.prompt, blank) for n, g in seen.items()})
     others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
-    means = {
-        f"vision/{name}": float(torch.cat([x for group in lost.values() for x in group]).mean())
-        for name, lost in (("blank", grey), ("swapped", others))
-        if lost
-    }
-    pieces = {
-        index: [
-            _pieces(tokenizer, completion, values.tolist())
-            for completion, values in zip(seen[index].completions, lost, strict=True)
-        ]
-        for index, lost in others.items()
-        if not any(completion.spans for completion in seen[index].completions)
-    }
-    return VisionUse(means, pieces)
+    return VisionUse(grey, others)
 
 
 def _lost(

@@ -17,8 +17,9 @@ from mmr1.rewards.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.runs.step import PhaseTimer
+from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.views import changes, under
+from mmr1.trainer.sampling.views import VisionUse, changes, under, vision_use
 from mmr1.trainer.validation.statistics import interval, majority, pass_at
 from mmr1.types import Completion, MediaRef, Prompt, Reward, Sample, ScoredGroup, StepStats
 from mmr1.vision.views import view_options
@@ -59,6 +60,8 @@ class Mode:
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
         length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
             if there are none.
+        vision: Nats that a token loses with ``blank`` and ``swapped`` pictures, of
+            ``eval.vision_use``.
     """
 
     accuracy: float
@@ -75,6 +78,7 @@ class Mode:
     by: dict[str, Share] = field(default_factory=dict)
     length_right: float | None = None
     length_wrong: float | None = None
+    vision: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ def evaluate(
     earlier_rows: Iterable[Row] = (),
     save_rows: Callable[[list[Row]], None] = lambda rows: None,
     keep: Callable[[str, list[ScoredGroup]], None] = lambda mode, groups: None,
+    policy: SupportsLogprobs | None = None,
 ) -> Evaluation:
     """Sample and score completions of every record.
 
@@ -110,6 +115,7 @@ def evaluate(
         earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.
         save_rows: Called with the rows of each batch when it is scored.
         keep: Called with the way of decoding and the scored groups of each batch.
+        policy: The same model, for ``eval.vision_use``.
 
     Raises:
         ValueError: More records are left out than ``data.max_bad_fraction`` allows.
@@ -133,8 +139,14 @@ def evaluate(
             requests = [replace(r, prompt=decoding.shown(r.prompt, r.seed)) for r in requests]
             groups = engine.generate(requests, decoding.sampling) if requests else []
             scored = reward_manager.score(groups)
+            looks = VisionUse()
+            if config.eval.vision_use:
+                assert policy is not None, "a model computes the log-probs"
+                looks = vision_use(policy, groups)
             rows = [
-                row for group in scored for row in _rows(name, group, accuracy_name, config.eval)
+                {**row, "vision": vision} if (vision := looks.of(number, row["index"])) else row
+                for number, group in enumerate(scored)
+                for row in _rows(name, group, accuracy_name, config.eval)
             ]
             rows_by_key.update({(row["mode"], row["id"], row["index"]): row for row in rows})
             save_rows(rows)
@@ -251,7 +263,19 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         length_right=_mean_length(rows, right=True),
         length_wrong=_mean_length(rows, right=False),
         by=_by_kind(rows, scores),
+        vision=_vision_means(rows),
     )
+
+
+def _vision_means(rows: Sequence[Row]) -> dict[str, float]:
+    """Over all tokens."""
+    seen = [row for row in rows if "vision" in row]
+    means = {}
+    for name in dict.fromkeys(name for row in seen for name in row["vision"]):
+        own = [row for row in seen if name in row["vision"]]
+        tokens = sum(row["tokens"] for row in own)
+        means[name] = sum(row["vision"][name] * row["tokens"] for row in own) / tokens
+    return means
 
 
 def _mean_length(rows: Iterable[Row], right: bool) -> float | None:
@@ -425,4 +449,5 @@ def validation_stats(result: Evaluation) -> StepStats:
     for name, mode in result.modes.items():
         stats[f"eval/{name}"] = mode.accuracy
         stats |= {f"eval/{name}/{part}": value for part, value in mode.components.items()}
+        stats |= {f"eval/{name}/vision/{part}": value for part, value in mode.vision.items()}
     return stats

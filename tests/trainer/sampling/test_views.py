@@ -11,7 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from mmr1.compare.metrics import evaluation_of
 from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.views import (
@@ -119,14 +121,15 @@ def test_what_is_lost_equals_a_plain_forward_of_each_completion(parts):
         [x for g, p in zip(groups, pictures[::-1], strict=True) for x in logprobs(g, p)]
     )
     policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
-    found = vision_use(policy, groups, family.tokenizer)
+    found = vision_use(policy, groups)
     means = found.metrics
     assert means["vision/blank"] == pytest.approx(float((plain - blanked).mean()), abs=1e-5)
     assert means["vision/swapped"] == pytest.approx(float((plain - other).mean()), abs=1e-5)
     assert abs(means["vision/blank"]) > 1e-3
     lost = iter((plain - other).split([len(c.token_ids) for g in groups for c in g.completions]))
+    pieces_of = found.pieces(groups, family.tokenizer)
     for index, group in enumerate(groups):
-        for completion, pieces in zip(group.completions, found.pieces[index], strict=True):
+        for completion, pieces in zip(group.completions, pieces_of[index], strict=True):
             said = family.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
             assert "".join(text for text, _ in pieces) == said
             values = next(lost)
@@ -170,12 +173,9 @@ def test_masked_logprobs_are_those_with_the_masked_picture(parts):
 def test_prompts_without_media_have_no_figure(parts):
     family, model, media, scored = parts
     text = [RolloutGroup(replace(s.group.prompt, shown=()), s.group.completions) for s in scored]
-    assert (
-        vision_use(
-            PackedModel(model, ModelInputs(family, media), 1.0, 10_000), text, family.tokenizer
-        )
-        == VisionUse()
-    )
+    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    assert vision_use(policy, text) == VisionUse()
+    assert VisionUse().metrics == {}
 
 
 def run_of_digits(tiny_model, digits, tmp_path, *more: str) -> list[dict[str, Any]]:
@@ -205,6 +205,28 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
         groups = read_jsonl(tmp_path / f"run/rollouts/step_{step:06d}.jsonl")
         for completion in (c for group in groups for c in group["completions"]):
             assert "".join(text for text, _ in completion["vision_use"]) == completion["text"]
+
+
+def test_an_evaluation_measures_it(tiny_model, digits, tmp_path):
+    """In the run and by ``mmr1 eval`` of its checkpoint: the same figures, of each completion."""
+    held_out = (f"trainer.validation={{data: '{digits}/eval.jsonl', steps: 1}}", "eval.limit=5")
+    asked = (*held_out, "eval.vision_use=true", "trainer.max_steps=1")
+    (row,) = run_of_digits(tiny_model, digits, tmp_path, *asked)
+    stored = evaluation_of(tmp_path / "run")
+    names = [f"eval/{m}/vision/{n}" for m in ("greedy", "sampled") for n in ("blank", "swapped")]
+    assert [row[name] for name in names] == [stored[name] for name in names]
+    (last,) = (tmp_path / "run/checkpoints").glob("step_*")
+    config = load_config(tmp_path / "run/config.yaml", [f"model.path={last}"]).for_command("eval")
+    results, _ = run_evaluations(config.changed({"eval.output_dir": str(tmp_path / "eval")}))
+    (result,) = results.values()
+    again = evaluation_of(tmp_path)
+    assert [again[name] for name in names] == pytest.approx([stored[name] for name in names])
+    for mode in ("greedy", "sampled"):
+        rows = [row for row in result.rows if row["mode"] == mode]
+        tokens = [row["tokens"] for row in rows]
+        swapped_by_row = [row["vision"]["swapped"] for row in rows]
+        mean = np.average(swapped_by_row, weights=tokens)
+        assert result.modes[mode].vision["swapped"] == pytest.approx(mean)
 
 
 def test_a_run_learns_from_what_a_masked_picture_changes(tiny_model, digits, tmp_path):
