@@ -223,8 +223,8 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
         if known and not paid:
             findings.append(
                 f"rewards.functions.{name} pays none of {len(known)} gold answers in any of "
-                f"{len(GOLD_FORMS)} forms (<answer>, \\boxed, a box, alone): see what it says with "
-                "`mmr1 reward score`"
+                f"{len(GOLD_FORMS)} forms (<answer>, \\boxed, a box, alone). A reward for the "
+                "reasoning may do so; see what it says with `mmr1 reward score`"
             )
         elif len(set(values)) == 1 and values[0] is not None:
             findings.append(

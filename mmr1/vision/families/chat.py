@@ -9,7 +9,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmr1.types import ContentPart, Message, Prompt, Sample, TextPart, media_of
+from mmr1.types import (
+    ContentPart,
+    MediaKind,
+    MediaRef,
+    Message,
+    Prompt,
+    Sample,
+    TextPart,
+    media_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ class Chat:
                 "sound, or take a model that has one (docs/audio.md)"
             )
         text = self._rendered(messages, add_generation_prompt=True)
+        self._check_shown(messages, text)
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not ids:
             raise ValueError(
@@ -111,6 +121,19 @@ class Chat:
             )
         return ("" if ended else end) + after + whole[len(before) :]
 
+    def _check_shown(self, messages: Sequence[Message], text: str) -> None:
+        """Raises ValueError where the template writes nothing for a kind of media."""
+        for kind in {medium.kind for medium in media_of(messages)}:
+            others = [
+                replace(m, parts=tuple(p for p in m.parts if not _is_medium(p, kind)))
+                for m in messages
+            ]
+            if self._rendered(others, add_generation_prompt=True) == text:
+                raise ValueError(
+                    f"the chat template leaves {kind}s out, so the model would not see them; drop "
+                    f"rows with {kind}s, or name a template that writes them in data.chat_template"
+                )
+
     def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
         if not self.knows_tools and any(m.role == "tool" for m in messages):
             messages = _as_user(messages)
@@ -132,6 +155,10 @@ class Chat:
             added = TextPart(f"\n\n{self.tool_instructions}")
             return (replace(own, parts=(*own.parts, added)), *rest)
         return (Message("system", (TextPart(self.tool_instructions),)), *messages)
+
+
+def _is_medium(part: ContentPart, kind: MediaKind) -> bool:
+    return isinstance(part, MediaRef) and part.kind == kind
 
 
 def hears(processor: Any) -> bool:
