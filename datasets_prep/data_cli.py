@@ -255,6 +255,7 @@ def filter_(
     needs_picture: Annotated[
         bool, typer.Option(help="Drop what passes as often without its pictures and videos")
     ] = False,
+    max_tokens: Annotated[int, typer.Option(help="Length limit of a completion")] = 1024,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
     from datasets_prep.select import keep, keep_band
@@ -263,7 +264,7 @@ def filter_(
     if needs_picture and server is None:
         raise ValueError("--needs-picture compares pass rates: give --server and --model too")
     if server is not None:
-        at = Server(server, model)
+        at = Server(server, model, max_tokens=max_tokens)
         kept, total = keep_band(path, output, rule, at, samples, (low, high), needs_picture)
     elif rule is not None:
         kept, total = keep(path, output, rule)

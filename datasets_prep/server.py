@@ -13,13 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
+from urllib.error import HTTPError
 
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 ATTEMPTS = 3
 PARALLEL = 16
 """Requests under way at a time."""
+TOLD_BYTES = 500
+"""Of what a server says of its refusal."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -72,12 +76,25 @@ class Server:
                 with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
                     return [_reply(choice) for choice in json.load(response)["choices"]]
             except (OSError, KeyError, TypeError, ValueError) as error:
-                # Retry only connection errors, which a busy server causes; a wrong answer is final.
-                if isinstance(error, OSError) and attempt < ATTEMPTS:
+                # Retry only what a busy server causes: a refusal and a wrong answer are final.
+                refused = isinstance(error, HTTPError) and _is_final(error.code)
+                if isinstance(error, OSError) and not refused and attempt < ATTEMPTS:
                     time.sleep(0.5 * attempt)
                     continue
-                raise ValueError(f"{self.url} gives no answers for {of}: {error}") from error
+                told = f"{error}: {_text_of(error)}" if isinstance(error, HTTPError) else error
+                raise ValueError(f"{self.url} gives no answers for {of}: {told}") from error
         raise AssertionError("the last attempt returns or raises")
+
+
+def _is_final(status: int) -> bool:
+    """True of a refusal of the request itself, which asking again does not change."""
+    busy = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in busy
+
+
+def _text_of(error: HTTPError) -> str:
+    """The beginning of what the server says."""
+    return " ".join(error.read(TOLD_BYTES).decode(errors="replace").split())
 
 
 def _reply(choice: dict[str, Any]) -> Reply:

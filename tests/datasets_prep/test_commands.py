@@ -211,6 +211,9 @@ def test_what_needs_no_picture_is_dropped(folder: Path, served: tuple[str, list[
         run("filter", folder, "--rule", "images", "--needs-picture", "--output", folder / "z.jsonl")
 
 
+MOST_TOKENS = 2048
+
+
 @pytest.fixture
 def answering() -> Iterator[tuple[str, list[dict], list[bool]]]:
     """Says its question back; cuts off 3, says a placeholder to 4, fails at first on 5."""
@@ -225,6 +228,11 @@ def answering() -> Iterator[tuple[str, list[dict], list[bool]]]:
                 self.send_error(500)
                 return
             requests.append(body)
+            if body["max_tokens"] > MOST_TOKENS:
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(b'{"error": {"message": "the context has 2048 tokens"}}')
+                return
             end = "length" if "Question 3?" in text else "stop"
             said = "<image>" if "Question 4?" in text else f"You ask: {text}"
             choice = {"message": {"content": said}, "finish_reason": end}
@@ -240,6 +248,17 @@ def answering() -> Iterator[tuple[str, list[dict], list[bool]]]:
     yield f"http://127.0.0.1:{server.server_port}/v1", requests, broken
     server.shutdown()
     server.server_close()
+
+
+def test_what_a_server_refuses_is_told(
+    folder: Path, answering: tuple[str, list[dict], list[bool]]
+) -> None:
+    address, requests, _ = answering
+    given = ("filter", folder, "--server", address, "--max-tokens", 4096)
+    with pytest.raises(ValueError, match=r"HTTP Error 400: .*the context has 2048 tokens"):
+        run(*given, "--output", folder / "x.jsonl")
+    asked = [body["messages"][-1]["content"][-1]["text"] for body in requests]
+    assert len(asked) == len({*asked})  # a refusal is final
 
 
 def test_ask_in_steps(folder: Path, answering: tuple[str, list[dict], list[bool]]) -> None:
