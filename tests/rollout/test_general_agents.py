@@ -171,17 +171,26 @@ def test_a_picture_in_each_turn_of_a_model_whose_processor_counts_them():
         check_logprobs(general, group, packed=True)
 
 
-def test_a_picture_that_the_chat_template_leaves_out_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("", "leaves images out"),
+        ("{% if loop.first %}<image>{% endif %}", "writes 1 of 2 pictures"),
+    ],
+)
+def test_a_picture_that_the_chat_template_leaves_out_is_refused(written, message, tmp_path):
     general = GENERAL["llava"]
     processor = AutoProcessor.from_pretrained(general.folder)
-    template = processor.chat_template
-    processor.chat_template = template.replace("<image>", "")
+    template = (
+        "{% for p in messages[0].content %}{% if p.type == 'image' %}@{% endif %}{% endfor %}x"
+    )
+    processor.chat_template = template.replace("@", written)
     processor.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text((general.folder / "config.json").read_text())
     family = load_family(str(tmp_path))
-    picture = {"type": "image_url", "image_url": {"url": uri((1, 2, 3))}}
-    messages = [{"role": "user", "content": [picture, {"type": "text", "text": "What?"}]}]
-    with pytest.raises(ValueError, match="writes 0 of 1 pictures"):
+    pictures = [{"type": "image_url", "image_url": {"url": uri((1, 2, n))}} for n in range(2)]
+    messages = [{"role": "user", "content": [*pictures, {"type": "text", "text": "What?"}]}]
+    with pytest.raises(ValueError, match=message):
         Turns(Sample("1", ()), 0, family, ()).open({"messages": messages})
 
 
