@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -120,13 +120,12 @@ class VisionUse:
     """How much completions depend on the media of their prompts.
 
     Attributes:
-        blank: ``log p(token | prompt) - log p(token | prompt, media grey)``; nothing of prompts
-            without media.
-        swapped: The same with the media of another prompt; nothing where there is none.
+        lost: ``blank`` is ``log p(token | prompt) - log p(token | prompt, media grey)``, ``swapped``
+            the same with the media of another prompt. Prompts without media have none, and nothing
+            is swapped with itself.
     """
 
-    blank: Lost = field(default_factory=dict)
-    swapped: Lost = field(default_factory=dict)
+    lost: Mapping[Literal["blank", "swapped"], Lost] = field(default_factory=dict)
 
     @property
     def metrics(self) -> StepStats:
@@ -136,7 +135,7 @@ class VisionUse:
         """
         return {
             f"vision/{name}": float(torch.cat([x for group in lost.values() for x in group]).mean())
-            for name, lost in (("blank", self.blank), ("swapped", self.swapped))
+            for name, lost in self.lost.items()
             if lost
         }
 
@@ -144,7 +143,7 @@ class VisionUse:
         """The means over the tokens of one completion, as ``blank`` and ``swapped``."""
         return {
             name: float(lost[group][completion].mean())
-            for name, lost in (("blank", self.blank), ("swapped", self.swapped))
+            for name, lost in self.lost.items()
             if group in lost
         }
 
@@ -160,7 +159,7 @@ class VisionUse:
                 _pieces(tokenizer, completion, values.tolist())
                 for completion, values in zip(groups[index].completions, lost, strict=True)
             ]
-            for index, lost in self.swapped.items()
+            for index, lost in self.lost.get("swapped", {}).items()
             if not any(completion.spans for completion in groups[index].completions)
         }
 
@@ -175,7 +174,7 @@ def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> Visi
     blank = view_options("blank", 1, 0)
     grey = _lost(policy, seen, whole, {n: under(g.prompt, blank) for n, g in seen.items()})
     others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
-    return VisionUse(grey, others)
+    return VisionUse({"blank": grey, "swapped": others})
 
 
 def _lost(
