@@ -120,7 +120,7 @@ class VisionUse:
     """How much completions depend on the media of their prompts.
 
     Attributes:
-        lost: ``blank`` is ``log p(token | prompt) - log p(token | prompt, media grey)``, ``swapped``
+        lost: ``blank``: ``log p(token | prompt) - log p(token | prompt, media grey)``; ``swapped``:
             the same with the media of another prompt. Prompts without media have none, and nothing
             is swapped with itself.
     """
