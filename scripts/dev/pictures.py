@@ -1,11 +1,12 @@
 """Make the pictures of the report in the documentation, from runs: none is drawn by hand.
 
-    python scripts/dev/pictures.py RL HIGH_LR ZOOM LOOKS
+    python scripts/dev/pictures.py RL HIGH_LR ZOOM LOOKS PRETRAINED
 
 RL is the quickstart's ``runs/quickstart/rl``. HIGH_LR is the same run with ``optimizer.lr=3e-3``,
 which collapses. ZOOM is ``runs/small_zoom/seed0/rl``, whose completions have tools' pictures. LOOKS
-is the quickstart's with ``trainer.vision_use_steps=40``. ``-`` leaves a run and its picture out.
-Needs Playwright and a Chromium: its own, or the one that the environment variable CHROMIUM names.
+is the quickstart's with ``trainer.vision_use_steps=40``, PRETRAINED a run of
+``small_pretrained_vlm``. ``-`` leaves a run and its picture out. Needs Playwright and a Chromium:
+its own, or the one that the environment variable CHROMIUM names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SCALE = 2
 """Pixels of a picture per pixel of the page, so that it is sharp on any screen."""
 
 
-def main(rl: str, high_lr: str, zoom: str, looks: str) -> None:
+def main(rl: str, high_lr: str, zoom: str, looks: str, pretrained: str) -> None:
     with TemporaryDirectory() as folder, sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
 
@@ -50,6 +51,9 @@ def main(rl: str, high_lr: str, zoom: str, looks: str) -> None:
             shoot(last, "conversation", "article")
         if looks != "-":
             shoot(page(looks, "#rollouts?order=spread&step=40"), "looks", "article", height=500)
+        if pretrained != "-":
+            address = "#rollouts?order=spread&step=16"
+            shoot(page(pretrained, address), "looks_pretrained", "article", height=500)
         browser.close()
 
 
