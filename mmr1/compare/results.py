@@ -145,13 +145,16 @@ def write_plot(path: Path, plan: Plan, trials: Sequence[Trial]) -> None:
     )
     for axes, metric in zip(panels[0], drawn, strict=True):
         of_arms = {n: [t.curves[metric] for t in trials if t.arm == n] for n in names}
-        if all(curve for curves in of_arms.values() for curve in curves):
+        curves = {name: found for name, found in of_arms.items() if all(found)}
+        if curves:  # SFT has no rollouts, and so no curve of their rewards
             over = plan.plot.over if plan.plot is not None else "tenths of the run"
-            draw_curves(axes, of_arms)
+            draw_curves(axes, curves)
             axes.set(xlabel=over, ylabel=metric)
-        else:
+        elif metric in plan.metrics:
             _draw_points(axes, {name: of_arm(trials, name, metric) for name in names})
             axes.set(ylabel=metric)
+        else:
+            axes.set(title=f"{metric}: no arm has it in every run")
     save(figure, path)
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
@@ -22,6 +23,7 @@ from mmr1.compare.results import differences, page, write_plot
 from mmr1.compare.statistics import Estimate, estimate, paired, verdict
 from mmr1.compare.trials import RunFailedError, Trial, run_trials
 from mmr1.config.file import load_config
+from mmr1.report.colours import COLOURS
 from tests.jsonl import read_jsonl
 
 T_2, T_4 = 4.302653, 2.776445
@@ -270,6 +272,27 @@ def test_a_plot_has_curves_or_the_seeds(curve, tmp_path):
     write_plot(tmp_path / "plot.png", plan, trials)
     with Image.open(tmp_path / "plot.png") as picture:
         assert picture.size == (2400, 640)
+
+
+PLOT = {"of": "reward/mean", "label": "rewards"}
+
+
+@pytest.mark.parametrize("curve", [(0.1, 0.2), ()])
+def test_a_plot_of_what_one_arm_lacks(curve, arms, tmp_path):
+    """SFT has no rollouts."""
+    plotted = comparison(tmp_path, arms={"RL": [], "other": ["rollout.n=4"]}, plot=PLOT)
+    plan = read_plan([plotted], [])
+    label = PLOT["label"]
+    trials = [
+        Trial(arm, seed, {"reward": 0.1}, {label: curve if arm == "RL" else ()})
+        for arm in ("RL", "other")
+        for seed in range(2)
+    ]
+    write_plot(tmp_path / "plot.png", plan, trials)
+    with Image.open(tmp_path / "plot.png") as picture:
+        drawn = np.asarray(picture.convert("RGB"))
+    blue = tuple(int(COLOURS[0][i : i + 2], 16) for i in (1, 3, 5))
+    assert (drawn == blue).all(2).any() == bool(curve)
 
 
 def test_a_comparison_trains_every_arm_with_every_seed_once(arms, tmp_path, mmr1):
