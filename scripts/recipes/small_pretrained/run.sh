@@ -20,7 +20,7 @@ for ((seed = 0; seed < ${SEEDS:-1}; seed++)); do
     "$python" -m datasets_prep demonstrations "$data/rl.jsonl" "$data/answers/completions.jsonl" \
         --function answer --per-record 2 --output "$data/own_answers.jsonl"
 done
-mmr1 parity "$out/model"
+mmr1 parity "$out/model" model.dtype=float32
 mmr1 eval "$folder/rl.yaml" model.path="$out/model" trainer.validation.data="$out/data/seed0/eval.jsonl" \
     eval.output_dir="$out/before" "${overrides[@]}"
 mmr1 compare "$folder/compare.yaml" --seeds "${SEEDS:-1}" --output "$out/compare" "${overrides[@]}"

@@ -23,7 +23,7 @@ if [[ ! -e "$out/aligned" ]]; then
     stage sft align
     cp -r "$(checkpoint align)" "$out/aligned"
 fi
-mmr1 parity "$out/aligned"
+mmr1 parity "$out/aligned" model.dtype=float32
 mmr1 eval "$folder/rl.yaml" model.path="$out/aligned" trainer.validation.data="$out/data/seed0/eval.jsonl" \
     eval.output_dir="$out/before" "${overrides[@]}"
 mmr1 compare "$folder/compare.yaml" --seeds "${SEEDS:-1}" --output "$out/compare" "${overrides[@]}"
