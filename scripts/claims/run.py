@@ -71,7 +71,7 @@ def compared(name: str, seeds: Sequence[int], output: Path, quick: bool) -> list
     commit = current_commit()
     # Its paths lie under ``output``, and its configurations stay where they are.
     text = claim_file(name).read_text().replace("runs/claims", str(output))
-    for seed in seeds:
+    for seed in sorted({0, *seeds}):  # the plan is checked on seed 0
         start = prepared(output / f"seed{seed}/start", seed)
         if "/sums/text/" in text:
             sums.read_in_text(start, seed)
