@@ -46,6 +46,7 @@ the whole interval is above it. Accuracy is measured on 500 held-out scans, or o
 those in training and 500 that look different.
 
     scripts/claims/run.sh format_and_accuracy --seeds 5
+    scripts/claims/run.sh noisy_views --seeds 12 --add     # keeps the stored results
 
 RL uses a learning rate of 2e-4. Three trials of GRPO with seed 0 chose it before the runs: the
 policy learned with 2e-4, learned nothing in 20 steps with 5e-4, and collapsed with 1e-3 (after a
