@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
+from mmr1.rewards.http.post import refuses
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 ATTEMPTS = 3
@@ -77,19 +77,13 @@ class Server:
                     return [_reply(choice) for choice in json.load(response)["choices"]]
             except (OSError, KeyError, TypeError, ValueError) as error:
                 # Retry only what a busy server causes: a refusal and a wrong answer are final.
-                refused = isinstance(error, HTTPError) and _is_final(error.code)
+                refused = isinstance(error, HTTPError) and refuses(error.code)
                 if isinstance(error, OSError) and not refused and attempt < ATTEMPTS:
                     time.sleep(0.5 * attempt)
                     continue
                 told = f"{error}: {_text_of(error)}" if isinstance(error, HTTPError) else error
                 raise ValueError(f"{self.url} gives no answers for {of}: {told}") from error
         raise AssertionError("the last attempt returns or raises")
-
-
-def _is_final(status: int) -> bool:
-    """True of a refusal of the request itself, which asking again does not change."""
-    busy = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-    return status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in busy
 
 
 def _text_of(error: HTTPError) -> str:

@@ -31,7 +31,11 @@ logger = logging.getLogger(__name__)
 _ERROR_BYTES = 800  # of a reply that is an error
 _BACKOFF_S = 0.25
 _LONGEST_WAIT_S = 60.0  # that a server may ask for by Retry-After
-_PASSING = (408, 425, 429)  # client errors that another attempt may not meet
+
+
+def refuses(status: int) -> bool:
+    """True of the HTTP status of an error that another attempt would meet too."""
+    return 400 <= status < 500 and status not in (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +176,7 @@ class JsonPost:
             return None
         text = (await read_start(response, _ERROR_BYTES)).decode(errors="replace")
         error = f"HTTP {code} {self.hide(text)[:200]}"
-        final = response.is_client_error and code not in _PASSING
-        return Failure(Status.ERROR, error, final, _retry_after(response))
+        return Failure(Status.ERROR, error, refuses(code), _retry_after(response))
 
 
 def _retry_after(response: httpx.Response) -> float:
