@@ -22,11 +22,12 @@ from datasets_prep.demonstrations import is_text, with_answer
 from datasets_prep.outputs import check_new, refuse_repeated_ids
 from datasets_prep.record_files import BadRecordError, record_files, rows_of
 from datasets_prep.select import variables
-from datasets_prep.server import Reply, Server, in_order, prompt_of
+from datasets_prep.server import Server, in_order, prompt_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
 from mmr1.files import atomic_binary, stamp
 from mmr1.progress import Progress
+from mmr1.rewards.judges.replies import Reply
 from mmr1.templates import environment
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
@@ -60,7 +61,7 @@ class Question:
 
     def takes(self, reply: Reply) -> bool:
         """Is it whole, and can it stand where it is to stand?"""
-        whole = reply.complete and bool(reply.text.strip())
+        whole = not reply.cut and bool(reply.text.strip())
         return whole and (self.into is not None or is_text(reply.text))
 
     def answered(self, row: dict[str, Any], text: str) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def ask(path: Path, output: Path, server: Server, question: Question) -> tuple[i
     """
     check_new(output)
     files = record_files(path)
-    settings = (question, server.model, server.temperature, server.max_tokens)
+    settings = (question, server.sampling)
     digest = sha256(repr((settings, [(f, stamp(f)) for f in files])).encode()).hexdigest()
     part = output.with_name(f"{output.name}.{digest[:8]}.part")
 

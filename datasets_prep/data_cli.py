@@ -53,6 +53,9 @@ app = typer.Typer(
 
 Records = Annotated[Path, typer.Argument(help="A record file, or a folder of them")]
 Output = Annotated[Path, typer.Option(help="Folder to write, new or empty")]
+ApiKeyEnv = Annotated[
+    str | None, typer.Option(help="Environment variable that holds the server's key")
+]
 Seed = Annotated[int, typer.Option(help="Random seed")]
 
 
@@ -256,6 +259,7 @@ def filter_(
         bool, typer.Option(help="Drop what passes as often without its pictures and videos")
     ] = False,
     max_tokens: Annotated[int, typer.Option(help="Length limit of a completion")] = 1024,
+    api_key_env: ApiKeyEnv = None,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
     from datasets_prep.select import keep, keep_band
@@ -264,8 +268,8 @@ def filter_(
     if needs_picture and server is None:
         raise ValueError("--needs-picture compares pass rates: give --server and --model too")
     if server is not None:
-        at = Server(server, model, max_tokens=max_tokens)
-        kept, total = keep_band(path, output, rule, at, samples, (low, high), needs_picture)
+        with Server(server, model, max_tokens=max_tokens, api_key_env=api_key_env) as at:
+            kept, total = keep_band(path, output, rule, at, samples, (low, high), needs_picture)
     elif rule is not None:
         kept, total = keep(path, output, rule)
     else:
@@ -287,6 +291,7 @@ def ask(
     text_only: Annotated[bool, typer.Option(help="Do not show the media")] = False,
     temperature: Annotated[float, typer.Option(help="Sampling temperature")] = 1.0,
     max_tokens: Annotated[int, typer.Option(help="Length limit of a reply")] = 1024,
+    api_key_env: ApiKeyEnv = None,
 ) -> None:
     """Ask a served model about each record, and keep its reply; resumed when repeated."""
     from datasets_prep.ask import Question
@@ -295,8 +300,8 @@ def ask(
     from mmr1.templates import text_of
 
     question = Question(text_of(str(prompt), "--prompt"), into, not text_only)
-    at = Server(server, model, temperature, max_tokens)
-    written, total = ask_each(path, output, at, question)
+    with Server(server, model, temperature, max_tokens, api_key_env) as at:
+        written, total = ask_each(path, output, at, question)
     typer.echo(f"{output}: {written:,} of {total:,} records; the other replies are not whole")
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from datasets_prep.server import PARALLEL, Reply, Server, in_order, prompt_of
+from datasets_prep.server import PARALLEL, Server, in_order, prompt_of
 from mmr1.config import RewardsConfig
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
+from mmr1.rewards.judges.replies import Reply
 from mmr1.types import Sample, TextPart
 
 

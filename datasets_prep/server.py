@@ -7,51 +7,60 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-from urllib.error import HTTPError
+from typing import Any, Self, TypeVar
 
-from mmr1.rewards.http.post import refuses
+from mmr1.rewards.http.addresses import key_headers, parse_address
+from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
+from mmr1.rewards.judges.replies import Reply, read_chat_completions
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
-ATTEMPTS = 3
 PARALLEL = 16
 """Requests under way at a time."""
-TOLD_BYTES = 500
-"""Of what a server says of its refusal."""
+RETRIES = 2
+TIMEOUT_S = 600.0
+"""Seconds for one request."""
+REPLY_BYTES = 1 << 26
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Reply(NamedTuple):
-    """What a model says, and whether it ended before the limit of tokens."""
-
-    text: str
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Server:
-    """An OpenAI-compatible server to sample from.
+    """An OpenAI-compatible server to sample from, by any number of threads. To be closed.
 
-    Attributes:
+    Args:
         url: Base URL, up to and including ``/v1``.
         model: The model's name on the server.
         temperature: Sampling temperature.
         max_tokens: Length limit of one reply.
-        timeout_s: Seconds for one request.
+        api_key_env: Environment variable that holds the server's key.
+
+    Raises:
+        ValueError: The address cannot be read, or the environment lacks the key.
     """
 
-    url: str
-    model: str
-    temperature: float = 1.0
-    max_tokens: int = 1024
-    timeout_s: float = 600.0
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        api_key_env: str | None = None,
+    ) -> None:
+        address = parse_address(f"{url.rstrip('/')}/chat/completions")
+        headers = key_headers(api_key_env)
+        self._post = JsonPost([address], headers, retries=RETRIES, timeout_s=TIMEOUT_S)
+        self._thread = LoopThread()
+        self.sampling = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._post.close())
+        self._thread.close()
 
     def replies(self, messages: Sequence[Message], count: int, of: str) -> list[Reply]:
         """``count`` sampled replies to a conversation about the record ``of``.
@@ -59,43 +68,12 @@ class Server:
         Raises:
             ValueError: The server does not answer, or its answer cannot be read.
         """
-        body = {
-            "model": self.model,
-            "messages": [_chat_message(m) for m in messages],
-            "n": count,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-        }
-        request = urllib.request.Request(
-            f"{self.url.rstrip('/')}/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
-                    return [_reply(choice) for choice in json.load(response)["choices"]]
-            except (OSError, KeyError, TypeError, ValueError) as error:
-                # Retry only what a busy server causes: a refusal and a wrong answer are final.
-                refused = isinstance(error, HTTPError) and refuses(error.code)
-                if isinstance(error, OSError) and not refused and attempt < ATTEMPTS:
-                    time.sleep(0.5 * attempt)
-                    continue
-                told = f"{error}: {_text_of(error)}" if isinstance(error, HTTPError) else error
-                raise ValueError(f"{self.url} gives no answers for {of}: {told}") from error
-        raise AssertionError("the last attempt returns or raises")
-
-
-def _text_of(error: HTTPError) -> str:
-    """The beginning of what the server says."""
-    return " ".join(error.read(TOLD_BYTES).decode(errors="replace").split())
-
-
-def _reply(choice: dict[str, Any]) -> Reply:
-    text = choice["message"]["content"]
-    if not isinstance(text, str):
-        raise ValueError("a reply without text")
-    return Reply(text, choice.get("finish_reason") != "length")
+        chat = [_chat_message(m) for m in messages]
+        body = json.dumps({**self.sampling, "messages": chat, "n": count}).encode()
+        answer = self._thread.run(self._post.ask(body, read_chat_completions, REPLY_BYTES))
+        if isinstance(answer, Failure):
+            raise ValueError(f"no answers for {of}: {answer.error}")
+        return answer
 
 
 def prompt_of(sample: Sample) -> Sequence[Message]:

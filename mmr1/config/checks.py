@@ -416,6 +416,12 @@ REFUSED: tuple[Row, ...] = (
         "and measure a checkpoint by mmr1 eval",
     ),
     Row(
+        ("resources.engines", "eval.vision_use"),
+        lambda c: c.engines > 1 and c.eval.vision_use,
+        "one process computes it, which has one engine; leave resources.engines out",
+        ("eval",),
+    ),
+    Row(
         ("rollout.views.loss", "rewards.functions.temporal_contrast"),
         lambda c: _samples_beside(c) != c.rewards.uses("temporal_contrast"),
         "that reward compares with completions beside each group, and nothing else reads these; "

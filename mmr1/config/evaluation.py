@@ -62,7 +62,7 @@ class EvalConfig(Section):
     vision_use: bool = Field(
         False,
         description="Also measure how much completions depend on their pictures: the nats that a "
-        "token loses with grey ones, and with those of another prompt",
+        "token loses with grey ones, and with those of another prompt; not under eval.views",
     )
     output_dir: str | None = Field(
         None,

@@ -152,11 +152,6 @@ def _engine(
     """An engine here, or ``resources.engines`` on Ray; and the model for ``eval.vision_use``."""
     looks = config.eval.vision_use
     if config.engines > 1:
-        if looks:
-            raise ValueError(
-                "eval.vision_use computes in this process, which has one engine; leave "
-                "resources.engines out"
-            )
         with engines_on_ray(config) as engines:
             own = with_conversations(config, engines, engines, inputs.family, inputs.media)
             with closing(own) as engine:

@@ -294,7 +294,10 @@ def make_reward_function(
     if use in REWARDS.builtin:
         return BuiltinReward(use, config.options, pool)
     if is_url(use):
-        return RemoteReward(use, config.options, timeout_s=timeout_s)
+        try:
+            return RemoteReward(use, config.options, timeout_s=timeout_s)
+        except ValueError as error:
+            raise ValueError(f"reward function '{name}': {error}") from error
     return PluginReward(
         use,
         config.options,

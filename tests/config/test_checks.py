@@ -101,6 +101,7 @@ FIRES = [
     ([*STREAMING, "algorithm=dapo", "algorithm.filter_groups.gen_batch_size=8"], "train"),
     ([*STREAMING, *NOISE], "train"),
     ([*VALIDATED, "rollout.engine=vllm_colocate", "eval.vision_use=true"], "train"),
+    ([*VALIDATED, "resources.engines=2", "eval.vision_use=true"], "eval"),
     (["rewards.functions={math: 1, temporal_contrast: {options: {of: math}}}"], "train"),
     ([*NOISE, "rollout.views.loss=own", "algorithm=ppo"], "train"),
     ([*STREAMING, "rewards.functions={own: {use: 'f.py:g', call: batch}}"], "train"),

@@ -1,8 +1,9 @@
-"""Addresses of remote rewards, with their credentials kept out of messages."""
+"""Addresses of servers, with their credentials kept out of messages."""
 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,13 +37,26 @@ def parse_address(text: str) -> Address:
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
-        raise ValueError(f"remote reward: an address is not readable: {error}") from None
+        raise ValueError(f"an address is not readable: {error}") from None
     if not is_url(text) or not url.host:
         place = f"{url.scheme}://{url.host}" if url.scheme else text.rpartition("@")[2]
-        raise ValueError(f"remote reward: {place!r} is not an http address")
+        raise ValueError(f"{place!r} is not an http address")
     auth = (url.username, url.password) if url.userinfo else None
     bare = url.copy_with(userinfo=b"")
     return Address(bare, auth, str(bare.copy_with(query=None, fragment=None)))
+
+
+def key_headers(variable: str | None) -> dict[str, str]:
+    """The header with the key that an environment variable holds; None: no header.
+
+    Raises:
+        ValueError: It is not set.
+    """
+    if variable is None:
+        return {}
+    if not (key := os.environ.get(variable)):
+        raise ValueError(f"the environment variable {variable} is not set")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def secrets_of(addresses: list[Address], headers: Mapping[str, str]) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ def _checked_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     checked = {str(name): str(value).strip() for name, value in headers.items()}
     for name, value in checked.items():
         if not (value.isascii() and value.isprintable()):  # the value itself may be a secret
-            raise ValueError(f"a remote reward's header {name!r} is not one line of ASCII")
+            raise ValueError(f"the header {name!r} is not one line of ASCII")
     return checked
 
 
@@ -342,7 +342,7 @@ class LoopThread:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="remote-reward", daemon=True
+                    target=self._loop.run_forever, name="json-post", daemon=True
                 )
                 self._thread.start()
             return self._loop

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mmr1.rewards.http.addresses import key_headers, parse_address
 
 _KEYS_FROM_ENVIRONMENT = (
     "a key is never written into a configuration; put it into an environment variable and name "
@@ -57,6 +58,13 @@ class JudgeOptions(BaseModel):
         default_factory=dict, description="More keys of the request, e.g. response_format"
     )
 
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, url: str | list[str]) -> str | list[str]:
+        for one in [url] if isinstance(url, str) else url:
+            parse_address(one)
+        return url
+
     @field_validator("score_regex")
     @classmethod
     def _has_a_group(cls, pattern: str | None) -> str | None:
@@ -89,11 +97,7 @@ class JudgeOptions(BaseModel):
 
     def all_headers(self) -> dict[str, str]:
         """The headers with the key. Raises ValueError if the environment variable is not set."""
-        if self.api_key_env is None:
-            return self.headers
-        if not (key := os.environ.get(self.api_key_env)):
-            raise ValueError(f"api_key_env: the environment variable {self.api_key_env} is not set")
-        return {**self.headers, "Authorization": f"Bearer {key}"}
+        return {**self.headers, **key_headers(self.api_key_env)}
 
 
 def read_judge_options(name: str, options: Mapping[str, Any]) -> JudgeOptions:

@@ -24,8 +24,8 @@ class Reply:
 
     Attributes:
         text: The assistant's message.
-        prompt_tokens: As the server counted; 0 where it does not say.
-        completion_tokens: Likewise.
+        prompt_tokens: Of its request, as the server counted; 0 where it does not say.
+        completion_tokens: Likewise, of all its replies.
         cut: The reply ended at ``max_tokens``.
     """
 
@@ -36,21 +36,23 @@ class Reply:
 
 
 def read_chat_completion(answer: Any) -> Reply:
-    """A server's JSON. Raises ValueError where it is not a chat completion."""
+    """The first of :func:`read_chat_completions`."""
+    return read_chat_completions(answer)[0]
+
+
+def read_chat_completions(answer: Any) -> list[Reply]:
+    """The replies in a server's JSON. Raises ValueError where it is not a chat completion."""
     try:
-        choice = answer["choices"][0]
-        text = choice["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        raise ValueError("its JSON is not a chat completion") from None
-    if not isinstance(text, str):
+        choices = [(c["message"]["content"], c.get("finish_reason")) for c in answer["choices"]]
+    except (KeyError, AttributeError, TypeError):
+        choices = []
+    if not choices:
+        raise ValueError("its JSON is not a chat completion")
+    if not all(isinstance(text, str) for text, _ in choices):
         raise ValueError("its chat completion has no text")
     usage = answer.get("usage") or {}
-    return Reply(
-        text,
-        _count(usage, "prompt_tokens"),
-        _count(usage, "completion_tokens"),
-        choice.get("finish_reason") == "length",
-    )
+    tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    return [Reply(text, *tokens, end == "length") for text, end in choices]
 
 
 def _count(usage: Any, name: str) -> int:

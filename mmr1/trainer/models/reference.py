@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmr1.rewards.http.addresses import parse_address
+from mmr1.rewards.http.addresses import key_headers, parse_address
 from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.logprob_head import Distributions
@@ -187,10 +187,9 @@ class ServedReference:
         section: str = "algorithm.kl.reference",
     ) -> None:
         self._inputs, self._context, self._section = inputs, context, section
-        key = os.environ.get(API_KEY)
         self._post = JsonPost(
             [parse_address(url.rstrip("/") + _PATH)],
-            {"Authorization": f"Bearer {key}"} if key else {},
+            key_headers(API_KEY if os.environ.get(API_KEY) else None),
             retries=_RETRIES,
             timeout_s=_TIMEOUT_S,
         )

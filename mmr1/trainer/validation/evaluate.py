@@ -140,7 +140,7 @@ def evaluate(
             groups = engine.generate(requests, decoding.sampling) if requests else []
             scored = reward_manager.score(groups)
             looks = VisionUse()
-            if config.eval.vision_use:
+            if config.eval.vision_use and decoding.view is None:
                 assert policy is not None, "a model computes the log-probs"
                 looks = vision_use(policy, groups)
             rows = [

@@ -353,6 +353,7 @@ def test_the_key_comes_from_the_environment_and_is_never_shown(monkeypatch) -> N
     [
         ({"model": "m"}, r"rewards.functions.liked.options.url: Field required"),
         ({"url": "http://a/v1", "model": "m", "modle": 1}, "modle: .*; a judge has: url, model"),
+        ({"url": "judge:8000", "model": "m"}, r"liked.options.url: .*is not an http address"),
         ({"url": "http://a/v1", "model": "m", "scale": [1, 1]}, "worst and the best score are eq"),
         ({"url": "http://a/v1", "model": "m", "opponents": 2}, "set against=group"),
         ({"url": "http://a/v1", "model": "m", "score_regex": "x"}, "needs a group"),

@@ -166,7 +166,7 @@ def test_a_server_that_sleeps() -> None:
     ("options", "message"),
     [
         ({"retry": 1}, "no option 'retry'"),
-        ({"urls": ["x"]}, "not an http address"),
+        ({"urls": ["x"]}, "reward function 'remote': 'x' is not an http address"),
         ({"urls": ["http://host:port/"]}, "not readable"),
         ({"headers": {"Authorization": "two\nlines"}}, "'Authorization' is not one line"),
     ],

@@ -210,7 +210,8 @@ def test_a_run_measures_it_when_it_is_due(tiny_model, digits, tmp_path):
 def test_an_evaluation_measures_it(tiny_model, digits, tmp_path):
     """In the run and by ``mmr1 eval`` of its checkpoint: the same figures, of each completion."""
     held_out = (f"trainer.validation={{data: '{digits}/eval.jsonl', steps: 1}}", "eval.limit=5")
-    asked = (*held_out, "eval.vision_use=true", "trainer.max_steps=1")
+    views = ("eval.vision_use=true", "eval.views={blank: null}")
+    asked = (*held_out, *views, "trainer.max_steps=1")
     (row,) = run_of_digits(tiny_model, digits, tmp_path, *asked)
     stored = evaluation_of(tmp_path / "run")
     names = [f"eval/{m}/vision/{n}" for m in ("greedy", "sampled") for n in ("blank", "swapped")]
@@ -221,6 +222,7 @@ def test_an_evaluation_measures_it(tiny_model, digits, tmp_path):
     (result,) = results.values()
     again = evaluation_of(tmp_path)
     assert [again[name] for name in names] == pytest.approx([stored[name] for name in names])
+    assert not any("vision" in row for row in result.rows if row["mode"] == "greedy_blank")
     for mode in ("greedy", "sampled"):
         rows = [row for row in result.rows if row["mode"] == mode]
         tokens = [row["tokens"] for row in rows]
