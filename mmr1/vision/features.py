@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from mmr1.vision.disk_cache import DiskCache, key_of
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.prepare import Medium
 from mmr1.vision.stored import tower_digest
-
-logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2 * 1024**3
 
@@ -54,12 +51,6 @@ class FeatureCache:
         if self._disk is None or self._tower is not None:
             return
         self._tower, self._device = tower_digest(tower), next(tower.parameters()).device
-        if self._tower is None:
-            self._disk = None
-            logger.warning(
-                "data.media_cache: ranks have a part of the vision tower each, and keep its "
-                "features in memory alone"
-            )
 
     def __contains__(self, digest: str) -> bool:
         if digest in self._kept:

@@ -82,12 +82,10 @@ def processor_digest(family: ModelFamily) -> str:
     return key_of(type(family).__name__, described, sizes, _code())
 
 
-def tower_digest(tower: torch.nn.Module) -> str | None:
-    """Of a tower's weights and of how it computes; None where ranks have a part of it each."""
+def tower_digest(tower: torch.nn.Module) -> str:
+    """Of a tower's weights and of how it computes. No rank has only a part of a frozen tower."""
     digest = sha256()
     for name, tensor in _weights(tower):
-        if type(tensor.data) is not torch.Tensor:
-            return None
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(bytes_of(tensor.detach().cpu()))
     first = next(tower.parameters())
