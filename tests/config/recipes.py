@@ -21,8 +21,7 @@ def shipped() -> list[tuple[Path, Command]]:
     """Every YAML of the recipes and claims."""
     folders = (REPOSITORY / "scripts/recipes", REPOSITORY / "scripts/claims")
     files = sorted(file for folder in folders for file in folder.rglob("*.yaml"))
-    comparing = ("claim.yaml", "compare.yaml")
-    files = [file for file in files if file.name not in comparing]
+    files = [file for file in files if not file.name.startswith(("claim", "compare"))]
     return [(file, command_of(file)) for file in files]
 
 

@@ -27,7 +27,7 @@ from tests.vllm_server import vllm_server
 RECIPES = REPOSITORY / "scripts/recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/run.sh"))
 EXACT = sorted(RECIPES.glob("*/exact_*.yaml"))
-YAMLS = sorted(path for path in RECIPES.rglob("*.yaml") if path.name != "compare.yaml")
+YAMLS = sorted(path for path in RECIPES.rglob("*.yaml") if not path.name.startswith("compare"))
 
 
 def test_there_are_recipes():

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A pretrained model on word problems: GRPO, SFT on its own right answers, and SFT on demonstrations. SEEDS is the number
-# of seeds (default 1); repeat the command with more to add some.
+# of seeds (default 1); repeat the command with more to add some. Then mmr1 compare of compare_algorithms.yaml has the data
+# for RLOO, Dr. GRPO, DAPO, LoRA and a longer run.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 if [[ -n "$smoke" ]]; then # no weights are fetched
