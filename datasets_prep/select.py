@@ -112,7 +112,7 @@ def keep_band(
         for piece in pieces(files):
             for row, sample, matches in judged(piece, expression):
                 total += 1
-                if matches:
+                if matches and (sample.media or not needs_media):
                     yield piece.path, row, sample
 
     def in_band(progress: Progress) -> Iterator[tuple[Path, Any, Sample]]:

@@ -19,7 +19,7 @@ from mmr1.types import MediaRef, Message, Sample, TextPart
 
 PARALLEL = 16
 """Requests under way at a time."""
-RETRIES = 2
+RETRIES = 5  # with pauses of 8 s in all: what was sampled would be lost
 TIMEOUT_S = 600.0
 """Seconds for one request."""
 REPLY_BYTES = 1 << 26
@@ -59,21 +59,26 @@ class Server:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._thread.run(self._post.close())
-        self._thread.close()
+        self._thread.close(self._post.close)
 
     def replies(self, messages: Sequence[Message], count: int, of: str) -> list[Reply]:
         """``count`` sampled replies to a conversation about the record ``of``.
+
+        A server that gives fewer than it is asked for is asked again.
 
         Raises:
             ValueError: The server does not answer, or its answer cannot be read.
         """
         chat = [_chat_message(m) for m in messages]
-        body = json.dumps({**self.sampling, "messages": chat, "n": count}).encode()
-        answer = self._thread.run(self._post.ask(body, read_chat_completions, REPLY_BYTES))
-        if isinstance(answer, Failure):
-            raise ValueError(f"no answers for {of}: {answer.error}")
-        return answer
+        replies: list[Reply] = []
+        while len(replies) < count:
+            asked = {**self.sampling, "messages": chat, "n": count - len(replies)}
+            body = json.dumps(asked).encode()
+            answer = self._thread.run(self._post.ask(body, read_chat_completions, REPLY_BYTES))
+            if isinstance(answer, Failure):
+                raise ValueError(f"no answers for {of}: {answer.error}")
+            replies += answer
+        return replies[:count]
 
 
 def prompt_of(sample: Sample) -> Sequence[Message]:
@@ -102,18 +107,20 @@ def _url(media: MediaRef) -> str:
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], parallel: int = PARALLEL
 ) -> Iterator[tuple[Item, Result]]:
-    """Each item with its result, some of them made ahead; items are taken as they are needed."""
+    """Each item with its result, some of them made ahead; items are taken as they are needed.
+
+    What is under way when an error ends it is not waited for: closing the server ends that.
+    """
     pending: deque[tuple[Item, Future[Result]]] = deque()
-    with ThreadPoolExecutor(parallel) as pool:
-        try:
-            for item in items:
-                pending.append((item, pool.submit(work, item)))
-                if len(pending) > 2 * parallel:
-                    first, result = pending.popleft()
-                    yield first, result.result()
-            while pending:
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        for item in items:
+            pending.append((item, pool.submit(work, item)))
+            if len(pending) > 2 * parallel:
                 first, result = pending.popleft()
                 yield first, result.result()
-        finally:
-            for _, result in pending:
-                result.cancel()
+        while pending:
+            first, result = pending.popleft()
+            yield first, result.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

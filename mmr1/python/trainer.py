@@ -149,6 +149,7 @@ class Trainer:
                 "eval.models": {},
             }
         )
+        check(config)
         return _evaluation(config, self._functions)
 
     def save(self, output: str | Path) -> Path:

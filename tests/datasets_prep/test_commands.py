@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from datasets_prep.data_cli import app, main
 from datasets_prep.frames import list_frames
 from datasets_prep.select import rule
+from datasets_prep.server import Server, in_order
 from mmr1.data.record import read_records, write_records
+from mmr1.rewards.judges.replies import Reply
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
 from tests.vision.media import encoded, noise, write_video
@@ -217,6 +219,46 @@ def test_what_needs_no_picture_is_dropped(folder: Path, served: tuple[str, list[
     assert len(requests) == 60
     with pytest.raises(ValueError, match="--needs-picture compares pass rates: give --server"):
         run("filter", folder, "--rule", "images", "--needs-picture", "--output", folder / "z.jsonl")
+
+
+def test_an_error_ends_the_requests_under_way() -> None:
+    """Whoever reads the replies fails while others are awaited: nothing waits for these."""
+    release = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if "0" not in json.dumps(body["messages"]):
+                release.wait()
+            self.send_response(200)
+            self.end_headers()
+            choice = {"message": {"content": None}, "finish_reason": "length"}  # cut reasoning
+            self.wfile.write(json.dumps({"choices": [choice]}).encode())  # whatever n is
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+
+    def replies(number: int) -> list[Reply]:
+        return server.replies([Message("user", (TextPart(str(number)),))], 3, "it")
+
+    with Server(f"http://127.0.0.1:{httpd.server_port}/v1", "m") as server:
+        answered = in_order([0, *[1] * 40], replies)
+        assert next(answered) == (0, [Reply("", 0, 0, cut=True)] * 3)
+    workers = [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+    assert workers
+    answered.close()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    with pytest.raises(RuntimeError, match="no longer asked"):
+        replies(0)
+    release.set()
+    httpd.shutdown()
+    httpd.server_close()
 
 
 MOST_TOKENS = 2048

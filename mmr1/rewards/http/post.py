@@ -29,6 +29,7 @@ Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 _ERROR_BYTES = 800  # of a reply that is an error
+_TOLD = 400  # characters of it that a message shows
 _BACKOFF_S = 0.25
 _LONGEST_WAIT_S = 60.0  # that a server may ask for by Retry-After
 
@@ -104,7 +105,11 @@ class JsonPost:
         """
         if self._client is None:
             # The deadline is this class's; httpx's time-outs are per byte received.
-            self._client = httpx.AsyncClient(timeout=None, headers=self._headers)
+            try:
+                self._client = httpx.AsyncClient(timeout=None, headers=self._headers)
+            except (ImportError, ValueError) as error:  # it reads HTTP_PROXY and the like
+                told = f"the environment's proxy cannot be used: {error}"
+                return Failure(Status.ERROR, told, final=True)
         failure = Failure(Status.ERROR, "was not asked")
         for attempt in range(self._retries + 1):
             if attempt:
@@ -175,7 +180,7 @@ class JsonPost:
         if response.is_success:
             return None
         text = (await read_start(response, _ERROR_BYTES)).decode(errors="replace")
-        error = f"HTTP {code} {self.hide(text)[:200]}"
+        error = f"HTTP {code} {self.hide(' '.join(text.split()))[:_TOLD]}"
         return Failure(Status.ERROR, error, refuses(code), _retry_after(response))
 
 
@@ -316,33 +321,48 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """The coroutine's result; it is cancelled when the caller is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        with self._lock:  # so that close cancels all that was begun
+            if self._closed:
+                coroutine.close()
+                raise RuntimeError("the servers are no longer asked")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def close(self) -> None:
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Cancel the coroutines under way, run the last one, and end the thread for good."""
         with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+            loop, thread, self._closed = self._loop, self._thread, True
+        if loop is None or thread is None or loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        asyncio.run_coroutine_threadsafe(last(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="json-post", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="json-post", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+
+async def _cancel_others() -> None:
+    """Cancel all coroutines of this loop but this one, and wait until they have ended."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

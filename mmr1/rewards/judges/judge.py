@@ -97,8 +97,7 @@ class JudgeReward:
         return [self._problem(item) for item in items]
 
     def close(self) -> None:
-        self._thread.run(self._post.close())
-        self._thread.close()
+        self._thread.close(self._post.close)
         if self._cache is not None:
             self._cache.close()
 

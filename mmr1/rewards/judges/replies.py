@@ -41,18 +41,20 @@ def read_chat_completion(answer: Any) -> Reply:
 
 
 def read_chat_completions(answer: Any) -> list[Reply]:
-    """The replies in a server's JSON. Raises ValueError where it is not a chat completion."""
+    """The replies in a server's JSON; one without content, as of cut reasoning, is empty.
+
+    Raises:
+        ValueError: It is not a chat completion.
+    """
     try:
         choices = [(c["message"]["content"], c.get("finish_reason")) for c in answer["choices"]]
     except (KeyError, AttributeError, TypeError):
         choices = []
-    if not choices:
+    if not choices or not all(isinstance(text, str | None) for text, _ in choices):
         raise ValueError("its JSON is not a chat completion")
-    if not all(isinstance(text, str) for text, _ in choices):
-        raise ValueError("its chat completion has no text")
     usage = answer.get("usage") or {}
     tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    return [Reply(text, *tokens, end == "length") for text, end in choices]
+    return [Reply(text or "", *tokens, end == "length") for text, end in choices]
 
 
 def _count(usage: Any, name: str) -> int:

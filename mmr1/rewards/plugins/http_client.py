@@ -72,8 +72,7 @@ class RemoteReward:
         return [None] * len(items)
 
     def close(self) -> None:
-        self._thread.run(self._post.close())
-        self._thread.close()
+        self._thread.close(self._post.close)
 
     async def _ask_all(self, shares: Sequence[Sequence[RewardItem]]) -> list[list[Reward]]:
         tasks = (self._ask(server, share) for server, share in enumerate(shares))

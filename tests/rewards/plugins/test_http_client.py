@@ -176,6 +176,13 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         score("http://127.0.0.1:1/", **options)
 
 
+def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:9")
+    for reward in score("http://127.0.0.1:1/"):
+        assert reward.status is Status.ERROR
+        assert "the environment's proxy cannot be used" in str(reward.error)
+
+
 # --- servers that misbehave --------------------------------------------------------------------
 
 DEADLINE_S = 0.5
