@@ -135,9 +135,9 @@ def _unknown(place: _Place) -> tuple[str, str]:
     if others:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
         return f"{why}; type {shown} {'has' if len(others) == 1 else 'have'} it", ""
-    if close := difflib.get_close_matches(leaf, valid, 1, 0.6):
-        return f"{why}; did you mean '{prefix}{close[0]}'?", f"{prefix}{close[0]}"
-    if not place.kind and (meant := _elsewhere(leaf, prefix)):
+    close = [f"{prefix}{key}" for key in difflib.get_close_matches(leaf, valid, 1, 0.6)]
+    elsewhere = (_same_name(leaf, prefix), *close, _flat(leaf, prefix))
+    if meant := next(filter(None, close if place.kind else elsewhere), ""):
         return f"{why}; did you mean '{meant}'?", meant
     return f"{why}; valid keys here: {', '.join(valid)}", ""
 
@@ -150,18 +150,18 @@ def _without_names(place: _Place) -> str:
     return ".".join(names)
 
 
-def _elsewhere(leaf: str, prefix: str) -> str | None:
-    """A key below whose path, written flat, is like this one; or one of this very name."""
-    every = [path for path, _ in key_paths()]
-    flat = {
-        path.removeprefix(prefix).replace(".", "_"): path
-        for path in every
-        if path.startswith(prefix)
-    }
-    if close := difflib.get_close_matches(leaf, list(flat), 1, 0.75):
-        return flat[close[0]]
-    same = [path for path in every if path.rpartition(".")[2] == leaf]
-    return min(same, key=lambda path: path.count("."), default=None)
+def _same_name(leaf: str, prefix: str) -> str | None:
+    """A key of this very name: below this section first, then the one nearest to the root."""
+    same = [path for path, _ in key_paths() if path.rpartition(".")[2] == leaf]
+    return min(same, key=lambda path: (not path.startswith(prefix), path.count(".")), default=None)
+
+
+def _flat(leaf: str, prefix: str) -> str | None:
+    """A key below this section whose path, written flat, is like this one."""
+    below = [path for path, _ in key_paths() if path.startswith(prefix)]
+    flat = {path.removeprefix(prefix).replace(".", "_"): path for path in below}
+    close = difflib.get_close_matches(leaf, list(flat), 1, 0.75)
+    return flat[close[0]] if close else None
 
 
 def _kinds_with(path: str) -> list[str]:

@@ -270,6 +270,7 @@ def test_a_command_has_its_sections():
         ("algorithm.kl.estimator=k2", "'algorithm.kl.coef' is missing; set it in the file or as"),
         ("rollot.n=4", "unknown key 'rollot'; did you mean 'rollout'?"),
         ("trainer.max_step=3", "did you mean 'trainer.max_steps'?"),
+        ("trainer.save_steps=3", "did you mean 'trainer.checkpoints.save_steps'?"),
         ("rollout.nn=4", "did you mean 'rollout.n'?"),
         ("lr=1e-6", "did you mean 'optimizer.lr'?"),
         ("rewards.functions.math.wieght=3", "'rewards.functions.math.wieght': type 'builtin' has"),
