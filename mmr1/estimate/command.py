@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mmr1.config import Config
 from mmr1.estimate.advice import advice, fits_colocated
-from mmr1.estimate.gpu_split import Split, Step, best_split, colocated_split
+from mmr1.estimate.gpu_split import Split, colocated_split, step_of
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import (
@@ -20,11 +20,9 @@ from mmr1.estimate.memory import (
     Estimate,
     bytes_while_sampling,
     estimate,
-    holds_an_engine,
     saving_bytes,
-    trainer_bytes,
 )
-from mmr1.estimate.proposal import colocated, propose, reward_ranks
+from mmr1.estimate.proposal import colocated, fitting_split, propose, reward_ranks
 from mmr1.estimate.shapes import read_shapes
 from mmr1.estimate.step_time import phases
 from mmr1.rollout.engines import engine_type
@@ -102,36 +100,16 @@ _COLOCATED = "rollout.engine=vllm_colocate"
 
 def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
     """The best split of the GPUs with rollouts in turn, one step ahead, and colocated."""
-    shapes, rollout = read_shapes(config), config.rollout
     context = config.resources.context_parallel_size
-    step = Step(
-        shapes.model,
-        shapes.weights,
-        shapes.vocabulary,
-        config.data.train_batch_size,
-        rollout.n,
-        load,
-        context,
-    )
-
     whole = math.lcm(context, config.resources.fsdp_size or 1)
-    held = holds_an_engine(config, shapes, memory)
-
-    def fits(ranks: int) -> bool:
-        """True if it fits; two processes of a kind are the least that Ray runs."""
-        engines = (gpus - ranks) // rollout.gpus_per_engine
-        if ranks % whole or max(ranks, engines) < 2 or not held:
-            return False
-        return trainer_bytes(config, shapes, load, ranks) <= memory
-
     for ahead in (False, True):
-        best = best_split(step, gpus, rollout.gpus_per_engine, ahead, fits)
+        best = fitting_split(config, load, Gpus(gpus, memory), ahead)
         mode = f"rollout.max_off_policy_steps={int(ahead)}"
         if best is None:
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    width = rollout.gpus_per_engine
+    width = config.rollout.gpus_per_engine
     if not engine_type(config).sleeps:
         yield f"{_COLOCATED}: only engines that sleep share GPUs with ranks"
     elif gpus % math.lcm(whole, width):
@@ -140,15 +118,16 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
         keys += f" or an engine of {width} GPUs" if width > 1 else ""
         yield f"{_COLOCATED}: {keys} does not divide {gpus} GPUs"
     else:
-        yield _colocated(config, load, step, gpus, memory)
+        yield _colocated(config, load, gpus, memory)
     yield "seconds are calculated for H100 GPUs, not measured"
 
 
-def _colocated(config: Config, load: Load, step: Step, gpus: int, memory: float) -> str:
+def _colocated(config: Config, load: Load, gpus: int, memory: float) -> str:
     for offload in (config.rollout.offload_trainer, True):
         values = colocated(config, gpus) | {"rollout.engine.offload_trainer": offload}
         if fits_colocated(config.changed({**values, "resources.auto": False}), load, memory):
             mode = f"{_COLOCATED} rollout.engine.offload_trainer=true" if offload else _COLOCATED
+            step = step_of(config, read_shapes(config), load)
             of = colocated_split(step, gpus, config.rollout.gpus_per_engine)
             return f"{mode}: {_described(of)}"
     return f"{_COLOCATED}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mmr1.config import Config
 from mmr1.estimate.load import Load
+from mmr1.estimate.shapes import Shapes
 from mmr1.vision.families.family import ModelShape
 
 
@@ -86,6 +88,19 @@ class Step:
         language = self.model.language
         held = self.load.prompt + self.load.completion / 2
         return self.groups * self.n * held * 2 * 2 * language.layers * language.keys
+
+
+def step_of(config: Config, shapes: Shapes, load: Load) -> Step:
+    """The work of a step of this configuration."""
+    return Step(
+        shapes.model,
+        shapes.weights,
+        shapes.vocabulary,
+        config.data.train_batch_size,
+        config.rollout.n,
+        load,
+        config.resources.context_parallel_size,
+    )
 
 
 @dataclass(frozen=True, slots=True)

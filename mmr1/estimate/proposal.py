@@ -15,7 +15,7 @@ from mmr1.config.commands import Command
 from mmr1.config.file import read_written
 from mmr1.config.trainer import SPLIT
 from mmr1.estimate.advice import advice
-from mmr1.estimate.gpu_split import Step, best_split
+from mmr1.estimate.gpu_split import Split, best_split, step_of
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import GIB, holds_an_engine, reward_models_bytes, trainer_bytes
@@ -154,8 +154,7 @@ def _choices(
 
 def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Iterator[Choice]:
     """The choices for a command that learns from its own samples."""
-    resources, rollout, count = config.resources, config.rollout, gpus.count
-    shapes = read_shapes(config)
+    rollout, count = config.rollout, gpus.count
     ahead = rollout.max_off_policy_steps > 0
     if rollout.colocated or (engine_type(config).sleeps and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
@@ -178,31 +177,13 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
             refused.append(f"ranks and engines do not fit the same GPUs ({changes[0][0]})")
     if rollout.colocated:
         return
-    step = Step(
-        shapes.model,
-        shapes.weights,
-        shapes.vocabulary,
-        config.data.train_batch_size,
-        rollout.n,
-        load,
-    )
-
-    if not holds_an_engine(config, shapes, gpus.memory):
+    if not holds_an_engine(config, read_shapes(config), gpus.memory):
         refused.append(
             f"a GPU of {gpus.memory / GIB:.0f} GiB does not hold an engine's weights; raise "
             "rollout.engine.tensor_parallel_size"
         )
         return
-    whole = math.lcm(resources.context_parallel_size, resources.fsdp_size or 1)
-
-    def fits(ranks: int) -> bool:
-        """True if it fits; two processes of a kind are the least that Ray runs."""
-        if ranks % whole:
-            return False
-        engines = (count - ranks) // rollout.gpus_per_engine
-        return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
-
-    best = best_split(step, count, rollout.gpus_per_engine, ahead, fits)
+    best = fitting_split(config, load, gpus, ahead)
     if best is None:
         refused.append(
             f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"
@@ -218,6 +199,26 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
         {"resources.ranks": best.ranks, "resources.engines": best.engines},
         f"{mode}, and of all splits of {count} GPUs this has the shortest step by calculation",
     )
+
+
+def fitting_split(config: Config, load: Load, gpus: Gpus, ahead: bool) -> Split | None:
+    """The split with the shortest step of those that fit into memory; None where none does.
+
+    Args:
+        ahead: Rollouts one step ahead of the updates.
+    """
+    shapes, width = read_shapes(config), config.rollout.gpus_per_engine
+    whole = math.lcm(config.resources.context_parallel_size, config.resources.fsdp_size or 1)
+    if not holds_an_engine(config, shapes, gpus.memory):
+        return None
+
+    def fits(ranks: int) -> bool:
+        """True if it fits; two processes of a kind are the least that Ray runs."""
+        if ranks % whole or max(ranks, (gpus.count - ranks) // width) < 2:
+            return False
+        return trainer_bytes(config, shapes, load, ranks) <= gpus.memory
+
+    return best_split(step_of(config, shapes, load), gpus.count, width, ahead, fits)
 
 
 def _samples(config: Config, command: Command) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmr1.config import Config
-from mmr1.estimate.gpu_split import Machine, Step
+from mmr1.estimate.gpu_split import Machine, Step, step_of
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements
 from mmr1.estimate.shapes import read_shapes
@@ -50,14 +50,7 @@ def phases(config: Config, load: Load, fused: bool, machine: Machine | None = No
     """
     machine = machine or Machine()
     shapes = read_shapes(config)
-    step = Step(
-        shapes.model,
-        shapes.weights,
-        shapes.vocabulary,
-        config.data.train_batch_size,
-        config.rollout.n,
-        load,
-    )
+    step = step_of(config, shapes, load)
     bandwidth = machine.memory_bandwidth * machine.bandwidth_reached
     flops = machine.flops * PRODUCTS_REACHED
     engines = config.engines * config.rollout.gpus_per_engine

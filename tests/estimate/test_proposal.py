@@ -165,6 +165,18 @@ def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
     assert "too few" in lines[1]
 
 
+def test_ranks_that_share_sequences_make_a_step_of_few_groups_shorter(made):
+    """Three groups: a whole one for each of three ranks, or half a one for each of six."""
+    load = Load(20_000, 0, 8)
+    keys = {"data": {"train_batch_size": 3}, "rollout": {"n": 2, "engine": "hf"}}
+    for context, ranks in ((1, 3), (2, 6)):
+        config = made(**keys, resources={"ranks": context, "context_parallel_size": context})
+        proposal = propose(config, "train", EIGHT, load=load)
+        assert numbers(proposal.config) == (ranks, 8 - ranks, False)
+        line = next(split_lines(config, load, 8, EIGHT.memory))
+        assert f"resources.ranks={ranks} resources.engines={8 - ranks}" in line
+
+
 def test_a_split_is_one_that_the_configuration_takes(made):
     config = made(resources={"ranks": 8, "fsdp_size": 4})
     lines = list(split_lines(config, longest_load(config), 8, 80 * GIB))
