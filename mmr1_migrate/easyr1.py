@@ -215,13 +215,13 @@ def _lengths(flat: Tree, migration: Migration) -> None:
 def _validation(flat: Tree, migration: Migration) -> None:
     prefix = "worker.rollout.val_override_config"
     flat.pop(prefix, None)
-    temperature = flat.pop(f"{prefix}.temperature", flat["worker.rollout.temperature"])
-    n, top_p = flat.pop(f"{prefix}.n"), flat.pop(f"{prefix}.top_p", flat["worker.rollout.top_p"])
-    set_sampled(migration, n if temperature else 0, temperature)
+    trained = {key: flat[f"worker.rollout.{key}"] for key in ("temperature", "top_p")}
+    trained["top_k"] = migration.tree["rollout"].get("top_k", 0)
+    temperature, top_p, top_k = (flat.pop(f"{prefix}.{k}", trained[k]) for k in trained)
+    n = flat.pop(f"{prefix}.n")
+    set_sampled(migration, n, temperature, top_p, top_k)
     if not temperature and n > 1:
         migration.note(f"{prefix}.n", n, "greedy completions are all the same")
-    if top_p != flat["worker.rollout.top_p"]:
-        migration.note(f"{prefix}.top_p", top_p, "sampled as in training, by rollout.top_p")
     every, before = flat.pop("trainer.val_freq"), flat.pop("trainer.val_before_train")
     if (data := flat.pop("data.val_files", None)) is not None:
         set_validation(migration, data, every, before)

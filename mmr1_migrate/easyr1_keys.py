@@ -221,7 +221,8 @@ COMPOSED = {
     "`eval.sampled=null`, the "
     "greedy completion alone",
     "worker.rollout.val_override_config.n": "`eval.sampled.n`",
-    "worker.rollout.val_override_config.top_p": "none: `rollout.top_p`",
+    "worker.rollout.val_override_config.top_p": "`eval.sampled.top_p`",
+    "worker.rollout.val_override_config.top_k": "`eval.sampled.top_k`",
     "worker.reward.reward_function": "`rewards.functions`",
     "worker.reward.reward_function_kwargs": "`rewards.functions`: its options",
     "trainer.total_epochs": "`trainer.total_epochs`, unless max_steps is set",
@@ -284,7 +285,7 @@ UNNEEDED = {
     "worker.actor.model.override_config": "edit the config.json of model.path",
     "worker.hybrid_engine": "one process trains and samples unless resources say more",
     "worker.rollout.ignore_eos": "a completion always ends with the end-of-sequence token",
-    "worker.rollout.val_override_config": "sampled as in training, by rollout.top_p",
+    "worker.rollout.val_override_config": "eval.sampled has n, temperature, top_p and top_k",
     "worker.rollout.name": "rollout.engine is vllm unless it is set",
     "worker.rollout.seed": "seed is that of everything",
     "worker.rollout.limit_images": "the number of images is not limited",

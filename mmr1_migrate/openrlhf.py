@@ -366,7 +366,7 @@ def _trainer(flat: Tree, migration: Migration) -> None:
     temperature, split = flat.pop("eval.temperature"), flat.pop("eval.split")
     if (data := flat.pop("eval.dataset", None)) is not None:
         set_validation(migration, _split(data, split), every, False)
-        set_sampled(migration, n, temperature if temperature > 0 else None)
+        set_sampled(migration, n, temperature, flat["rollout.top_p"])
     elif every > 0:
         migration.note("eval.steps", every, "there is no eval.dataset")
 

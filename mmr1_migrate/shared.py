@@ -172,10 +172,14 @@ def set_correction(migration: Migration, level: str | None, threshold: float | N
     migration.set(key, {"level": level, **bound})
 
 
-def set_sampled(migration: Migration, n: int, temperature: float | None = None) -> None:
-    """Set sampled completions of a validation; none for 0."""
-    if not n:
+def set_sampled(
+    migration: Migration, n: int, temperature: float, top_p: float = 1.0, top_k: int = 0
+) -> None:
+    """Set sampled completions of a validation; none for 0 of them, or at temperature 0."""
+    if not (n and temperature):
         migration.set("eval.sampled", None)
         return
-    warm = {} if temperature is None else {"temperature": temperature}
-    migration.set("eval.sampled", {"n": n, **warm})
+    nucleus = {} if top_p == 1 else {"top_p": top_p}
+    most_probable = {"top_k": top_k} if top_k > 0 else {}
+    sampled = {"n": n, "temperature": temperature, **nucleus, **most_probable}
+    migration.set("eval.sampled", sampled)

@@ -89,8 +89,10 @@ def _rollout(flat: Tree, migration: Migration) -> None:
         migration.set(f"data.chat_template_kwargs.{name}", flat.pop(key))
     for key in [key for key in flat if key.startswith("generation_kwargs")]:
         migration.note(key, flat.pop(key), "set it in rollout, if it is there: top_k, stop, ...")
-    if (samples := flat.pop("num_generations_eval", None)) is not None:
-        set_sampled(migration, samples)
+    samples = flat.pop("num_generations_eval", None)
+    if samples is not None or migration.tree["trainer"].get("validation"):
+        n = flat["num_generations"] if samples is None else samples
+        set_sampled(migration, n, *(flat[key] for key in ("temperature", "top_p", "top_k")))
 
 
 def _rewards(flat: Tree, migration: Migration) -> None:

@@ -263,7 +263,7 @@ ONLINE_COMPOSED = {
     "generation_batch_size": "`data.train_batch_size`, divided by num_generations",
     "steps_per_generation": "the mini-batches of a rollout: `algorithm.ppo_mini_batch_size` is "
     "`data.train_batch_size` x gradient_accumulation_steps / steps_per_generation",
-    "num_generations_eval": "`eval.sampled.n`",
+    "num_generations_eval": "`eval.sampled.n`, else num_generations; sampled as in training",
     "shuffle_dataset": "none: the data are always shuffled, by seed",
     "repetition_penalty": "none: tokens are sampled as the policy has them",
     "generation_kwargs": "`rollout.top_p` and its relatives are all sampling parameters",

@@ -212,19 +212,9 @@ def _template(flat: Tree, migration: Migration) -> None:
 def _validation(flat: Tree, migration: Migration) -> None:
     keys = ("n", "temperature", "top_p", "top_k", "do_sample")
     n, temperature, top_p, top_k, samples = (flat.pop(f"{ROLLOUT}.val_kwargs.{k}") for k in keys)
-    set_sampled(migration, n if samples and temperature else 0, temperature)
-    if not (samples and temperature):
-        if n > 1:
-            migration.note(f"{ROLLOUT}.val_kwargs.n", n, "greedy completions are all the same")
-        return
-    for name, value, trains in (
-        ("top_p", top_p, flat[f"{ROLLOUT}.top_p"]),
-        ("top_k", max(top_k, 0), migration.tree["rollout"].get("top_k", 0)),
-    ):
-        if value != trains:
-            migration.note(
-                f"{ROLLOUT}.val_kwargs.{name}", value, f"sampled as in training, by rollout.{name}"
-            )
+    set_sampled(migration, n if samples else 0, temperature, top_p, top_k)
+    if n > 1 and not (samples and temperature):
+        migration.note(f"{ROLLOUT}.val_kwargs.n", n, "greedy completions are all the same")
 
 
 def _reward(flat: Tree, migration: Migration) -> None:

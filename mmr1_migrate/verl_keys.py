@@ -274,8 +274,8 @@ COMPOSED = {
     f"{ROLLOUT}.max_model_len": "none: `rollout.max_prompt_length` and the length of completions",
     f"{ROLLOUT}.val_kwargs.n": "`eval.sampled.n`, if do_sample",
     f"{ROLLOUT}.val_kwargs.temperature": "`eval.sampled.temperature`, if do_sample",
-    f"{ROLLOUT}.val_kwargs.top_p": "none: `rollout.top_p`",
-    f"{ROLLOUT}.val_kwargs.top_k": "none: `rollout.top_k`",
+    f"{ROLLOUT}.val_kwargs.top_p": "`eval.sampled.top_p`, if do_sample",
+    f"{ROLLOUT}.val_kwargs.top_k": "`eval.sampled.top_k`, if do_sample",
     f"{ROLLOUT}.val_kwargs.do_sample": "false: `eval.sampled=null`, the greedy completion alone",
     "algorithm.adv_estimator": "`algorithm.name`, or `algorithm.advantage.type`: grpo_passk is "
     "pass_at_k, opo is optimal_baseline",

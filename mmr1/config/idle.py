@@ -19,8 +19,9 @@ def _in_this_process(c: Config) -> bool:
     return not c.distributed and not c.resources.auto
 
 
-def _unwatched(c: Config) -> bool:
-    return samples(c) and _in_this_process(c) and c.environment is None
+def _samples_itself(c: Config) -> bool:
+    """The engine is part of this process; vLLM has one of its own."""
+    return samples(c) and _in_this_process(c) and not c.rollout.uses_vllm
 
 
 def _bound_without_weights(c: Config) -> bool:
@@ -83,16 +84,18 @@ IDLE: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.max_restarts", "resources.engines"),
-        lambda c: samples(c) and _in_this_process(c) and _set(c.rollout, "max_restarts"),
-        "the engine is part of this process, which cannot restart it; leave it out, or run on Ray: "
-        "resources.ray={}, or several ranks or engines",
+        lambda c: _samples_itself(c) and _set(c.rollout, "max_restarts"),
+        "this engine is part of this process, which cannot restart it; leave it out, sample with "
+        "vLLM, or run on Ray: resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),
     ),
     Row(
         ("rollout.timeout_s", "resources.engines"),
-        lambda c: _unwatched(c) and _set(c.rollout, "timeout_s"),
-        "the engine is part of this process, which waits for it; leave it out, or run on Ray: "
-        "resources.ray={}, or several ranks or engines",
+        lambda c: (
+            _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s")
+        ),
+        "this engine is part of this process, which waits for it; leave it out, sample with vLLM, "
+        "or run on Ray: resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),
     ),
     Row(

@@ -33,8 +33,8 @@ FIRES = [
     (["trainer.vision_use_steps=2"], "sft"),
     (["dpo.rounds.count=2", "eval.vision_use=true"], "dpo"),
     ([*NOISE, "dpo.rounds.count=2"], "dpo"),
-    (["rollout.max_restarts=1"], "train"),
-    (["dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
+    (["rollout.engine=hf", "rollout.max_restarts=1"], "train"),
+    (["rollout.engine=hf", "dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
     (
         [*STREAMING, "rollout.streaming={partial_rollout: false, kv_cache: keep}"],
         "train",

@@ -309,6 +309,18 @@ def test_an_advantage_of_tokens_and_another_loss():
     assert any("do not go with one ratio per completion" in n for n in migrated(*gspo).notes)
 
 
+def test_validations_are_sampled_as_theirs():
+    sampled = config_of().eval.sampled
+    assert (sampled.n, sampled.temperature, sampled.top_p, sampled.top_k) == (1, 0.6, 0.95, 0)
+    prefix = "worker.rollout.val_override_config"
+    trained = ["worker.rollout.top_p=0.8", "worker.rollout.top_k=50", f"{prefix}.temperature=0.5"]
+    theirs = theirs_with(*trained)
+    del theirs[f"{prefix}.top_p"]
+    sampled = loaded(EASYR1, migrate(EASYR1, theirs)).eval.sampled
+    assert (sampled.temperature, sampled.top_p, sampled.top_k) == (0.5, 0.8, 50)
+    assert config_of(*trained, f"{prefix}.top_k=20").eval.sampled.top_k == 20
+
+
 def test_greedy_validation():
     prefix = "worker.rollout.val_override_config"
     assert config_of(f"{prefix}.temperature=0").eval.n == 0

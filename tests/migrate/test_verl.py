@@ -217,6 +217,11 @@ def test_what_the_scripts_set():
     filtered = section("algorithm.filter_groups.enable=True", "data.gen_batch_size=3072")
     assert filtered.algorithm.resamples.gen_batch_size == 3072
     assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
+    sampled = section(
+        *(f"{ROLLOUT}.val_kwargs.{key}" for key in ("do_sample=True", "temperature=1.0",
+          "top_p=0.7", "top_k=20", "n=30")), f"{ROLLOUT}.top_p=0.9",
+    ).eval.sampled  # fmt: skip
+    assert (sampled.n, sampled.temperature, sampled.top_p, sampled.top_k) == (30, 1.0, 0.7, 20)
     named = section(example="grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh").trainer
     assert named.tracking.run_name == "qwen2_5_vl_7b_vllm_fsdp"
     megatron = section("actor_rollout_ref.model.lora.rank=8").model.lora
