@@ -253,6 +253,13 @@ def filter_(
     ] = None,
     model: Annotated[str, typer.Option(help="Model name on the server")] = "",
     samples: Annotated[int, typer.Option(help="Completions per record")] = 8,
+    reward: Annotated[
+        str,
+        typer.Option(help="What decides; a SPEC of mmr1 reward score"),
+    ] = "auto",
+    prompt_template: Annotated[
+        str | None, typer.Option(help="Goes around each question, as data.prompt_template does")
+    ] = None,
     low: Annotated[float, typer.Option(help="Minimum pass rate")] = 0.1,
     high: Annotated[float, typer.Option(help="Maximum pass rate")] = 0.9,
     needs_picture: Annotated[
@@ -262,14 +269,25 @@ def filter_(
     api_key_env: ApiKeyEnv = None,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
+    from datasets_prep.pass_rate import PassRates
     from datasets_prep.select import keep, keep_band
     from datasets_prep.server import Server
+    from mmr1.data.templates import load_template
+    from mmr1.rewards.specs import read_spec
 
     if needs_picture and server is None:
         raise ValueError("--needs-picture compares pass rates: give --server and --model too")
     if server is not None:
+        template = load_template(prompt_template) if prompt_template else None
         with Server(server, model, max_tokens=max_tokens, api_key_env=api_key_env) as at:
-            kept, total = keep_band(path, output, rule, at, samples, (low, high), needs_picture)
+            rates = PassRates(at, samples, read_spec(reward), template)
+            kept, total = keep_band(path, output, rule, rates, (low, high), needs_picture)
+        if rates.without_answer:
+            typer.echo(
+                f"{rates.without_answer:,} of {rates.replies:,} completions have no answer that "
+                "the reward finds, and count 0; --prompt-template asks for its form, --reward "
+                "reads another"
+            )
     elif rule is not None:
         kept, total = keep(path, output, rule)
     else:

@@ -3,29 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+
+from jinja2 import Template
 
 from datasets_prep.server import PARALLEL, Server, in_order, prompt_of
 from mmr1.config import RewardsConfig
+from mmr1.data.templates import apply_template
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.judges.replies import Reply
-from mmr1.types import Sample, TextPart
+from mmr1.types import Sample, Status, TextPart
 
 
-def pass_rates(samples: Iterable[Sample], server: Server, count: int) -> Iterator[float]:
-    """Each sample's mean reward over ``count`` sampled answers, in their order.
+@dataclass(slots=True)
+class PassRates:
+    """A served model's mean rewards over the answers to a question.
 
-    The samples are taken as they are needed.
-
-    Raises:
-        ValueError: The server fails, or a sample's reward cannot be computed.
+    Attributes:
+        server: Answers the questions.
+        count: Answers to each.
+        rewards: What an answer is worth.
+        template: Goes around each question, as ``data.prompt_template`` does; None for none.
+        replies: The answers so far.
+        without_answer: Those in which the reward found no answer.
     """
-    config = RewardsConfig.model_validate({"functions": {"auto": 1.0}})
-    with build_composite_reward(config) as composite_reward:
-        answered = in_order(samples, lambda s: server.replies(prompt_of(s), count, s.id))
-        while batch := list(islice(answered, 2 * PARALLEL)):
-            yield from _graded(composite_reward, batch)
+
+    server: Server
+    count: int
+    rewards: RewardsConfig
+    template: Template | None = None
+    replies: int = 0
+    without_answer: int = 0
+
+    def of(self, samples: Iterable[Sample]) -> Iterator[float]:
+        """Each sample's pass rate, in their order. The samples are taken as they are needed.
+
+        Raises:
+            ValueError: The server fails, or a sample's reward cannot be computed.
+        """
+        with build_composite_reward(self.rewards) as composite_reward:
+            answered = in_order(samples, self._ask)
+            while batch := list(islice(answered, 2 * PARALLEL)):
+                yield from self._graded(composite_reward, batch)
+
+    def _ask(self, sample: Sample) -> list[Reply]:
+        asked = apply_template(sample, self.template) if self.template else sample
+        return self.server.replies(prompt_of(asked), self.count, sample.id)
+
+    def _graded(
+        self,
+        composite_reward: CompositeReward,
+        batch: Sequence[tuple[Sample, Sequence[Reply]]],
+    ) -> list[float]:
+        items = [
+            RewardItem(completion=reply.text, sample=sample, group=number)
+            for number, (sample, replies) in enumerate(batch)
+            for reply in replies
+        ]
+        rates: list[list[float]] = [[] for _ in batch]
+        for item, reward in zip(items, composite_reward.score(items), strict=True):
+            if reward.value is None:
+                raise ValueError(f"{item.sample.id}: no valid reward: {reward.error}")
+            rates[item.group].append(reward.value)
+            self.replies += 1
+            self.without_answer += reward.status is Status.NO_ANSWER
+        return [sum(values) / len(values) if values else 0.0 for values in rates]
 
 
 def without_media(sample: Sample) -> Sample:
@@ -35,19 +78,3 @@ def without_media(sample: Sample) -> Sample:
         for message in sample.messages
     )
     return replace(sample, messages=tuple(messages))
-
-
-def _graded(
-    composite_reward: CompositeReward, batch: Sequence[tuple[Sample, Sequence[Reply]]]
-) -> list[float]:
-    items = [
-        RewardItem(completion=reply.text, sample=sample, group=number)
-        for number, (sample, replies) in enumerate(batch)
-        for reply in replies
-    ]
-    rates: list[list[float]] = [[] for _ in batch]
-    for item, reward in zip(items, composite_reward.score(items), strict=True):
-        if reward.value is None:
-            raise ValueError(f"{item.sample.id}: no valid reward: {reward.error}")
-        rates[item.group].append(reward.value)
-    return [sum(values) / len(values) if values else 0.0 for values in rates]

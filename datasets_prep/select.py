@@ -14,9 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
-from datasets_prep.pass_rate import pass_rates, without_media
+from datasets_prep.pass_rate import PassRates, without_media
 from datasets_prep.record_files import BadRecordError, map_pieces, record_files, rows_of
-from datasets_prep.server import Server
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
 from mmr1.files import atomic_binary
@@ -78,8 +77,7 @@ def keep_band(
     path: Path,
     output: Path,
     expression: str | None,
-    server: Server,
-    count: int,
+    pass_rates: PassRates,
     band: tuple[float, float],
     needs_media: bool = False,
 ) -> tuple[int, int]:
@@ -89,8 +87,7 @@ def keep_band(
         path: A record file, or a folder of them.
         output: The record file to write.
         expression: A rule that they also satisfy; None for none.
-        server: Answers the questions.
-        count: Answers to each.
+        pass_rates: Asks a served model.
         band: The lowest and the highest pass rate.
         needs_media: Without its media a record has to have a lower pass rate, which goes into
             ``meta`` too.
@@ -117,7 +114,7 @@ def keep_band(
 
     def in_band(progress: Progress) -> Iterator[tuple[Path, Any, Sample]]:
         records, samples = tee(asked())
-        rates = pass_rates((sample for _, _, sample in samples), server, count)
+        rates = pass_rates.of(sample for _, _, sample in samples)
         for (source, row, sample), rate in zip(records, rates, strict=True):
             progress.advance(1)
             if band[0] <= rate <= band[1]:
@@ -127,7 +124,7 @@ def keep_band(
     ids: list[array[int]] = [array("Q")]
     with atomic_binary(output) as (file,), Progress("sampling answers", "samples") as progress:
         chosen = in_band(progress)
-        for source, row, sample in needing_media(chosen, server, count) if needs_media else chosen:
+        for source, row, sample in needing_media(chosen, pass_rates) if needs_media else chosen:
             file.write(Carrier(output.parent).line(row, source.parent))
             ids[0].append(hash64(sample.id))
             kept += 1
@@ -137,11 +134,11 @@ def keep_band(
 
 
 def needing_media(
-    records: Iterator[tuple[Path, Any, Sample]], server: Server, count: int
+    records: Iterator[tuple[Path, Any, Sample]], pass_rates: PassRates
 ) -> Iterator[tuple[Path, Any, Sample]]:
     """The records whose pass rate is lower without their media; that rate goes into ``meta``."""
     records, samples = tee(records)
-    rates = pass_rates((without_media(sample) for _, _, sample in samples), server, count)
+    rates = pass_rates.of(without_media(sample) for _, _, sample in samples)
     for (source, row, sample), rate in zip(records, rates, strict=True):
         if rate < row["meta"]["pass_rate"]:
             row["meta"]["pass_rate_without_media"] = rate

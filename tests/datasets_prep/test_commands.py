@@ -169,9 +169,10 @@ def served(folder: Path) -> Iterator[tuple[str, list[dict]]]:
             *shown, said = body["messages"][-1]["content"]
             number = int(said["text"].removeprefix("Question ").rstrip("?"))
             answers = [number if number % 2 == 0 or i % 2 else -1 for i in range(body["n"])]
+            replies = [f"<answer>{n}</answer>" for n in answers]
             if not shown and number % 3 == 0:
-                answers = [-1] * len(answers)
-            choices = [{"message": {"content": f"<answer>{n}</answer>"}} for n in answers]
+                replies = ["I do not know."] * body["n"]
+            choices = [{"message": {"content": reply}} for reply in replies]
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"choices": choices}).encode())
@@ -209,8 +210,9 @@ def test_filter_by_pass_rate(
 
 def test_what_needs_no_picture_is_dropped(folder: Path, served: tuple[str, list[dict]]) -> None:
     address, requests = served
-    run("filter", folder, "--server", address, "--model", "m", "--samples", 4, "--high", 1,
-        "--needs-picture", "--output", folder / "kept/k.jsonl")  # fmt: skip
+    said = run("filter", folder, "--server", address, "--model", "m", "--samples", 4, "--high", 1,
+               "--needs-picture", "--output", folder / "kept/k.jsonl")  # fmt: skip
+    assert "40 of 240 completions have no answer that the reward finds, and count 0" in said
     selected = read_records(folder / "kept/k.jsonl")
     assert [s.id for s in selected] == [f"s{i}" for i in range(0, 30, 3)]
     assert [s.meta["pass_rate"] for s in selected] == [0.5 if i % 2 else 1.0 for i in range(10)]
@@ -219,6 +221,23 @@ def test_what_needs_no_picture_is_dropped(folder: Path, served: tuple[str, list[
     assert len(requests) == 60
     with pytest.raises(ValueError, match="--needs-picture compares pass rates: give --server"):
         run("filter", folder, "--rule", "images", "--needs-picture", "--output", folder / "z.jsonl")
+
+
+def test_completions_are_scored_by_the_reward_that_is_named(
+    folder: Path, served: tuple[str, list[dict]], tmp_path: Path
+) -> None:
+    address, requests = served
+    (tmp_path / "mine.py").write_text(
+        "def odd(completion, answer):\n    return float(int(completion[8:-9]) % 2)\n"
+    )
+    asked = ("filter", folder, "--server", address, "--model", "m", "--samples", 2, "--low", 1,
+             "--high", 1)  # fmt: skip
+    run(*asked, "--reward", f"{tmp_path / 'mine.py'}:odd", "--output", folder / "kept/k.jsonl")
+    selected = read_records(folder / "kept/k.jsonl")
+    assert [s.id for s in selected] == [f"s{i}" for i in range(30) if i % 2]
+    requests.clear()
+    run(*asked, "--prompt-template", "deepseek_r1", "--output", folder / "kept/t.jsonl")
+    assert {body["messages"][0]["role"] for body in requests} == {"system"}
 
 
 def test_an_error_ends_the_requests_under_way() -> None:
