@@ -91,9 +91,7 @@ IDLE: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.timeout_s", "resources.engines"),
-        lambda c: (
-            _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s")
-        ),
+        lambda c: _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s"),
         "this engine is part of this process, which waits for it; leave it out, sample with vLLM, "
         "or run on Ray: resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),

@@ -69,10 +69,19 @@ def gold_segment(answer: Any) -> tuple[float, float]:
 
 def _as_text(answer: Any) -> str:
     if isinstance(answer, Mapping):
-        return " ".join(str(answer.get(key, "")) for key in ("start", "end"))
+        return _named(answer)
     if isinstance(answer, Sequence):
         return " ".join(str(time) for time in answer)
     return ""
+
+
+def _named(times: Mapping[str, Any]) -> str:
+    """The start and the end, e.g. of ``{"end_time": 9, "start_time": 2}``; empty without them."""
+    start, end = (
+        next((str(v) for k, v in times.items() if str(k).lower().startswith(names)), "")
+        for names in (("start", "begin"), ("end",))
+    )
+    return f"{start} {end}" if start and end else ""
 
 
 def read_segment(text: str) -> tuple[float, float] | None:
@@ -89,8 +98,8 @@ def read_segment(text: str) -> tuple[float, float] | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    if isinstance(value, Mapping):
-        text = _as_text(value)
+    if isinstance(value, Mapping) and (named := _named(value)):
+        text = named
     times = [_seconds(time) for time in _TIME.findall(text)]
     return (times[0], times[1]) if len(times) == 2 and times[0] < times[1] else None
 

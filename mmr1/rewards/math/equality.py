@@ -196,6 +196,8 @@ def _compare_words(gold: str, prediction: str) -> float | None:
         return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
     if _NAME.fullmatch(gold) and _NAME.fullmatch(prediction) and _are_names(gold, prediction):
         return 0.0
+    if _is_word(gold) and _is_word(prediction) and gold.casefold() == prediction.casefold():
+        return 1.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
     said = _SAID_OF_WORDS.search(prediction) and not _SAID_OF_WORDS.search(gold)
@@ -222,6 +224,12 @@ def _are_names(gold: str, prediction: str) -> bool:
     """
     left, right = gold.replace(" ", "").lower(), prediction.replace(" ", "").lower()
     return left != right and sorted(left) == sorted(right) and not set(left) <= set("xyz")
+
+
+def _is_word(text: str) -> bool:
+    """True for ``cat``, ``Cat`` and ``CAT``, not for a product of symbols such as ``GMm``."""
+    cased = text.islower() or text.istitle() or text.isupper()
+    return len(text) > 2 and text.isalpha() and cased and any(c in "aeiouyAEIOUY" for c in text)
 
 
 def _plain(text: str) -> str:

@@ -131,6 +131,7 @@ class Pool:
         environment = os.environ if environment is None else environment
         self._environment = worker_environment(environment) if walls else dict(environment)
         self._start_s = start_s
+        assert workers > 0, "a pool without workers would wait for ever"
         self._cache: OrderedDict[Job, list[Reward]] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.RLock()
@@ -181,7 +182,8 @@ class Pool:
             done = self._run([*distinct, *(job for _, job in uncached)], _REWARDS)
             for job, rewards in zip(distinct, done, strict=False):
                 results[job] = rewards
-                self._remember(job, rewards)
+                if all(reward.status is not Status.KILLED for reward in rewards):
+                    self._remember(job, rewards)  # what killed it may have been the machine's
             by_index = {i: r for (i, _), r in zip(uncached, done[len(distinct) :], strict=True)}
             return [by_index[i] if i in by_index else results[job] for i, job in enumerate(jobs)]
 

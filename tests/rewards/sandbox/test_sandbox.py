@@ -175,6 +175,12 @@ def test_equal_jobs_run_once_and_time_outs_are_remembered(pool: Pool) -> None:
     assert len(before - set(pool.pids)) == 1  # one call of forty was made, and killed
 
 
+def test_a_process_that_was_killed_is_no_verdict_to_remember(pool: Pool) -> None:
+    job = hostile("exit_process", cached=True)
+    assert pool.run([job])[0][0].status is Status.KILLED
+    assert job not in pool._cache
+
+
 def test_the_cache_is_bounded() -> None:
     with Pool(1, timeout_s=5.0, cache_size=3) as small:
         jobs = [hostile("echo", float(n), cached=True) for n in range(10)]
