@@ -18,6 +18,12 @@ from mmr1.types import Reward
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
 _LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
+_SAID_OF_LETTER = re.compile(
+    r"\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
+    r"excluded|eliminated|maybe|perhaps|possibly|probably|likely|might|could|sure)\b|[?？]|不对|错|"
+    r"正确|不是|排除|可能",
+    re.IGNORECASE,
+)
 _STANDING = re.compile(r"(?<![\w'])([A-Z])(?![\w'])")
 _ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
 
@@ -90,13 +96,22 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
     if labelled and labelled[1].upper() in letters and _plain(labelled[2]) in by_text:
         letter = labelled[1].upper()
         return letter if by_text[_plain(labelled[2])] == letter else None
-    if is_negated(text):
+    if is_negated(text) and not (labelled and _is_text_of_option(labelled, options)):
         return None
     text = normalise(text)
     if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
         return alone[1].upper()
     standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
     return standing.pop() if len(standing) == 1 else None
+
+
+def _is_text_of_option(labelled: re.Match[str], options: Mapping[str, str]) -> bool:
+    """True if the words behind a letter are its option's, which may say ``not`` or ``none``.
+
+    A verdict on the letter ("is wrong") is not, nor a ``not`` that the option itself lacks.
+    """
+    option = options.get(labelled[1].upper(), labelled[2])
+    return is_negated(option) and _SAID_OF_LETTER.search(labelled[2]) is None
 
 
 @lru_cache(1024)

@@ -375,6 +375,24 @@ def test_what_is_not_option_c(answer: str) -> None:
     assert choice(think(answer), "C") == choice(think(answer), "C", options=OPTIONS) == 0.0
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ["D. cannot be determined", "D. None of the above", "(D) Not enough information", "D. No",
+     "D. Between 3 and 5", "D. The car without a roof", "D. x > 5 or x < 2", "D. 不变",
+     "D. 无法确定"],
+)  # fmt: skip
+def test_a_letter_before_words_that_negate(answer: str) -> None:
+    assert choice(think(answer), "D") == 1.0
+    assert choice(think(answer), "C") == 0.0
+
+
+def test_an_option_that_says_no() -> None:
+    options = {"A": "Yes", "B": "No"}
+    assert choice(think("(B) No, it is not"), "B", options=options) == 1.0
+    assert choice(think("(A) No, it is not"), "A", options=options) == 0.0
+    assert choice(think("(A) not yes"), "A", options=options) == 0.0
+
+
 @pytest.mark.parametrize("answer", C)
 def test_what_is_option_c(answer: str) -> None:
     assert choice(think(answer), "C", options=OPTIONS) == 1.0
