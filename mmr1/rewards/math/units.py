@@ -112,8 +112,17 @@ _CHINESE = {
     "千克": "kg",
     "公斤": "kg",
     "克": "g",
+    "吨": "tons",
+    "毫升": "ml",
+    "升": "l",
+    "牛": "N",
     "元": "yuan",
     "度": "degrees",
+    "年": "years",
+    "岁": "years",
+    "天": "days",
+    "人": "people",
+    **dict.fromkeys("个只本次", "unit"),
 }
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 

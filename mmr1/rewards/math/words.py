@@ -54,7 +54,8 @@ _NUMERAL = r"[零〇一二两三四五六七八九十百千万亿]+"
 # A numeral inside a word is none: 三角形 is a triangle.
 _CHINESE = re.compile(
     rf"(?:(?<=^)|(?<=[是为有共约:=\s]))(?P<sign>负)?(?:(?P<bottom>百|{_NUMERAL})分之"
-    rf"(?P<top>{_NUMERAL}|{_LITERAL})|(?P<literal>{_LITERAL})(?P<scale>[十百千万亿]+)"
+    rf"(?P<top>{_NUMERAL}|{_LITERAL})|(?P<literal>{_LITERAL})"
+    r"(?P<scale>[十百千万亿]+)(?!(?<=千)[克米瓦帕焦伏卡])"  # 10千克 are 10 kg
     rf"|(?P<numeral>{_NUMERAL})(?:点(?P<places>[零〇一二三四五六七八九]+))?)"
     r"(?=\s*(?:$|[,.。$%°]|[个只本张人块颗支辆位名种次条件座棵朵把岁元度米厘毫千公克平立秒分小]))"
 )

@@ -86,6 +86,12 @@ def test_tolerance_is_explicit() -> None:
     assert numeric(think("11.5"), 10, relative=0.15) == 1.0
 
 
+def test_a_kilogram_is_not_a_thousand() -> None:
+    assert numeric(think("10千克"), 10) == 1.0
+    assert numeric(think("10000"), "10千克") == 0.0
+    assert numeric(think("3千"), 3000) == 1.0
+
+
 @pytest.mark.parametrize("gold", [None, "", "many", math.nan, math.inf, True, [3], "3 or 4"])
 def test_golds_that_are_no_number(gold: Any) -> None:
     with pytest.raises(BadGoldError):
