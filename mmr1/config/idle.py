@@ -49,7 +49,8 @@ IDLE: tuple[Row, ...] = (
             c.trainer.validation is not None
             and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
         ),
-        "this command validates after its last step only; leave them out",
+        "mmr1 rm, and dpo in rounds, evaluate after their last step only, and sft and dpo on "
+        "records never; leave them out",
         OFFLINE,
     ),
     Row(
@@ -91,9 +92,7 @@ IDLE: tuple[Row, ...] = (
     ),
     Row(
         ("rollout.timeout_s", "resources.engines"),
-        lambda c: (
-            _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s")
-        ),
+        lambda c: _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s"),
         "this engine is part of this process, which waits for it; leave it out, sample with vLLM, "
         "or run on Ray: resources.ray={}, or several ranks or engines",
         (*POLICY, "dpo"),
