@@ -253,7 +253,7 @@ COMPOSED = {
     "another advantage: vanilla is grpo, others keep their name; "
     "gpg is `algorithm.loss.type=reinforce`, with gpg, rloo or remax",
     f"{ACTOR}.loss_agg_mode": "`algorithm.loss.agg_mode`, the same names; gspo and sapo "
-    "always have seq-mean-token-mean",
+    "always have seq-mean-token-mean there",
     f"{ACTOR}.loss_scale_factor": "none: seq-mean-token-sum-norm divides by max_response_length",
     f"{ACTOR}.entropy_coeff": "`algorithm.entropy.coef`; 0: `algorithm.entropy=null`",
     f"{ACTOR}.use_kl_loss": "`algorithm.kl.type=loss`",
@@ -480,8 +480,8 @@ UNNEEDED = {
     "where algorithm.router_aux_loss_coef is set",
     f"{ROLLOUT}.profiler": "trainer.profile_steps",
     f"{ROLLOUT}.prometheus": "trackers show the metrics",
-    f"{ROLLOUT}.quantization": "weights are not quantised",
-    f"{ROLLOUT}.quantization_config_file": "weights are not quantised",
+    f"{ROLLOUT}.quantization": "set rollout.engine.engine_kwargs.quantization",
+    f"{ROLLOUT}.quantization_config_file": "set rollout.engine.engine_kwargs.quantization",
     f"{ROLLOUT}.qat": "weights are not quantised",
     f"{ROLLOUT}.mtp": "heads that predict several tokens are not trained",
     f"{ROLLOUT}.disaggregation": _PROCESSES,

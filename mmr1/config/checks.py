@@ -577,9 +577,9 @@ def _of_eval_alone(c: Config) -> bool:
 WARNED: tuple[Row, ...] = (
     Row(
         ("trainer.validation",),
-        lambda c: c.trainer.validation is not None,
-        "mmr1 sft evaluates nothing; evaluate its checkpoint with mmr1 eval",
-        ("sft",),
+        lambda c: c.trainer.validation is not None and (c.command == "sft" or c.dpo.rounds is None),
+        "mmr1 sft, and dpo on records, evaluate nothing; evaluate the checkpoint with mmr1 eval",
+        ("sft", "dpo"),
     ),
     Row(
         ("eval", "trainer.validation.data"),

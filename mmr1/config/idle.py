@@ -49,7 +49,8 @@ IDLE: tuple[Row, ...] = (
             c.trainer.validation is not None
             and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
         ),
-        "this command validates after its last step only; leave them out",
+        "mmr1 rm, and dpo in rounds, evaluate after their last step only, and sft and dpo on "
+        "records never; leave them out",
         OFFLINE,
     ),
     Row(

@@ -1,6 +1,7 @@
-"""Named algorithms: values for ``advantage``, ``loss`` and ``filter_groups``, and nothing else.
+"""Named algorithms: values for ``advantage``, ``loss`` and ``filter_groups``.
 
-No code asks for the name of a preset. Their papers are in docs/algorithms.md.
+Some also say how ``kl`` begins where a configuration opens it. No code asks for the name of a
+preset. Their papers are in docs/algorithms.md.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from mmr1.estimate.memory import (
     bytes_while_sampling,
     bytes_while_sending,
     estimate,
+    has_engine,
 )
 from mmr1.estimate.shapes import read_shapes
 
@@ -30,12 +31,12 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
     """
     result = estimate(config, load, on_cpu)
     room = memory
-    if not config.distributed:  # one process: trainer and engine share the device
+    if not config.distributed and has_engine(config):  # one process: they share the device
         room = memory * (1 - config.gpu_memory_utilization)
     lines = []
     engine_memory = memory * config.gpu_memory_utilization
     weights = _engine_weights(result)
-    if config.rollout.colocated:
+    if config.rollout.colocated and has_engine(config):
         sending = bytes_while_sending(config, result) + weights - engine_memory
         kept = max(bytes_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
@@ -80,7 +81,8 @@ def fits_colocated(config: Config, load: Load, memory: float) -> bool:
 
 
 def _engine_weights(result: Estimate) -> float:
-    return next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    of_engine = (i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    return next(of_engine, 0.0)
 
 
 def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
@@ -112,7 +114,8 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
         lines.append("algorithm.kl.reference.offload=true: there only while it scores (GPU)")
     more = _processes(config, 2 * config.resources.ranks)
     lines.append(f"resources.{more}: half of weights, gradients and moments each")
-    if not config.distributed and config.gpu_memory_utilization > 0.3:
+    shared = has_engine(config) and not config.distributed
+    if shared and config.gpu_memory_utilization > 0.3:
         lines.append("rollout.engine.gpu_memory_utilization=0.3: the engine shares this device")
     return lines
 

@@ -20,6 +20,7 @@ from mmr1.estimate.memory import (
     Estimate,
     bytes_while_sampling,
     estimate,
+    has_engine,
     saving_bytes,
 )
 from mmr1.estimate.proposal import colocated, fitting_split, propose, reward_ranks
@@ -49,14 +50,21 @@ def run_estimate(
     on_cpu = memory_gib is None and not torch.cuda.is_available()
     needs, changes = estimate(config, load, on_cpu), advice(config, load, memory, on_cpu)
     console = Console(highlight=False, markup=False, emoji=False)
-    table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
+    table = Table(
+        "",
+        "item",
+        "GiB",
+        title=f"mmr1 {config.command}, {config.model.path}, a device of each kind",
+    )
     table.columns[2].justify = "right"
     for row in rows(config, needs, memory):
         table.add_row(*row)
     console.print(table)
+    samples = has_engine(config)
+    sent = f"; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step" if samples else ""
     console.print(
         f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
-        f"{load.completion}; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
+        f"{load.completion}{sent}"
     )
     if missing is not None:
         length = f"rollout.max_prompt_length={config.rollout.max_prompt_length}"
@@ -66,17 +74,19 @@ def run_estimate(
             "--vision-tokens give other lengths",
             soft_wrap=True,
         )
-    if time:
+    if time and not samples:
+        console.print("no times: they are calculated for runs that sample", soft_wrap=True)
+    elif time:
         console.print(time_table(config, load))
         console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
     for line in changes:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     gpus = gpus_of_this_machine().count if gpus is None else gpus
     if gpus > 1:
-        proposal = propose(config, "train", Gpus(gpus, memory), load=load)
+        proposal = propose(config, config.command, Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
         gpus -= reward_ranks(config, Gpus(gpus, memory), load)
-    if gpus > 1:
+    if gpus > 1 and samples and config.command != "eval":
         for line in split_lines(config, load, gpus, memory):
             console.print(line, soft_wrap=True)
     return not changes
@@ -156,10 +166,10 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
             continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
-    if not config.distributed:
+    if not config.distributed and has_engine(config):
         both = sum(item.bytes for item in result.items)
         table.append(("together", "they share this device", f"{both / GIB:.2f}"))
-    if config.rollout.colocated:
+    if config.rollout.colocated and has_engine(config):
         held = bytes_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     saving = f"{saving_bytes(config) / GIB:.2f}"

@@ -52,7 +52,7 @@ class Estimate:
     Attributes:
         items: The uses of memory; ``owner`` is ``trainer``, ``engine`` or, of one of
             ``resources.reward_ranks``, ``reward model``.
-        sync_bytes: Weights that every step sends to each engine.
+        sync_bytes: Weights that every step sends to each engine; 0 without one.
     """
 
     items: tuple[Item, ...]
@@ -82,8 +82,17 @@ def estimate(config: Config, load: Load, on_cpu: bool = False) -> Estimate:
     of_rewards = [Item(owner, "reward models", rewards)] if rewards else []
     libraries = [Item("trainer", "Python and its libraries", LIBRARIES)] if on_cpu else []
     trainer = (*_trainer(config, shapes, load, on_cpu), *libraries)
+    if not has_engine(config):
+        return Estimate(trainer, 0)
     items = (*trainer, *of_rewards, *_engine(config, shapes, load))
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
+
+
+def has_engine(config: Config) -> bool:
+    """False if the command of the configuration learns from records alone."""
+    if config.command == "dpo":
+        return config.dpo.rounds is not None
+    return config.command not in ("sft", "rm")
 
 
 def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:

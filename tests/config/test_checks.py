@@ -177,6 +177,14 @@ def test_a_row_warns(row, setting, tmp_path):
     assert row.why in warning
 
 
+@pytest.mark.parametrize(("rounds", "warned"), [([], True), (["dpo.rounds.count=2"], False)])
+def test_dpo_on_records_warns_that_it_evaluates_nothing(rounds, warned, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {path: m}")
+    warnings = load(path, ["trainer.validation.data=x", *rounds], "dpo").warnings
+    assert any("evaluate nothing" in warning for warning in warnings) == warned
+
+
 def test_a_message_has_the_values_without_credentials():
     overrides = ["algorithm.ppo_mini_batch_size=5", "data.train_batch_size=8", "rollout.n=1"]
     with pytest.raises(ValueError, match=r".") as error:

@@ -55,3 +55,34 @@ def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
     code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "0.01")
     assert code == 1
     assert "it will not fit ->" in out
+
+
+@pytest.mark.parametrize(
+    ("section", "samples"),
+    [
+        ("sft: {}", False),
+        ("rm: {}", False),
+        ("dpo: {}", False),
+        ("dpo: {rounds: {count: 2}}", True),
+        ("algorithm: {name: grpo}", True),
+    ],
+)
+def test_a_run_on_records_has_no_engine(digits, tiny_model, tmp_path, mmr1, section, samples):
+    path = tmp_path / "run.yaml"
+    data = digits / "rl.jsonl"
+    path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {data}}}\n{section}\n")
+    code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8", "--gpus", "2", "--time")
+    assert code == 0, err
+    assert ("engine" in out, "rollout.max_off_policy_steps" in out) == (samples, samples)
+    assert ("all 2 GPUs learn" in out, "no times" in out) == (not samples, not samples)
+
+
+def test_a_run_on_records_has_its_device_to_itself(digits, tiny_model, tmp_path, mmr1):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"model: {{path: {tiny_model}}}\ndata: {{train: {digits / 'rl.jsonl'}}}\nsft: {{}}\n"
+    )
+    for memory, fits in (("8", True), ("0.01", False)):
+        code, out, _ = mmr1("doctor", "--estimate", path, "--memory", memory)
+        assert code == (not fits)
+        assert "rollout.engine" not in out

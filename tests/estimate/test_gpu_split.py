@@ -88,7 +88,9 @@ def test_a_split_without_room_is_not_proposed():
 
 def test_the_doctor_says_how_to_split(mmr1, tmp_path):
     new_model(tmp_path / "tiny")
-    (tmp_path / "run.yaml").write_text(f"model: {{path: {tmp_path / 'tiny'}}}\n")
+    (tmp_path / "run.yaml").write_text(
+        f"model: {{path: {tmp_path / 'tiny'}}}\nalgorithm: {{name: grpo}}\n"
+    )
     sizes = ("--memory", 80, "--prompt-tokens", 1124, "--vision-tokens", 1024)
     code, out, _ = mmr1("doctor", "--estimate", tmp_path / "run.yaml", *sizes, "--gpus", 8)
     assert code == 0
