@@ -15,13 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from datasets_prep.carry import Carrier
 from datasets_prep.demonstrations import is_text, with_answer
 from datasets_prep.outputs import check_new, refuse_repeated_ids
 from datasets_prep.record_files import BadRecordError, record_files, rows_of
-from datasets_prep.select import variables
+from datasets_prep.select import FAILURES, variables
 from datasets_prep.server import Server, in_order, prompt_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
@@ -54,7 +52,7 @@ class Question:
         reply = last.text if last.role == "assistant" else ""
         try:
             text = environment().from_string(self.prompt).render(**variables(sample), reply=reply)
-        except TemplateError as error:
+        except FAILURES as error:
             raise ValueError(f"--prompt fails: {error}") from error
         shown = [p for m in prompt_of(sample) for p in m.parts if isinstance(p, MediaRef)]
         return Message("user", (*(shown if self.media else ()), TextPart(text)))

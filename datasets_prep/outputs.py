@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -18,17 +19,20 @@ def shares(words: Sequence[str]) -> dict[str, float]:
     """``["train=0.9", "eval=0.1"]`` as a dictionary.
 
     Raises:
-        ValueError: A word is not of that form.
+        ValueError: A word is not of that form, or a name is repeated.
     """
     parsed: dict[str, float] = {}
     for word in words:
         name, _, share = word.rpartition("=")
         try:
-            parsed[name] = float(share)
+            value = float(share)
         except ValueError:
-            name = ""
-        if not name or parsed[name] <= 0:
+            value = 0.0
+        if not name or not 0 < value < math.inf:
             raise ValueError(f"'{word}' is not of the form name=share, as in train=0.9")
+        if name in parsed:
+            raise ValueError(f"'{name}' has two shares; name each once")
+        parsed[name] = value
     return parsed
 
 

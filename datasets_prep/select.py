@@ -23,6 +23,9 @@ from mmr1.progress import Progress
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 
+FAILURES = (TemplateError, TypeError, ArithmeticError, LookupError, AttributeError)
+"""What the evaluation of a user's expression or template raises, as ``1 / 0`` does."""
+
 
 def keep(path: Path, output: Path, expression: str) -> tuple[int, int]:
     """Write the records that satisfy a rule; returns how many, and of how many.
@@ -164,7 +167,7 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     def matches(sample: Sample) -> bool:
         try:
             return bool(holds(**variables(sample)))
-        except (TemplateError, TypeError) as error:
+        except FAILURES as error:
             raise ValueError(f"the rule '{expression}' fails: {error}") from error
 
     return matches

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from datasets_prep.ask import Question
 from datasets_prep.data_cli import app, main
 from datasets_prep.frames import list_frames
+from datasets_prep.outputs import shares
 from datasets_prep.select import rule
 from datasets_prep.server import Server, in_order
 from mmr1.data.record import read_records, write_records
@@ -151,6 +153,28 @@ def test_filter_by_rule(folder: Path) -> None:
         run("filter", folder, "--rule", "bbox > 3", "--output", folder / "x.jsonl")
     with pytest.raises(ValueError, match="nothing to filter by"):
         run("filter", folder, "--output", folder / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    "wish", ["answer|int / 0", "range(9**9)|list", "'%d %(a)s' % 3", "'{a}'.format(b=1)"]
+)
+def test_a_rule_that_cannot_be_evaluated(folder: Path, wish: str) -> None:
+    with pytest.raises(ValueError, match=r"the rule .* fails: "):
+        run("filter", folder, "--rule", wish, "--output", folder / "x.jsonl")
+
+
+@pytest.mark.parametrize("words", [["a=nan", "b=0.1"], ["a=inf"], ["a=0"], ["a=1", "a=0.5"], ["a"]])
+def test_shares_that_say_nothing(words: list[str]) -> None:
+    assert shares(["train=0.9", "a=b=0.1"]) == {"train": 0.9, "a=b": 0.1}
+    with pytest.raises(ValueError, match=r"is not of the form name=share|'a' has two shares"):
+        shares(words)
+
+
+@pytest.mark.parametrize("prompt", ["Say {{ answer + 1 }}", "Say {{ 1 / 0 }}", "{{ nothing }}"])
+def test_a_prompt_that_cannot_be_rendered(prompt: str) -> None:
+    sample = Sample("s", (Message("user", (TextPart("Why?"),)),), "4", "math", "set", {})
+    with pytest.raises(ValueError, match="--prompt fails: "):
+        Question(prompt).message(sample)
 
 
 @pytest.fixture
