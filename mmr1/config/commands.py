@@ -132,4 +132,5 @@ def command_of(tree: Mapping[str, Any]) -> Command:
         return "train"
     if tree.get("eval") is not None:
         return "eval"
-    return "train" if tree.get("rollout") is not None else "sft"
+    samples = any(tree.get(key) is not None for key in ("rollout", "rewards"))
+    return "train" if samples else "sft"
