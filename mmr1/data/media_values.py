@@ -15,15 +15,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from mmr1.registry import suggest
 from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.audio import wav
+from mmr1.vision.images import to_rgb
 from mmr1.vision.paths import confine, local_name, resolve_media
 
 # Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
 _HOLDERS = ("bytes", "path", "url", "image", "video", "audio")
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
+_MODES_OF_PNG = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
 
 
@@ -58,10 +61,18 @@ def _media_ref(kind: MediaKind, value: Any, root: Path) -> MediaRef:
             return MediaRef(kind, data=data, options=options)
         return MediaRef(kind, path=locate(root, value), options=options)
     if hasattr(value, "save") and hasattr(value, "mode"):  # a PIL image, decoded by a loader
-        buffer = io.BytesIO()
-        value.save(buffer, "PNG")
-        return MediaRef(kind, data=buffer.getvalue(), options=options)
+        return MediaRef(kind, data=_png(value), options=options)
     raise ValueError(f"the {kind} column holds {type(value).__name__}, neither a path nor bytes")
+
+
+def _png(image: Image.Image) -> bytes:
+    """The upright image, in RGB where PNG lacks its mode."""
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode not in _MODES_OF_PNG:
+        upright = to_rgb(upright)
+    buffer = io.BytesIO()
+    upright.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _encoded(kind: MediaKind, decoded: Mapping[str, Any]) -> bytes:

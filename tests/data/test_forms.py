@@ -19,6 +19,7 @@ from mmr1.data.forms.form import Place
 from mmr1.data.forms.options import with_options
 from mmr1.data.sources import load_mixture, load_samples
 from mmr1.types import MediaRef, Sample, TextPart
+from mmr1.vision.images import image_size
 from tests.vision.media import encoded, write_video
 
 RED = encoded(Image.new("RGB", (40, 30), "red"))
@@ -376,3 +377,15 @@ def test_media_values_that_are_none(root: Path) -> None:
     pil = read_row({**ROWS["r1_v"][0], "image": Image.new("RGB", (9, 9))}, Place(root, "s", 0))
     assert isinstance(pil.media[0], MediaRef)
     assert pil.media[0].read().startswith(b"\x89PNG")
+
+
+def test_a_decoded_image_is_seen_as_its_file(root: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    for mode in ("RGB", "CMYK", "L"):
+        Image.new(mode, (40, 30)).save(root / "turned.jpg", exif=exif)
+        sizes = [
+            image_size(read_row({**ROWS["r1_v"][0], "image": image}, Place(root, "s", 0)).media[0])
+            for image in ("turned.jpg", Image.open(root / "turned.jpg"))
+        ]
+        assert sizes == [(30, 40), (30, 40)]

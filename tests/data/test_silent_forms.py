@@ -309,6 +309,22 @@ def test_rec_rows_with_and_without_a_size(root: Path) -> None:
         read(outside, root)
 
 
+def test_boxes_of_0_to_1_are_no_pixels(root: Path) -> None:
+    box = [0.1, 0.2, 0.5, 0.6]
+    turns = [
+        {"from": "human", "value": "<image>Where is the cup?"},
+        {"from": "gpt", "value": str(box)},
+    ]
+    for row in (
+        {"problem": "the cup", "image": "a.png", "solution": box},
+        {"problem": "Where is it?", "image": "a.png", "solution": f"<answer>{box}</answer>"},
+        {"image": "a.png", "conversations": turns},
+        swift("Find the <ref-object>.", "<bbox>", objects={"ref": ["cup"], "bbox": [box]}),
+    ):
+        with pytest.raises(ValueError, match=r"are of 0 to 1; multiply them by .* 40 x 30 pixels"):
+            read(row, root)
+
+
 def test_four_numbers_may_be_no_box(root: Path) -> None:
     row = {"problem": "Next four?", "image": "a.png", "solution": "<answer>[1, 2, 3, 5]</answer>"}
     with pytest.raises(ValueError, match=r"may be a box or numbers; say which in a column 'task'"):

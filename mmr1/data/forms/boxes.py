@@ -74,12 +74,18 @@ def grounded(
         size: Width and height of the image where the row states them; else its header is read.
 
     Raises:
-        ValueError: There is another number of images, or a box leaves the image.
+        ValueError: There is another number of images, or a box leaves the image, or boxes in
+            pixels are of 0 to 1.
     """
     if [ref.kind for ref in sample.media] != ["image"]:
         raise ValueError(f"boxes need one image; the row has {len(sample.media)} media")
     width, height = size or image_size(sample.media[0])
     original = pixels(width, height)
+    if space is None and boxes and max(max(box) for box in boxes) <= 1 < min(width, height):
+        raise ValueError(
+            f"the boxes {list(boxes)!r:.60} are of 0 to 1; multiply them by the size of the "
+            f"original image, here {width} x {height} pixels"
+        )
     answer = [list(check_inside(convert(b, space or original, original), original)) for b in boxes]
     sample = with_size(sample, (width, height))
     return Sample(sample.id, sample.messages, answer, "iou", sample.source, sample.meta)
