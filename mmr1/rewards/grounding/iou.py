@@ -118,7 +118,8 @@ def _at(sizes: Sequence[Any], index: int) -> Size | None:
 
 
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+# Not the digit of a key: bbox_2d, x1.
+_FLOAT = re.compile(r"(?<![A-Za-z_\d.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 
 

@@ -25,7 +25,10 @@ boxes = st.tuples(*[st.floats(0, 1000)] * 4)
     ["[10, 20, 110, 220]", "[[10, 20, 110, 220]]", "(10,20),(110,220)", "10.0 20.0 110.0 220.0",
      '{"bbox_2d": [10, 20, 110, 220]}', '```json\n[{"bbox_2d": [10,20,110,220], "is": "c"}]\n```',
      "<|box_start|>(10,20),(110,220)<|box_end|>", '[{"bbox": [10.0,20.0,110.0,220.0]}]',
-     "The box is [10, 20, 110, 220]."],
+     "The box is [10, 20, 110, 220].", 'The box is {"bbox_2d": [10, 20, 110, 220]}',
+     "{'bbox_2d': [10, 20, 110, 220]}", '```json\n[{"bbox_2d": [10, 20, 110, 220]}]',
+     "x1=10, y1=20, x2=110, y2=220", '{"x1": 10, "y1": 20, "x2": 110, "y2": 220}',
+     '{"objects": [{"bbox_2d": [10, 20, 110, 220]}]}'],
 )  # fmt: skip
 def test_ways_to_write_a_box(written: str) -> None:
     assert iou(think(written), GOLD) == 1.0
@@ -106,6 +109,12 @@ def test_150_boxes_around_3_objects_are_not_paid() -> None:
     gold = [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
     spray = [[x, 0, x + 10, 10] for x in range(150)]
     assert iou(think(json.dumps(spray)), gold) == pytest.approx(3 / 150)
+
+
+def test_objects_side_by_side() -> None:
+    gold = [[x, 20, x + 20, 40] for x in (10, 110, 210, 310)]
+    written = " ".join(json.dumps({"bbox_2d": box}) for box in gold)
+    assert iou(think(written), gold) == 1.0
 
 
 def test_no_box_and_none_asked_for() -> None:
