@@ -91,7 +91,8 @@ class Pool:
         readable: Files and folders that a worker may read besides Python's own.
         environment: What the workers' environment is taken from: a short list of it, and no
             secrets. This process's by default.
-        cache_size: Results of cached jobs to remember, time-outs included.
+        cache_size: Results of cached jobs to remember, time-outs included; of a killed
+            worker there is none.
         start_s: Longest wait for the warm-up, and for a worker's preparation.
         allow_weak: Work where a required wall is missing.
         walls: Raise them. Without, a worker is a process that has what this one has, and can still
@@ -211,6 +212,8 @@ class Pool:
         return [worker.pid for worker in self._state.workers]
 
     def _remember(self, job: Job, rewards: list[Reward]) -> None:
+        if any(reward.status is Status.KILLED for reward in rewards):
+            return  # what killed the worker, as the OOM killer, need not be the job
         self._cache[job] = rewards
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)

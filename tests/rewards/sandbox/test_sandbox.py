@@ -183,6 +183,13 @@ def test_the_cache_is_bounded() -> None:
         assert len(small._cache) == 3
 
 
+def test_the_result_of_a_killed_worker_is_not_remembered() -> None:
+    with Pool(1, warm=NOTHING) as own:
+        job = hostile("exit_process", cached=True)
+        assert own.run([job])[0][0].status is Status.KILLED
+        assert not own._cache
+
+
 def test_many_jobs_keep_their_order(pool: Pool) -> None:
     jobs = [hostile("echo", float(n % 7), cached=n % 2 == 0) for n in range(500)]
     assert [rewards[0].value for rewards in pool.run(jobs)] == [float(n % 7) for n in range(500)]
