@@ -224,7 +224,10 @@ def bench(
     from mmr1.rewards.bench import run_bench
 
     with one_line_errors():
-        measurements = run_bench(verdicts, [int(size) for size in workers.split(",")])
+        sizes = [int(size) for size in workers.split(",")]
+        if min(sizes) < 1:
+            raise ValueError(f"--workers {workers}: each size is at least 1")
+        measurements = run_bench(verdicts, sizes)
     table = Table(box=None, pad_edge=False)
     for column in ("path", "verdicts", "seconds", "verdicts/s"):
         table.add_column(column, justify="left" if column == "path" else "right")

@@ -123,6 +123,8 @@ class Pool:
         lambdify: bool = False,
         max_result: int = MAX_RESULT,
     ) -> None:
+        if workers < 1:
+            raise ValueError(f"a pool has at least 1 worker, not {workers}")
         self._deadline = deadline or rule_deadline(timeout_s)
         self._warm = warm
         self._settings = Settings(

@@ -190,6 +190,11 @@ def test_the_result_of_a_killed_worker_is_not_remembered() -> None:
         assert not own._cache
 
 
+def test_a_pool_has_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least 1 worker, not 0"):
+        Pool(0)
+
+
 def test_many_jobs_keep_their_order(pool: Pool) -> None:
     jobs = [hostile("echo", float(n % 7), cached=n % 2 == 0) for n in range(500)]
     assert [rewards[0].value for rewards in pool.run(jobs)] == [float(n % 7) for n in range(500)]
