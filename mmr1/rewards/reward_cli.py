@@ -226,7 +226,7 @@ def bench(
     with one_line_errors():
         sizes = [int(size) for size in workers.split(",")]
         if min(sizes) < 1:
-            raise ValueError(f"--workers {workers}: a pool has at least one process")
+            raise ValueError(f"--workers {workers}: each size is at least 1")
         measurements = run_bench(verdicts, sizes)
     table = Table(box=None, pad_edge=False)
     for column in ("path", "verdicts", "seconds", "verdicts/s"):

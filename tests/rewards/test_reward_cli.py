@@ -245,6 +245,12 @@ def test_bench_prints_a_table() -> None:
     assert "uncached" in result.output
 
 
+def test_bench_refuses_a_pool_without_workers() -> None:
+    result = call("bench", "--workers", "1,0")
+    assert result.exit_code == 2
+    assert "each size is at least 1" in result.output
+
+
 def test_serving_on_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -20,7 +20,7 @@ _ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.
 _LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
 _SAID_OF_LETTER = re.compile(
     r"\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
-    r"excluded|eliminated|maybe|perhaps|possibly|probably|likely|might|could|sure)\b|[?？]|不对|错|"
+    r"excluded|eliminated|maybe|perhaps|possibly|probably|(?:un)?likely|doubt\w*|might|could|sure|fits?|works?|appl(?:y|ies))\b|[?？]|不对|错|"
     r"正确|不是|排除|可能",
     re.IGNORECASE,
 )

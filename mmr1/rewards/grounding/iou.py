@@ -118,14 +118,13 @@ def _at(sizes: Sequence[Any], index: int) -> Size | None:
 
 
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
+# Not the digit of a key: bbox_2d, x1.
 _FLOAT = re.compile(r"(?<![A-Za-z_\d.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 
 
 def read_boxes(text: str) -> list[Box] | None:
     """The boxes of an answer: JSON first, then floats in fours. None where there are none.
-
-    Digits of names, as in ``bbox_2d`` or ``x1``, are no coordinates.
 
     >>> read_boxes('```json\\n[{"bbox_2d": [1, 2, 3.5, 4], "label": "cat"}]\\n```')
     [(1.0, 2.0, 3.5, 4.0)]

@@ -12,6 +12,8 @@ from mmr1.rewards.item import BadGoldError, no_answer
 from mmr1.types import Reward
 
 _TIME = re.compile(r"(?:(?:\d{1,4}:)?\d{1,3}:\d{1,2}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
+_ENDS = (("start", "end"), ("start_time", "end_time"), ("begin", "end"))
+_WHOLE = ("time", "segment")
 _MAX_TEXT = 10_000  # two times fit into less
 
 
@@ -31,7 +33,8 @@ def tiou(
 
     Args:
         completion: The whole completion.
-        answer: The gold segment: ``[start, end]`` in seconds, ``{"start", "end"}`` or text.
+        answer: The gold segment: ``[start, end]`` in seconds, ``{"start", "end"}``, ``{"time"}`` or
+            text.
         duration: Length of the video in seconds, where the record has it.
         threshold: The reward is 1 at or above this IoU and 0 below, instead of the IoU.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
@@ -69,19 +72,13 @@ def gold_segment(answer: Any) -> tuple[float, float]:
 
 def _as_text(answer: Any) -> str:
     if isinstance(answer, Mapping):
-        return _named(answer)
+        for start, end in _ENDS:
+            if start in answer and end in answer:
+                return f"{answer[start]} {answer[end]}"
+        return str(next((answer[key] for key in _WHOLE if key in answer), dict(answer)))
     if isinstance(answer, Sequence):
         return " ".join(str(time) for time in answer)
     return ""
-
-
-def _named(times: Mapping[str, Any]) -> str:
-    """The start and the end, e.g. of ``{"end_time": 9, "start_time": 2}``; empty without them."""
-    start, end = (
-        next((str(v) for k, v in times.items() if str(k).lower().startswith(names)), "")
-        for names in (("start", "begin"), ("end",))
-    )
-    return f"{start} {end}" if start and end else ""
 
 
 def read_segment(text: str) -> tuple[float, float] | None:
@@ -96,10 +93,10 @@ def read_segment(text: str) -> tuple[float, float] | None:
         return None
     try:
         value = json.loads(text)
+        if isinstance(value, Mapping):
+            text = _as_text(value)
     except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, Mapping) and (named := _named(value)):
-        text = named
+        pass
     times = [_seconds(time) for time in _TIME.findall(text)]
     return (times[0], times[1]) if len(times) == 2 and times[0] < times[1] else None
 

@@ -91,7 +91,8 @@ class Pool:
         readable: Files and folders that a worker may read besides Python's own.
         environment: What the workers' environment is taken from: a short list of it, and no
             secrets. This process's by default.
-        cache_size: Results of cached jobs to remember, time-outs included.
+        cache_size: Results of cached jobs to remember, time-outs included; of a killed
+            worker there is none.
         start_s: Longest wait for the warm-up, and for a worker's preparation.
         allow_weak: Work where a required wall is missing.
         walls: Raise them. Without, a worker is a process that has what this one has, and can still
@@ -122,6 +123,8 @@ class Pool:
         lambdify: bool = False,
         max_result: int = MAX_RESULT,
     ) -> None:
+        if workers < 1:
+            raise ValueError(f"a pool has at least 1 worker, not {workers}")
         self._deadline = deadline or rule_deadline(timeout_s)
         self._warm = warm
         self._settings = Settings(
@@ -131,7 +134,6 @@ class Pool:
         environment = os.environ if environment is None else environment
         self._environment = worker_environment(environment) if walls else dict(environment)
         self._start_s = start_s
-        assert workers > 0, "a pool without workers would wait for ever"
         self._cache: OrderedDict[Job, list[Reward]] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.RLock()
@@ -182,8 +184,7 @@ class Pool:
             done = self._run([*distinct, *(job for _, job in uncached)], _REWARDS)
             for job, rewards in zip(distinct, done, strict=False):
                 results[job] = rewards
-                if all(reward.status is not Status.KILLED for reward in rewards):
-                    self._remember(job, rewards)  # what killed it may have been the machine's
+                self._remember(job, rewards)
             by_index = {i: r for (i, _), r in zip(uncached, done[len(distinct) :], strict=True)}
             return [by_index[i] if i in by_index else results[job] for i, job in enumerate(jobs)]
 
@@ -213,6 +214,8 @@ class Pool:
         return [worker.pid for worker in self._state.workers]
 
     def _remember(self, job: Job, rewards: list[Reward]) -> None:
+        if any(reward.status is Status.KILLED for reward in rewards):
+            return  # what killed the worker, as the OOM killer, need not be the job
         self._cache[job] = rewards
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)

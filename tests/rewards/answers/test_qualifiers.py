@@ -231,6 +231,11 @@ FIVE = [
     "5 \\text{ cm}",
 ]
 NOT_C = [
+    "C: ruled out",
+    "C. doesn't fit",
+    "C - unlikely",
+    "C: maybe not",
+    "C. cannot be right",
     "not C",
     "Not C.",
     "isn't C",

@@ -25,7 +25,7 @@ boxes = st.tuples(*[st.floats(0, 1000)] * 4)
     ["[10, 20, 110, 220]", "[[10, 20, 110, 220]]", "(10,20),(110,220)", "10.0 20.0 110.0 220.0",
      '{"bbox_2d": [10, 20, 110, 220]}', '```json\n[{"bbox_2d": [10,20,110,220], "is": "c"}]\n```',
      "<|box_start|>(10,20),(110,220)<|box_end|>", '[{"bbox": [10.0,20.0,110.0,220.0]}]',
-     "The box is [10, 20, 110, 220].", 'It is at {"bbox_2d": [10, 20, 110, 220]}',
+     "The box is [10, 20, 110, 220].", 'The box is {"bbox_2d": [10, 20, 110, 220]}',
      "{'bbox_2d': [10, 20, 110, 220]}", '```json\n[{"bbox_2d": [10, 20, 110, 220]}]',
      "x1=10, y1=20, x2=110, y2=220", '{"x1": 10, "y1": 20, "x2": 110, "y2": 220}',
      '{"objects": [{"bbox_2d": [10, 20, 110, 220]}]}'],
@@ -111,6 +111,12 @@ def test_150_boxes_around_3_objects_are_not_paid() -> None:
     assert iou(think(json.dumps(spray)), gold) == pytest.approx(3 / 150)
 
 
+def test_objects_side_by_side() -> None:
+    gold = [[x, 20, x + 20, 40] for x in (10, 110, 210, 310)]
+    written = " ".join(json.dumps({"bbox_2d": box}) for box in gold)
+    assert iou(think(written), gold) == 1.0
+
+
 def test_no_box_and_none_asked_for() -> None:
     assert iou(think("[]"), []) == 1.0
     assert iou(think("[[0, 0, 1, 1]]"), []) == 0.0
@@ -170,11 +176,12 @@ def test_text_that_is_no_box() -> None:
         ("from 1:05 to 1:15", [60, 80], None, 0.5),
         ("00:01:05 - 00:01:15", "65 to 75", None, 1.0),
         ('{"start": 5.0, "end": 15}', {"start": 5, "end": 15}, None, 1.0),
+        ('{"time": [2.0, 9.0], "boxes": {"2": [1, 2, 3, 4]}}', {"time": [2, 9]}, None, 1.0),
+        ('{"end_time": 9, "start_time": 2}', {"start_time": 2, "end_time": 9}, None, 1.0),
+        ('{"segment": [2, 9]}', {"begin": 2, "end": 9}, None, 1.0),
+        ('{"from": 2, "to": 9}', {"segment": [2, 9]}, None, 1.0),
         ("5 to 50", [0, 10], 10, 0.5),
         ("12s-20s", [12, 20], None, 1.0),
-        ('{"time": [2.0, 9.0]}', [2, 9], None, 1.0),
-        ('{"end_time": 9, "start_time": 2}', [2, 9], None, 1.0),
-        ('{"begin": "0:02", "end": "0:09"}', [2, 9], None, 1.0),
         ("20 to 10", [10, 20], None, 0.0),
         ("10 to 10", [5, 15], None, 0.0),
         ("20 to 30", [0, 10], 15, 0.0),

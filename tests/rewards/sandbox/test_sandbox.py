@@ -175,18 +175,24 @@ def test_equal_jobs_run_once_and_time_outs_are_remembered(pool: Pool) -> None:
     assert len(before - set(pool.pids)) == 1  # one call of forty was made, and killed
 
 
-def test_a_process_that_was_killed_is_no_verdict_to_remember(pool: Pool) -> None:
-    job = hostile("exit_process", cached=True)
-    assert pool.run([job])[0][0].status is Status.KILLED
-    assert job not in pool._cache
-
-
 def test_the_cache_is_bounded() -> None:
     with Pool(1, timeout_s=5.0, cache_size=3) as small:
         jobs = [hostile("echo", float(n), cached=True) for n in range(10)]
         values = [rewards[0].value for rewards in small.run(jobs)]
         assert values == [float(n) for n in range(10)]
         assert len(small._cache) == 3
+
+
+def test_the_result_of_a_killed_worker_is_not_remembered() -> None:
+    with Pool(1, warm=NOTHING) as own:
+        job = hostile("exit_process", cached=True)
+        assert own.run([job])[0][0].status is Status.KILLED
+        assert not own._cache
+
+
+def test_a_pool_has_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least 1 worker, not 0"):
+        Pool(0)
 
 
 def test_many_jobs_keep_their_order(pool: Pool) -> None:
