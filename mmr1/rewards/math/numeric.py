@@ -77,7 +77,7 @@ def numeric(
             continue
         if precision is not None:
             number = Fraction(round(number, int(precision)))
-        bound = max(Fraction(tolerance), Fraction(relative) * abs(gold.value))
+        bound = max(Fraction(str(tolerance)), Fraction(str(relative)) * abs(gold.value))
         if abs(number - gold.value) <= bound:
             return 1.0
     return 0.0

@@ -82,6 +82,9 @@ def test_tolerance_is_explicit() -> None:
     assert numeric(think("9.9"), 10, relative=0.01) == 1.0
     assert numeric(think("9.9"), 10, relative=0.009) == 0.0
     assert numeric(think("9.8"), 10, tolerance=0.1) == 0.0
+    assert numeric(think("10.3"), 10, tolerance=0.3) == 1.0  # 0.3 as written, not as stored
+    assert numeric(think("11.5"), 10, relative=0.15) == 1.0
+    assert numeric(think("135"), 100, relative=0.35) == 1.0
 
 
 @pytest.mark.parametrize("gold", [None, "", "many", math.nan, math.inf, True, [3], "3 or 4"])
