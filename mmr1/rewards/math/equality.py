@@ -43,6 +43,7 @@ _NO_WORDS = re.compile(
     r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
 )
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
+_WORD = re.compile(r"[A-Za-z]?[a-z]{2,}")  # no genotype and no product of two letters
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
     r"(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
@@ -194,6 +195,8 @@ def _compare_words(gold: str, prediction: str) -> float | None:
     angles = _ANGLE.fullmatch(gold), _ANGLE.fullmatch(prediction)
     if angles[0] and angles[1]:  # read from either side, an angle keeps its vertex in the middle
         return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
+    if _WORD.fullmatch(gold) and gold.casefold() == prediction.casefold():
+        return 1.0
     if _NAME.fullmatch(gold) and _NAME.fullmatch(prediction) and _are_names(gold, prediction):
         return 0.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):

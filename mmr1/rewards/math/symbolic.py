@@ -15,7 +15,7 @@ from typing import Any, Literal
 import sympy
 from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended import NormalizationConfig, normalize_latex
-from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from latex2sympy2_extended.logic import And
 from latex2sympy2_extended.sets import FiniteSet
 from math_verify import verify as math_verify
@@ -33,6 +33,7 @@ Percent = Literal["gold", "prediction", "neither"]
 _NORMALISATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
+_CONVERSION = ConversionConfig(lowercase_symbols=False)  # R and r are two radii
 _SYMBOL = re.compile(r"[A-Za-z]{1,24}'{0,3}(?:_\{?[A-Za-z0-9, ]{1,12}\}?)?")
 _FUNCTION_NAME = re.compile(
     r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|"
@@ -98,7 +99,9 @@ def _read(latex: str, mode: PredictionMode) -> Any:
     SLL is many times faster; where it succeeds it finds what LL finds, where not LL is asked
     (Parr, The Definitive ANTLR 4 Reference, 13.7).
     """
-    reader = _Latex2Sympy(is_real=not should_treat_as_complex(latex), convert_degrees=False)
+    reader = _Latex2Sympy(
+        is_real=not should_treat_as_complex(latex), convert_degrees=False, config=_CONVERSION
+    )
     make_parser = reader.create_parser
 
     def fast_parser(text: str) -> Any:

@@ -364,6 +364,16 @@ NAMES: list[Case] = [
     ("3ab", ["3ba", "ab+2ab", r"3 \cdot b \cdot a"], ["ab", "3a+b", "3abc"]),
 ]
 
+CASE_OF_LETTERS: list[Case] = [
+    # R and r are two quantities; a word is the same in capitals.
+    (r"\pi(R^2-r^2)", [r"\pi R^2-\pi r^2", r"\pi(R-r)(R+r)"], ["0", r"\pi(r^2-R^2)"]),
+    (r"\frac{R}{r}", ["R/r"], ["1", "r/R"]),
+    (r"\frac{mv}{M+m}", [r"\frac{vm}{m+M}"], [r"\frac{v}{2}"]),
+    ("Aa", ["Aa"], ["AA", "aa"]),
+    ("Mg", ["Mg"], ["mg"]),
+    ("R", ["R"], ["r"]),
+]
+
 NUMBER_BASES: list[Case] = [
     # The base of an answer counts; an answer may leave out the one that the gold names.
     ("7", ["7", "7_{10}"], ["7_8", "7_{8}", "x=7_8", "7_8 cm", "7.0_9"]),
@@ -1375,6 +1385,7 @@ CATEGORIES: dict[str, list[Case]] = {
     "repeated values": REPEATED_VALUES,
     "rows of numbers": ROWS_OF_NUMBERS,
     "names": NAMES,
+    "case of letters": CASE_OF_LETTERS,
     "number bases": NUMBER_BASES,
     "dates": DATES,
     "modulo": MODULO,
