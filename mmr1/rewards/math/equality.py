@@ -42,6 +42,7 @@ _NO_WORDS = re.compile(
     r"cot|sec|csc)h?|(?<![A-Za-z])(?:log|ln|lg|exp|sqrt|pi|theta|alpha|beta|infty|mod|and|or|gcd|"
     r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
 )
+_BARE_UNITS = tuple("mgNJWVAL")  # right behind a number, as in 10N, if the answer has no letter
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
@@ -241,7 +242,8 @@ def _plain(text: str) -> str:
 def _decide_quantities(gold: str, prediction: str) -> float | Job:
     # 5m is five metres beside a number and a variable's multiple beside another expression.
     letters = _has_letters(gold), _has_letters(prediction)
-    gold, gold_unit = split_unit(gold, bare_letters=gold.endswith("m") and not letters[1])
+    bare = gold.endswith(_BARE_UNITS) and not letters[1]
+    gold, gold_unit = split_unit(gold, bare_letters=bare)
     prediction, unit = split_unit(prediction, bare_letters=not letters[0] or bool(gold_unit))
     if unit and not gold_unit and letters[0]:
         gold, gold_unit = split_unit(gold, bare_letters=True)

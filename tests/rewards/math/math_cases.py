@@ -120,6 +120,11 @@ PERCENT: list[Case] = [
 UNITS: list[Case] = [
     ("10千克", ["10", "10 kg", "10公斤"], ["10000", "10 g"]),
     ("10", ["10千米", "10千克", "10年", "10吨", "10毫升"], ["10千", "1万"]),
+    ("10N", ["10", "10 N"], ["11", "10 kg"]),
+    ("0.3A", ["0.3", "300 mA"], ["3", "0.3 V"]),
+    ("5 MW", ["5", "5000 kW"], ["5 mW", "6"]),
+    ("3 mPa", ["3"], ["3 MPa"]),
+    ("2N", ["N+N"], ["3N", "N"]),
     ("5个", ["5", "5 个"], ["6", "6个"]),
     (
         "12 cm",
@@ -160,10 +165,6 @@ ALGEBRA: list[Case] = [
     ("y=2x+1", ["2x+1", "y = 1+2x"], ["y=2x-1", "x+1", "y=x+1"]),
     ("x=3", ["3", "x = 3", "x=3.0"], ["x=-3", "y=4", "-3"]),
     ("3", ["x=3", "a = 3", "n=3"], ["x=4"]),
-    (r"\pi(R^2-r^2)", [r"\pi R^2 - \pi r^2"], ["0", r"\pi(r^2-R^2)"]),
-    (r"\frac{R}{r}", ["R/r"], ["1", r"\frac{r}{R}"]),
-    (r"\frac{mv}{M+m}", [r"\frac{vm}{m+M}"], [r"\frac{v}{2}"]),
-    ("Aa", ["aA"], ["AA", "aa"]),
     ("a+3z=0", ["3z+a=0", "a=-3z"], ["0", "a+3z", "a-3z=0"]),
     ("2x + 3y = 6", ["4x+6y=12", "3y+2x=6", "6=2x+3y"], ["2x+3y=5", "6", "2x-3y=6"]),
     ("x^2+y^2=25", ["y^2+x^2=25", "x^2+y^2-25=0"], ["x^2+y^2=5", "x^2-y^2=25", "25"]),
@@ -369,6 +370,16 @@ NAMES: list[Case] = [
     ("mn", ["mn", r"m \times n"], ["nm", "m+n"]),
     ("xy", ["yx", r"y \cdot x"], ["x", "x+y", "xyz"]),
     ("3ab", ["3ba", "ab+2ab", r"3 \cdot b \cdot a"], ["ab", "3a+b", "3abc"]),
+]
+
+CASE_OF_LETTERS: list[Case] = [
+    # R and r are two quantities; a word is the same in capitals.
+    (r"\pi(R^2-r^2)", [r"\pi R^2-\pi r^2", r"\pi(R-r)(R+r)"], ["0", r"\pi(r^2-R^2)"]),
+    (r"\frac{R}{r}", ["R/r"], ["1", "r/R"]),
+    (r"\frac{mv}{M+m}", [r"\frac{vm}{m+M}"], [r"\frac{v}{2}"]),
+    ("Aa", ["Aa"], ["AA", "aa"]),
+    ("Mg", ["Mg"], ["mg"]),
+    ("R", ["R"], ["r"]),
 ]
 
 NUMBER_BASES: list[Case] = [
@@ -1382,6 +1393,7 @@ CATEGORIES: dict[str, list[Case]] = {
     "repeated values": REPEATED_VALUES,
     "rows of numbers": ROWS_OF_NUMBERS,
     "names": NAMES,
+    "case of letters": CASE_OF_LETTERS,
     "number bases": NUMBER_BASES,
     "dates": DATES,
     "modulo": MODULO,
