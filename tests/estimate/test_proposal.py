@@ -283,7 +283,7 @@ def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path,
 def test_doctor_prints_the_proposal(made, tmp_path, mmr1):
     config, sizes = made(), ("--memory", 80, "--prompt-tokens", 300)
     path = tmp_path / "run.yaml"
-    path.write_text(f"model: {{path: {config.model.path}}}\n")
+    path.write_text(f"model: {{path: {config.model.path}}}\nalgorithm: {{name: grpo}}\n")
     _, out, _ = mmr1("doctor", "--estimate", path, *sizes, "--gpus", 8)
     load = Load(300, 0, config.rollout.sampling.max_tokens)
     assert str(propose(config, "train", EIGHT, load=load).why) in out
