@@ -577,7 +577,7 @@ def _of_eval_alone(c: Config) -> bool:
 WARNED: tuple[Row, ...] = (
     Row(
         ("trainer.validation",),
-        lambda c: c.trainer.validation is not None and (c.command == "sft" or c.dpo.rounds is None),
+        lambda c: c.trainer.validation is not None and not samples(c),
         "mmr1 sft, and dpo on records, evaluate nothing; evaluate the checkpoint with mmr1 eval",
         ("sft", "dpo"),
     ),

@@ -20,7 +20,7 @@ def _in_this_process(c: Config) -> bool:
 
 
 def _samples_itself(c: Config) -> bool:
-    """The engine is part of this process; vLLM has one of its own."""
+    """The engine is part of this process; vLLM runs in a separate one."""
     return samples(c) and _in_this_process(c) and not c.rollout.uses_vllm
 
 

@@ -50,4 +50,6 @@ def _shown(config: Config, key: str) -> str:
 
 def samples(c: Config) -> bool:
     """True if the run samples completions, as DPO does in rounds only."""
-    return c.command != "dpo" or c.dpo.rounds is not None
+    if c.command == "dpo":
+        return c.dpo.rounds is not None
+    return c.command not in ("sft", "rm")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmr1.config import Config
+from mmr1.config.rows import samples
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.gpu_split import Split, colocated_split, step_of
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
@@ -20,7 +21,6 @@ from mmr1.estimate.memory import (
     Estimate,
     bytes_while_sampling,
     estimate,
-    has_engine,
     saving_bytes,
 )
 from mmr1.estimate.proposal import colocated, fitting_split, propose, reward_ranks
@@ -60,8 +60,10 @@ def run_estimate(
     for row in rows(config, needs, memory):
         table.add_row(*row)
     console.print(table)
-    samples = has_engine(config)
-    sent = f"; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step" if samples else ""
+    has_engine = samples(config)
+    sent = (
+        f"; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step" if has_engine else ""
+    )
     console.print(
         f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
         f"{load.completion}{sent}"
@@ -74,7 +76,7 @@ def run_estimate(
             "--vision-tokens give other lengths",
             soft_wrap=True,
         )
-    if time and not samples:
+    if time and not has_engine:
         console.print("no times: they are calculated for runs that sample", soft_wrap=True)
     elif time:
         console.print(time_table(config, load))
@@ -86,7 +88,7 @@ def run_estimate(
         proposal = propose(config, config.command, Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
         gpus -= reward_ranks(config, Gpus(gpus, memory), load)
-    if gpus > 1 and samples and config.command != "eval":
+    if gpus > 1 and has_engine and config.command != "eval":
         for line in split_lines(config, load, gpus, memory):
             console.print(line, soft_wrap=True)
     return not changes
@@ -166,10 +168,10 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
             continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
-    if not config.distributed and has_engine(config):
+    if not config.distributed and samples(config):
         both = sum(item.bytes for item in result.items)
         table.append(("together", "they share this device", f"{both / GIB:.2f}"))
-    if config.rollout.colocated and has_engine(config):
+    if config.rollout.colocated and samples(config):
         held = bytes_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     saving = f"{saving_bytes(config) / GIB:.2f}"

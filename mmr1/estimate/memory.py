@@ -17,6 +17,7 @@ from mmr1.config import (
     TeacherModel,
     VllmArguments,
 )
+from mmr1.config.rows import samples
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.rollout.engines import engine_type
@@ -82,17 +83,10 @@ def estimate(config: Config, load: Load, on_cpu: bool = False) -> Estimate:
     of_rewards = [Item(owner, "reward models", rewards)] if rewards else []
     libraries = [Item("trainer", "Python and its libraries", LIBRARIES)] if on_cpu else []
     trainer = (*_trainer(config, shapes, load, on_cpu), *libraries)
-    if not has_engine(config):
+    if not samples(config):
         return Estimate(trainer, 0)
     items = (*trainer, *of_rewards, *_engine(config, shapes, load))
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
-
-
-def has_engine(config: Config) -> bool:
-    """False if the command of the configuration learns from records alone."""
-    if config.command == "dpo":
-        return config.dpo.rounds is not None
-    return config.command not in ("sft", "rm")
 
 
 def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
