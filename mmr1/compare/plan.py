@@ -16,7 +16,7 @@ from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
 from mmr1.config.commands import SECTIONS, sections_of
 from mmr1.config.file import load_config, redacted
-from mmr1.config.section import Section
+from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
 
 TrainedBy = Literal["train", "sft", "dpo"]

@@ -95,7 +95,6 @@ from mmr1.config.rollout import (
     VllmArguments,
     VllmConfig,
 )
-from mmr1.config.section import Section
 from mmr1.config.trainer import (
     ProcessConfig,
     ResourcesConfig,
@@ -103,6 +102,7 @@ from mmr1.config.trainer import (
 )
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
+from mmr1.section import Section
 
 __all__ = [
     "AdvantageConfig",

@@ -39,9 +39,9 @@ from mmr1.config.secrets import (
     resolved_but_for_environment,
     secret_keys,
 )
-from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
 from mmr1.files import OPEN_MODE, atomic
+from mmr1.section import Section, Shape, shapes
 
 Tree = dict[str, Any]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row, samples
-from mmr1.config.section import Section
 from mmr1.config.tree import Config
+from mmr1.section import Section
 
 
 def _set(section: Section, *keys: str) -> bool:

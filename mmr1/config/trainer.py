@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mmr1.config.section import Coefficient, Count, Positive, Section
 from mmr1.registry import TRACKERS
+from mmr1.section import Coefficient, Count, Positive, Section
 
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100

@@ -17,7 +17,6 @@ from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import HfConfig, RolloutConfig, VllmArguments
 from mmr1.config.secrets import Key
-from mmr1.config.section import EngineDtype, Section
 from mmr1.config.trainer import (
     IterateConfig,
     OutcomeConfig,
@@ -26,6 +25,7 @@ from mmr1.config.trainer import (
     SftConfig,
     TrainerConfig,
 )
+from mmr1.section import EngineDtype, Section
 
 
 class Config(Section):

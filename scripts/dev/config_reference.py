@@ -23,7 +23,7 @@ from mmr1.config import Config
 from mmr1.config.checks import REFUSED, WARNED, Row
 from mmr1.config.commands import READS, SECTIONS
 from mmr1.config.presets import PRESETS
-from mmr1.config.section import Section, Shape, shapes
+from mmr1.section import Section, Shape, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}

@@ -18,7 +18,7 @@ from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import Loaded, load
 from mmr1.config.presets import PRESETS
-from mmr1.config.section import Section
+from mmr1.section import Section
 from tests.config.keys import Key, every_key
 from tests.config.reads import Reads, recorded_reads
 from tests.paths import REPOSITORY
