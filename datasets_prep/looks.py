@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
-from scipy.fft import dct
+
+from mmr1.extras import needs_extra
+
+with needs_extra("data", "mmr1-data split and leakage"):
+    from scipy.fft import dct
 
 LIMITS = (0.95, 0.97)
 """Least correlation of equal pictures: as they are, and without their margins."""

@@ -10,14 +10,13 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, joined, refuse_empty, refuse_repeated_ids
 from datasets_prep.record_files import content_digest, map_pieces, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece
+from mmr1.extras import needs_extra
 from mmr1.files import atomic_binary, atomic_folder
 from mmr1.parallel import one_pool
 
@@ -111,6 +110,9 @@ def group_of_record(keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
     group = key[ends - counts]  # of the first key of each record
     if len(keys) > len(counts):
         record_of_key = np.repeat(np.arange(len(counts)), counts)
+        with needs_extra("data", "mmr1-data split"):
+            from scipy.sparse import coo_array
+            from scipy.sparse.csgraph import connected_components
         edges = coo_array(
             (np.ones(len(keys), bool), (group[record_of_key], key)), (len(distinct),) * 2
         )

@@ -15,6 +15,7 @@ import numpy as np
 from datasets_prep.outputs import refuse_empty
 from datasets_prep.record_files import bad_line, map_pieces, record_files, rows_of
 from mmr1.data.lines import Piece
+from mmr1.extras import needs_extra
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
 from mmr1.vision.images import image_size
@@ -208,7 +209,8 @@ def rows(stats: Stats) -> list[tuple[str, str]]:
 
 def draw(stats: Stats, path: Path) -> None:
     """Plot vision tokens, image sizes, answers and media as a PNG."""
-    from matplotlib.figure import Figure
+    with needs_extra("report", "mmr1-data stats --plot"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 7), layout="constrained")
     axes = figure.subplots(2, 2)

@@ -247,11 +247,13 @@ def report(
     port: Annotated[int, typer.Option(help="Port of the live report on 127.0.0.1; 0: any")] = 8722,
 ) -> None:
     """Show a run, or compare two, in one HTML file."""
-    from mmr1.report.report_command import make_report, serve_report
-
     if live:
+        from mmr1.report.live import serve_report
+
         serve_report(runs, port)
     else:
+        from mmr1.report.report_command import make_report
+
         make_report(runs, output, round(media_mb * 1e6))
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-import uvicorn
+from mmr1.extras import needs_extra
+
+with needs_extra("serve", "an HTTP server of mmr1"):
+    import uvicorn
 
 BACKLOG = 2048
 """Connections that may wait until they are accepted."""

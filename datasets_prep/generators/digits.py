@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from datasets_prep.generators import Generator
+from mmr1.extras import needs_extra
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 SIDE = 56
@@ -21,10 +22,8 @@ HELD_OUT = 500
 
 def load_scans() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's scans, ``[1797, 8, 8]`` grey values of 0–16, and their digits ``[1797]``."""
-    try:
+    with needs_extra("data", "mmr1-data make digits"):
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise ValueError("the digits need scikit-learn: pip install 'mmr1[data]'") from None
     scans = load_digits()
     return scans.images, scans.target
 

@@ -7,14 +7,16 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # no screen needed
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-
+from mmr1.extras import needs_extra
 from mmr1.report.colours import COLOURS, DPI
 from mmr1.report.findings import centred
+
+with needs_extra("report", "a plot of metrics"):
+    import matplotlib
+
+    matplotlib.use("Agg")  # no screen needed
+    from matplotlib import pyplot as plt
+    from matplotlib.axes import Axes
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:

@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from mmr1.extras import needs_extra
 from mmr1.rewards.agreement import Agreement, compare, figures, write_agreement_page
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
@@ -258,10 +259,8 @@ def serve(
     and other machines reach the server, one is made and printed.
     """
     with one_line_errors():
-        try:
+        with needs_extra("serve", "mmr1 reward serve"):
             from mmr1.rewards.http_server import create_app
-        except ImportError as error:
-            raise ValueError(f"{error}; install it with: pip install 'mmr1[serve]'") from error
         from mmr1.serving import http_server, listen
 
         config = read_spec(spec, workers=workers, timeout_s=timeout)

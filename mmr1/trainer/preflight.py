@@ -24,6 +24,7 @@ from mmr1.data.templates import load_template
 from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.mcp_servers import is_server_list
 from mmr1.environments.toolbox import TOOLS
+from mmr1.extras import needs_extra
 from mmr1.registry import check_file, check_is_file
 from mmr1.rewards.builtin import PYTHON, REWARD_MODEL, REWARDS
 from mmr1.rewards.http.addresses import is_url
@@ -60,6 +61,8 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
         check_dataset(spec, "data.train")
     if samples:
         _check_dataset_if_set(config.eval_records, "trainer.validation.data")
+        if config.eval_records is not None:
+            _check_intervals("trainer.validation")
         if config.algorithm.ptx is not None:
             check_dataset(config.algorithm.ptx.data, "algorithm.ptx.data")
         _check_rewards(config)
@@ -86,10 +89,16 @@ def check_evaluation(config: Config) -> None:
     else:
         key = "trainer.validation.data" if config.eval.data is None else "eval.data"
         _check_dataset_if_set(config.eval_records, key)
+    _check_intervals("mmr1 eval")
     _check_rewards(config)
     check_engine(config)
     _check_environment(config)
     _check_data_keys(config)
+
+
+def _check_intervals(user: str) -> None:
+    with needs_extra("report", user):
+        import scipy  # noqa: F401  confidence intervals
 
 
 def _check_dataset_if_set(spec: str | None, key: str) -> None:

@@ -12,6 +12,8 @@ from itertools import repeat
 
 import numpy as np
 
+from mmr1.extras import needs_extra
+
 Frames = Iterator[np.ndarray]
 
 MP4, MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
@@ -50,7 +52,8 @@ def _decord(path: str, count: int, wanted: Sequence[int]) -> Frames:
     After a jump, decord 0.6 gives others: of MPEG-1, MPEG-2, MPEG-4 and WMV, of H.264 in AVI or
     without key frames.
     """
-    import decord
+    with needs_extra("decord", "data.video.backend=decord"):
+        import decord
 
     decord.logging.set_level(decord.logging.QUIET)
     reader = decord.VideoReader(path, num_threads=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mmr1.report.report_command import live_app
+from mmr1.report.live import live_app
 from mmr1.report.run_reader import open_run
 from mmr1.serving import http_server, listen
 

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from datasets_prep.generators.video import appearing_square, write_mp4
-from mmr1.report import report_command
+from mmr1.report import live
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
 from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
@@ -222,7 +222,7 @@ def test_frames_of_a_video(page, tmp_path):
 
 
 def test_live_follows_the_run(page, tmp_path, mixed, monkeypatch):
-    monkeypatch.setattr(report_command, "SETTLED_S", 0.0)
+    monkeypatch.setattr(live, "SETTLED_S", 0.0)
     with serving(mixed) as address:
         page.goto(f"{address}/")
         page.wait_for_selector("body[data-ready]")

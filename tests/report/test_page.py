@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from datasets_prep.generators.video import moving_square, write_mp4
-from mmr1.report import report_command
+from mmr1.report import live
 from mmr1.report.content import box_reader
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run, read_lines
@@ -200,7 +200,7 @@ def get(address: str, **headers: str) -> str:
 
 
 def test_live_shows_what_the_run_adds(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_command, "SETTLED_S", 0.0)
+    monkeypatch.setattr(live, "SETTLED_S", 0.0)
     shown = image(tmp_path / "x.png")
     folder = write_run(tmp_path / "run", {1: [prompt("a", [completion("7")], media=[shown])]})
     with serving(folder) as address:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
+from mmr1.extras import needs_extra
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references
 from mmr1.types import Reward
@@ -167,12 +168,8 @@ def _stem_of(word: str) -> str:
 
 @cache
 def _stemmer() -> Any:
-    try:
+    with needs_extra("stem", "rouge with stem=true"):
         from snowballstemmer import stemmer
-    except ImportError as error:
-        raise ValueError(
-            "rouge: stem=true needs snowballstemmer; install it with: pip install mmr1[stem]"
-        ) from error
     return stemmer("porter")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
+from mmr1.extras import needs_extra
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer
 from mmr1.types import Reward
@@ -106,7 +107,9 @@ def matched_iou(predicted: Sequence[Box], gold: Sequence[Box]) -> float:
     if min(len(predicted), len(gold)) == 1:
         return max(iou_of(a, b) for a in predicted for b in gold) / larger
     import numpy as np
-    from scipy.optimize import linear_sum_assignment
+
+    with needs_extra("report", "iou with several boxes"):
+        from scipy.optimize import linear_sum_assignment
 
     overlaps = np.array([[iou_of(a, b) for b in gold] for a in predicted])
     rows, columns = linear_sum_assignment(overlaps, maximize=True)

@@ -12,6 +12,8 @@ from statistics import fmean
 
 import numpy as np
 
+from mmr1.extras import needs_extra
+
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 DRAWS_AT_ONCE = 2_000_000
@@ -57,10 +59,10 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
         values: At least one; of a single value the interval has no width.
         seed: Of the :data:`RESAMPLES` resamples; equal seeds give equal intervals.
     """
-    from scipy.stats import bootstrap
-
     if len(values) == 1:  # scipy asks for two
         return float(values[0]), float(values[0])
+    with needs_extra("report", "an interval by bootstrap"):
+        from scipy.stats import bootstrap
     low, high = bootstrap(
         (np.asarray(values, dtype=np.float64),),
         np.mean,
@@ -95,7 +97,8 @@ class Paired:
 
 def paired(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Paired:
     """Compare scores of the same prompts, in the same order; at least one."""
-    from scipy.stats import binomtest
+    with needs_extra("report", "the comparison of two models"):
+        from scipy.stats import binomtest
 
     assert len(first) == len(second), (len(first), len(second))
     differences = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
