@@ -155,7 +155,10 @@ TRAINING_KEYS = (
     *(f"trainer.{key}" for key in ("max_steps", "total_epochs", "output_dir", "checkpoints")),
     *(f"trainer.{key}" for key in ("save_only_model", "tracking", "logging_steps")),
     *(f"trainer.{key}" for key in ("log_completions_steps", "max_tokens_per_gpu")),
-    *(f"trainer.{key}" for key in ("vision_use_steps", "vision_token_cost", "profile_steps")),
+    *(
+        f"trainer.{key}"
+        for key in ("vision_use_steps", "vision_token_cost", "profile_steps", "step_files")
+    ),
     "trainer.grace_period_s",
 )
 """Keys of a run's file that ``mmr1 eval`` passes over, besides the sections of packages."""

@@ -118,6 +118,10 @@ class TrainerConfig(Section):
         description="Steps that torch.profiler records; each is a trace in the run's folder "
         "profile, for chrome://tracing or Perfetto",
     )
+    step_files: bool = Field(
+        True,
+        description="Write a step file for mmr1 audit at the first step and after each checkpoint",
+    )
     threads: Positive | None = Field(
         None, description="CPU threads of the trainer, and of the engine; null: PyTorch's"
     )

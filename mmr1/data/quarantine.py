@@ -27,9 +27,13 @@ class Quarantine:
         """Remember where the samples of a dataset are: a function from an id to file and line."""
         self._places[dataset] = place_of
 
+    def place(self, dataset: str, name: str) -> str | None:
+        """Return the file and line of a sample by its id; None if they are unknown."""
+        return self._places[dataset](name) if dataset in self._places else None
+
     def named(self, dataset: str, name: str) -> str:
         """A sample by file, line and id; any other name unchanged."""
-        place = self._places[dataset](name) if dataset in self._places else None
+        place = self.place(dataset, name)
         return name if place is None else f"{place} ('{name}')"
 
     def drop(self, dataset: str, where: str, reason: str) -> None:
@@ -40,7 +44,7 @@ class Quarantine:
                 "data.max_bad_fraction)"
             )
         entry = {"row": where, "reason": reason}
-        if dataset in self._places and (place := self._places[dataset](where)) is not None:
+        if (place := self.place(dataset, where)) is not None:
             entry["place"] = place
         self.dropped.append(entry)
         self._of.setdefault(dataset, []).append(entry)

@@ -72,6 +72,12 @@ class Inputs:
         """A check whether the media of a sample of ``trainer.validation.data`` can be decoded."""
         return MediaCheck(self.media, self.quarantines["eval"])
 
+    def place(self, sample: Sample) -> str | None:
+        """Return the file and line of a training sample; None if they are unknown or ambiguous."""
+        train = self.quarantines["train"]
+        places = {train.place(spec, sample.id) for spec in self.sources} - {None}
+        return places.pop() if len(places) == 1 else None
+
     def loader(self, seed: int, curriculum: CurriculumConfig | None = None) -> SampleLoader:
         """A new loader of the training samples at its start; equal seeds give equal orders."""
         chosen = None if curriculum is None else Curriculum(curriculum, seed)

@@ -14,6 +14,7 @@ from mmr1.rollout.engine import request_seed
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled, step_stats
+from mmr1.trainer.runs.step_file import StepRecord, weights_on_disk
 from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sampling.experience import Models, build_experience, first_advantages
 from mmr1.trainer.sampling.other_views import by_own_view
@@ -42,7 +43,8 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 batch = sampler.sample(number)  # prompts, completions, rewards
                 shown = by_own_view(batch.groups) if own_views else None
                 groups = [scored.group for scored in shown or batch.groups]
-                stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
+                version = policy.version
+                stats: StepStats = {"rollout/staleness": version - batch.oldest_version}
 
                 with timer("experience"):
                     masked = None
@@ -71,12 +73,16 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                         looks = use.pieces(whole, components.tokenizer)
                     stats |= use.metrics
 
+                record = None
                 with timer("update"):
                     try:
                         if critic is not None:
                             stats |= critic.update(experience)
                         if number > critic_alone:
-                            stats |= policy.update(experience)
+                            if weights := weights_on_disk(config, number, done):
+                                update = policy.measured_update(experience)
+                                record = StepRecord(experience, update, version, weights)
+                            stats |= update.stats if record else policy.update(experience)
                     except NonFiniteError as error:
                         step = Step(number, {}, batch.groups, advantages)
                         raise FailedStepError(str(error), step) from error
@@ -93,4 +99,4 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             if validation is not None and config.trainer.validates(number):
                 sampler.finish()
                 line |= validation(number)
-            yield Step(number, line, batch.groups, advantages, batch.state, looks)
+            yield Step(number, line, batch.groups, advantages, batch.state, looks, record)

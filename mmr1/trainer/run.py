@@ -47,6 +47,7 @@ from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedError, StopSignal
+from mmr1.trainer.runs.step_file import StepFiles
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.validation.evaluate import Evaluation, summary_line, write_evaluation
 from mmr1.vision.prepare import MediaCache
@@ -123,6 +124,7 @@ class Run:
             the last one.
         trackers: None without ``trainer.tracking``.
         at_end: Closes the trackers.
+        step_files: Writer of step files; None for runs that write none.
     """
 
     config: Config
@@ -133,6 +135,7 @@ class Run:
     quarantines: Sequence[Quarantine]
     log_completions_steps: int
     at_end: ExitStack
+    step_files: StepFiles | None = None
 
     def begin(self) -> None:
         """Write the configuration and start the trackers, once nothing can refuse the run."""
@@ -227,6 +230,8 @@ class Run:
                 )
                 if self.trackers is not None:
                     self.trackers.log_rollouts(step.number, step.scored, advantages)
+            if step.record is not None and self.step_files is not None:
+                self.step_files.write(step.number, step.record)
             self.directory.log_dropped(self.quarantines)
             self.display.show(step)
         except OSError as error:
@@ -251,19 +256,21 @@ def open_run(
     quarantines: Iterable[Quarantine],
     functions: Iterable[str] = (),
     log_completions_steps: int | None = None,
+    step_files: StepFiles | None = None,
 ) -> Iterator[Run]:
     """Open the folder of a run, which is then locked.
 
     Args:
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
+        step_files: See :class:`Run`.
     """
     every = log_completions_steps or config.trainer.log_completions_steps
     with RunDirectory(config) as directory, ExitStack() as at_end:
         display = Display(config.trainer, directory, functions)
         trackers = Trackers(config, directory.path) if config.trainer.trackers else None
         own = tuple(quarantines)
-        yield Run(config, directory, trackers, display, media, own, every, at_end)
+        yield Run(config, directory, trackers, display, media, own, every, at_end, step_files)
 
 
 def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:

@@ -23,6 +23,7 @@ from mmr1.trainer.algorithms.kl import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
@@ -40,6 +41,7 @@ from mmr1.trainer.run import (
     with_epochs,
 )
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
+from mmr1.trainer.runs.step_file import StepFiles
 from mmr1.trainer.sampler import refuse_greedy_baseline, refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
@@ -196,7 +198,10 @@ def started(
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
     quarantines = inputs.quarantines.values()
-    opened = open_run(config, inputs.media, quarantines, functions, log_completions_steps)
+    step_files = StepFiles(config, ModelInputs(inputs.family, inputs.media), inputs.place)
+    opened = open_run(
+        config, inputs.media, quarantines, functions, log_completions_steps, step_files
+    )
     with opened as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):

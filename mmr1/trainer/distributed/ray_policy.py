@@ -18,12 +18,14 @@ from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
 from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
+from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.trainer.models.policy import LocalPolicy, SentWeights
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
 
 Example = TypeVar("Example")
+Learnt = TypeVar("Learnt")
 
 
 class RayPolicy:
@@ -48,11 +50,19 @@ class RayPolicy:
         return TokenScores(logprobs, entropy)
 
     def update(self, experience: Experience) -> StepStats:
+        return self._update(LocalPolicy.update, experience)
+
+    def measured_update(self, experience: Experience) -> MeasuredUpdate:
+        return self._update(LocalPolicy.measured_update, experience)
+
+    def _update(
+        self, learn: Callable[[LocalPolicy, Experience], Learnt], experience: Experience
+    ) -> Learnt:
         ranks = self._policy.ranks
         parts = parts_of_update(experience, ranks.prompt_cost, len(ranks))
-        stats = self._policy.each(LocalPolicy.update, parts)[0]
+        learnt = self._policy.each(learn, parts)[0]
         self.version = self.state_dict()["version"]
-        return stats
+        return learnt
 
     def weights(self, copy: bool = False) -> SentWeights:
         """A handle of the weights, which stay on the ranks."""

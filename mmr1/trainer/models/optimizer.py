@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
 from mmr1.runtime import return_freed_memory
+from mmr1.trainer.models.measured import ParameterNorms, stacked_norms
 from mmr1.trainer.models.parts import parameters_of
 from mmr1.trainer.models.weights import local, whole
 from mmr1.types import StepStats
@@ -66,17 +67,44 @@ class Optimizer:
             fused=has_fused_adamw(self._parameters, self._masters),
         )
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trained parameters."""
+        return tuple(self._names)
+
     def step(self) -> StepStats:
         """Clip the accumulated gradient by its global norm and step.
 
         Returns:
-            That norm as ``grad_norm``, and the learning rate as ``lr``.
+            The norm before clipping as ``grad_norm``, and the learning rate as ``lr``.
 
         Raises:
-            NonFiniteError: The norm is not finite. Nothing was changed.
+            NonFiniteError: If the norm is not finite. Nothing was changed.
         """
+        return self._step(lambda: self._apply_adamw({}))
+
+    def measured_step(self) -> tuple[StepStats, ParameterNorms]:
+        """Step as :meth:`step` does, to the same bits, and measure each parameter.
+
+        Parameters are updated one after another, so that only one is held twice.
+
+        Raises:
+            NonFiniteError: See :meth:`step`.
+        """
+        found: list[torch.Tensor] = []
+
+        def measure_gradients() -> None:
+            found.append(stacked_norms([master.grad for master in self._masters]))
+
+        stats = self._step(lambda: found.append(self._apply_adamw_apart()), measure_gradients)
+        return stats, ParameterNorms(*found)
+
+    def _step(
+        self, apply: Callable[[], None], before_clip: Callable[[], None] = lambda: None
+    ) -> StepStats:
         if self._copied:
             self._gradients_to_masters()
+        before_clip()
         clipped = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
         # Over all ranks where the parameters are sharded.
         norm = float(whole(clipped))
@@ -89,18 +117,43 @@ class Optimizer:
         lr = self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
         for group in self.adamw.param_groups:
             group["lr"] = group["share"] * lr
-        if self._config.state_dtype == "bfloat16":
-            for master in self._masters:
-                self._state_of(master)
-            step_with_rounded_moments(self.adamw, self.steps_taken)
-        else:
-            self.adamw.step()
+        apply()
         self.steps_taken += 1
         self.zero_grad()
         if self._copied:
             self._masters_to_parameters()
         return_freed_memory()
         return {"grad_norm": norm, "lr": lr}
+
+    def _apply_adamw(self, generators: Generators) -> None:
+        """Update the masters that have a gradient.
+
+        Args:
+            generators: Random numbers of the step so far; see :func:`step_with_rounded_moments`.
+        """
+        if self._config.state_dtype == "bfloat16":
+            for master in self._masters:
+                self._state_of(master)
+            step_with_rounded_moments(self.adamw, self.steps_taken, generators)
+        else:
+            self.adamw.step()
+
+    @torch.no_grad()
+    def _apply_adamw_apart(self) -> torch.Tensor:
+        """Update one master after another; return the norm of each change, ``[W]``."""
+        place = {id(master): index for index, master in enumerate(self._masters)}
+        gradients = [master.grad for master in self._masters]
+        self.zero_grad()
+        norms = torch.zeros(len(self._masters))
+        generators: Generators = {}
+        for master in (each for group in self.adamw.param_groups for each in group["params"]):
+            if (gradient := gradients[place[id(master)]]) is None:
+                continue
+            before, master.grad = master.detach().clone(), gradient
+            self._apply_adamw(generators)
+            norms[place[id(master)]] = stacked_norms([master.detach() - before])[0]
+            master.grad = None
+        return norms
 
     @torch.no_grad()
     def parameters_changed(self) -> None:
@@ -323,20 +376,24 @@ def _wait(tensors: Sequence[torch.Tensor]) -> None:
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Generators = dict[tuple[torch.device, int], torch.Generator]
+"""Random numbers of a step, by device and shard."""
 _LOWER_BITS = 16  # of float32, those that bfloat16 has not
 
 
 @torch.no_grad()
-def step_with_rounded_moments(optimizer: torch.optim.AdamW, number: int) -> None:
+def step_with_rounded_moments(
+    optimizer: torch.optim.AdamW, number: int, generators: Generators
+) -> None:
     """``optimizer.step()``, a parameter at a time: one pair of float32 moments exists at once.
 
     The state of each parameter must be there (``exp_avg``, ``exp_avg_sq`` bfloat16, ``step``).
 
     Args:
-        number: That of the step, from which the random numbers come. Where several ranks hold a
+        number: Number of the step, from which the random numbers come. Where several ranks hold a
             copy of a shard, all round it alike.
+        generators: Generators that this step has used so far; it adds those it needs.
     """
-    generators: dict[tuple[torch.device, int], torch.Generator] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from mmr1.trainer.algorithms.losses import Correction
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.routing import computed_tokens
 from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.measured import MeasuredUpdate, ParameterNorms
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
 from mmr1.trainer.models.packed_model import PackedModel, read_sums
@@ -72,6 +73,10 @@ class Policy(Protocol):
 
     def update(self, experience: Experience) -> StepStats:
         """Learn from one batch; returns what to log."""
+        ...
+
+    def measured_update(self, experience: Experience) -> MeasuredUpdate:
+        """Learn as ``update`` does, to the same bits, and measure each optimizer step."""
         ...
 
     def weights(self, copy: bool = False) -> Weights:
@@ -170,6 +175,26 @@ class LocalPolicy:
             NonFiniteError: The loss or the gradient is not finite; the optimizer steps before it
                 were taken, and the weights are those after them.
         """
+        return averaged(self._optimizer_steps(experience, self.optimizer.step))
+
+    def measured_update(self, experience: Experience) -> MeasuredUpdate:
+        """Learn as :meth:`update` does, to the same bits, and measure each optimizer step."""
+        norms: list[ParameterNorms] = []
+
+        def step() -> StepStats:
+            stats, of_step = self.optimizer.measured_step()
+            norms.append(of_step)
+            return stats
+
+        taken = self.optimizer.steps_taken
+        steps = self._optimizer_steps(experience, step)
+        return MeasuredUpdate(
+            averaged(steps), taken, self.optimizer.names, tuple(steps), tuple(norms)
+        )
+
+    def _optimizer_steps(
+        self, experience: Experience, step: Callable[[], StepStats]
+    ) -> list[StepStats]:
         model = self._packed_model
         model.model.train()
         groups = [scored.group for scored in experience.groups]
@@ -184,10 +209,10 @@ class LocalPolicy:
                 if ptx := experience.coefficients.ptx:
                     stats["ptx_loss"] = self._add_ptx_gradient(mini_batch.demonstrations, ptx)
                 with record_function("mmr1/optimizer"):
-                    stats |= self.optimizer.step()
+                    stats |= step()
                 self.version += 1
                 steps.append(stats)
-        return averaged(steps)
+        return steps
 
     def _accumulate(
         self, experience: Experience, batches: Sequence[MicroBatch], before: int

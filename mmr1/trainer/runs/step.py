@@ -20,6 +20,7 @@ from mmr1.config import TrainerConfig
 from mmr1.progress import LONG_S, report_activity
 from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.runs.step_file import StepRecord
 from mmr1.types import Completion, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
@@ -85,6 +86,7 @@ class Step:
         advantages: One per completion, in group order.
         rollout_state: Gives the state after the step's rollout; see ``sampler.Batch``.
         vision_use: ``pieces`` of ``sampling.views.VisionUse`` where the step measured it.
+        record: What the step file holds; None if the step has none.
     """
 
     number: int
@@ -93,6 +95,7 @@ class Step:
     advantages: Sequence[float] = ()
     rollout_state: Callable[[], Mapping[str, Any]] = dict
     vision_use: Mapping[int, Sequence[Sequence[tuple[str, float]]]] = field(default_factory=dict)
+    record: StepRecord | None = None
 
 
 class FailedStepError(NonFiniteError):
