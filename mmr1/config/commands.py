@@ -159,6 +159,7 @@ TRAINING_KEYS = (
         f"trainer.{key}"
         for key in ("vision_use_steps", "vision_token_cost", "profile_steps", "step_files")
     ),
+    "trainer.step_files",
     "trainer.grace_period_s",
 )
 """Keys of a run's file that ``mmr1 eval`` passes over, besides the sections of packages."""

@@ -38,7 +38,7 @@ param/delta_norm     f32 [K, W]    norm of the parameter's change
 ===================  ============  =================================================================
 
 Only the ids, lengths, prompts of rows and the mask are required of other projects' files.
-Manifest: ``schema``; ``writer``; ``step``; ``version``, the policy's weight updates before the step;
+Manifest: ``schema``; ``writer``; ``step``; ``version``, weight updates before the step;
 ``steps_before``, optimizer steps before it; ``weights``, the folder of the weights before it,
 relative to the run's; ``parameters``; ``rows``, the place of each prompt's row, such as
 ``data.jsonl:7``; ``prompts``, their texts; ``forbidden``, the ids that are never sampled;
