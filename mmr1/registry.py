@@ -90,8 +90,15 @@ def check_is_file(path: Path) -> None:
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """The entry points of the packages on this path, by name; finding them reads many files."""
-    return {point.name: point.value for point in entry_points(group=group)}
+    """Return the entry points of the packages on this path, by name; finding them reads many files.
+
+    Those of a package that was deleted, while its distribution is still listed, are left out.
+    """
+    return {
+        point.name: point.value
+        for point in entry_points(group=group)
+        if importlib.util.find_spec(point.module.partition(".")[0]) is not None
+    }
 
 
 class Registry:
