@@ -28,6 +28,11 @@ token/rollout_logp   f32 [R]       log-prob under the engine
 token/old_logp       f32 [R]       log-prob under the policy before the update; absent if the update
                                    computes it
 token/ref_logp       f32 [R]       log-prob under the reference; absent without one
+token/masked_logp    f32 [R]       log-prob with masked images; NaN for prompts without one; absent
+                                   without algorithm.perception
+token/chosen         uint8 [R]     1 if the loss treats the token apart (Clip-Cov, KL-Cov)
+token/value          f32 [R]       the critic's value of the state before the token
+token/return         f32 [R]       the critic's target
 token/advantage      f32 [R]
 token/weight         f32 [R]       the loss is the sum of weight times the token's loss
 update/loss          f32 [K]
@@ -41,8 +46,9 @@ Only the ids, lengths, prompts of rows and the mask are required of other projec
 Manifest: ``schema``; ``writer``; ``step``; ``version``, weight updates before the step;
 ``steps_before``, optimizer steps before it; ``weights``, the folder of the weights before it,
 relative to the run's; ``parameters``; ``rows``, the place of each prompt's row, such as
-``data.jsonl:7``; ``prompts``, their texts; ``forbidden``, the ids that are never sampled;
-``coefficients`` of the loss in this step; ``config``, the resolved configuration.
+``data.jsonl:7``; ``prompts``, their texts; ``messages``, which the prompts were rendered from, with
+the media as files; ``forbidden``, the ids that are never sampled; ``coefficients`` of the loss in
+this step; ``config``, the resolved configuration.
 """
 
 from __future__ import annotations
@@ -62,7 +68,7 @@ from mmr1.config.file import redacted
 from mmr1.files import atomic_binary
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, completion_mask
 from mmr1.trainer.models.measured import MeasuredUpdate
-from mmr1.types import Experience, Reward, Sample
+from mmr1.types import Experience, Reward, Sample, TextPart
 
 SCHEMA = "mmr1-step/1"
 FOLDER = "steps"
@@ -117,6 +123,7 @@ class StepFiles:
         self, config: Config, inputs: ModelInputs, place: Callable[[Sample], str | None]
     ) -> None:
         self._config, self._inputs, self._place = config, inputs, place
+        self._folder = Path(config.trainer.output_dir)
 
     def write(self, number: int, record: StepRecord) -> Path:
         """Write the file of a step and return its path. Raises OSError."""
@@ -127,7 +134,7 @@ class StepFiles:
             **_token_tensors(record.experience),
             **_update_tensors(record.update),
         }
-        file = Path(self._config.trainer.output_dir) / FOLDER / f"step_{number:06d}.safetensors"
+        file = self._folder / FOLDER / f"step_{number:06d}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
         metadata = {"step": json.dumps(self._manifest(number, record))}
@@ -147,6 +154,7 @@ class StepFiles:
             "parameters": record.update.parameters,
             "rows": [self._place(prompt.sample) for prompt in prompts],
             "prompts": [prompt.text for prompt in prompts],
+            "messages": [_messages(prompt.sample, self._folder) for prompt in prompts],
             "forbidden": sorted(self._inputs.family.forbidden_ids),
             "coefficients": asdict(record.experience.coefficients),
             "config": redacted(self._config),
@@ -206,12 +214,17 @@ def _token_tensors(experience: Experience) -> dict[str, torch.Tensor]:
     def flat(padded: torch.Tensor) -> torch.Tensor:
         return torch.cat([row[:n] for row, n in zip(padded, lengths, strict=True)])
 
+    critic = experience.critic
     columns: Mapping[str, torch.Tensor | None] = {
         "mask": tokens.mask.byte(),
         "sampled": completion_mask(groups).byte() if any(c.spans for c in completions) else None,
         "rollout_logp": tokens.rollout_logprobs,
         "old_logp": tokens.old_logprobs,
         "ref_logp": tokens.ref_logprobs,
+        "masked_logp": tokens.masked_logprobs,
+        "chosen": None if tokens.chosen is None else tokens.chosen.byte(),
+        "value": None if critic is None else critic.values,
+        "return": None if critic is None else critic.returns,
         "advantage": tokens.advantages,
         "weight": tokens.loss_weights,
     }
@@ -230,6 +243,24 @@ def _update_tensors(update: MeasuredUpdate) -> dict[str, torch.Tensor]:
         "param/grad_norm": torch.stack([norms.gradients for norms in update.norms]),
         "param/delta_norm": torch.stack([norms.changes for norms in update.norms]),
     }
+
+
+def _messages(sample: Sample, run: Path) -> list[dict[str, Any]]:
+    """Return the sample's messages up to its demonstration, as chat templates take them.
+
+    Media are files: the record's own, or for media inside the record those of the run's folder.
+    """
+    messages = []
+    for message in sample.messages[: sample.demonstrated_from]:
+        parts: list[dict[str, Any]] = []
+        for part in message.parts:
+            if isinstance(part, TextPart):
+                parts.append({"type": "text", "text": part.text})
+            else:
+                file = part.path or run / "media" / part.digest()
+                parts.append({"type": part.kind, "path": str(file), "options": {**part.options}})
+        messages.append({"role": message.role, "content": parts})
+    return messages
 
 
 def _ints(numbers: Any) -> torch.Tensor:

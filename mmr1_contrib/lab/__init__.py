@@ -1,0 +1,1 @@
+"""What measures runs, engines and steps against each other."""
