@@ -90,17 +90,16 @@ def _audit_step(run: StepFile, folder: Path | None, every: bool) -> int:
     from mmr1_contrib.lab.audit.recipe import read_recipe
     from mmr1_contrib.lab.audit.recompute import recompute
     from mmr1_contrib.lab.audit.step_file import AuditError, compare
-    from mmr1_contrib.lab.audit.tolerances import measured_tolerances
+    from mmr1_contrib.lab.audit.tolerances import EXACT, measured_tolerances
 
     start, manifest = time.perf_counter(), run.manifest
     if "config" not in manifest:
         raise AuditError(f"{run.path} has no configuration; name one of ours with --config")
     recipe = read_recipe(manifest["config"], manifest.get("coefficients", {}))
-    own = recompute(run, recipe, folder)
-    tolerances = None
-    if recipe.get("model.dtype") != "float32":
-        again = recompute(run, recipe, folder, getattr(torch, recipe.get("model.dtype")))
-        tolerances = measured_tolerances(own.file, again.file)
+    dtype = recipe.get("model.dtype")
+    own = recompute(run, recipe, folder, EXACT[dtype])
+    rounded = recompute(run, recipe, folder, getattr(torch, dtype))
+    tolerances = measured_tolerances(own.file, rounded.file)
     tokens = len(run.tensors["token/ids"])
     typer.echo(
         f"step {manifest.get('step')} of {manifest['config']['model']['path']}: "

@@ -418,7 +418,8 @@ def divergence(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.T
     """Return GKD's divergence over the vocabulary, ``[R, V]`` log-probs to ``[R]``."""
 
     def kl(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.where(a > -torch.inf, a.exp() * (a - b), 0.0).sum(-1)
+        possible = a > -torch.inf  # elsewhere both are -inf, and their difference is no number
+        return (a.exp() * torch.where(possible, a, 0.0).sub(torch.where(possible, b, 0.0))).sum(-1)
 
     if beta == 1:
         return kl(log_p, log_q)
@@ -510,7 +511,8 @@ class AdamW:
             own = rate * self.rates.get(name, 1.0)
             new = parameter.double() * (1 - own * self.settings["weight_decay"])
             denominator = (v / (1 - beta2**count)).sqrt() + 1e-8
-            new = (new - own * (m / (1 - beta1**count)) / denominator).float()
+            new = new - own * (m / (1 - beta1**count)) / denominator
+            new = new.float() if parameter.dtype != torch.float64 else new
             changes[name] = float((new - parameter).norm())
             parameter.copy_(new)
         return norm, changes

@@ -102,7 +102,8 @@ class Model:
         dtype = self.module.dtype
         cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
         logits = self.module(input_ids=whole, use_cache=False, **cast).logits[0, -count - 1 : -1]
-        logits = logits.float() / (temperature or self._temperature)
+        logits = logits if dtype == torch.float64 else logits.float()
+        logits = logits / (temperature or self._temperature)
         allowed = torch.ones(logits.shape[-1], dtype=torch.bool)
         allowed[list(forbidden)] = False
         distribution = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)

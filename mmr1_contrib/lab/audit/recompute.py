@@ -47,9 +47,7 @@ class Recomputed:
     notes: list[str] = field(default_factory=list)
 
 
-def recompute(
-    run: StepFile, recipe: Recipe, folder: Path | None, dtype: torch.dtype = torch.float32
-) -> Recomputed:
+def recompute(run: StepFile, recipe: Recipe, folder: Path | None, dtype: torch.dtype) -> Recomputed:
     """Compute the step's quantities again.
 
     Args:
@@ -330,8 +328,10 @@ def _update(
     computed = passes * len(parts) == 1 and "token/old_logp" not in run.tensors
     rates, losses = _rates(run, recipe, passes * len(parts)), list[float]()
     norms, gradients, changes = list[float](), list[list[float]](), list[list[float]]()
-    for step, part in enumerate([part for _ in range(passes) for part in parts]):
-        policy.module.zero_grad(set_to_none=True)
+    steps = [part for _ in range(passes) for part in parts]
+    for step, part in enumerate(steps if named else steps[:1]):
+        for parameter in policy.parameters.values():
+            parameter.grad = None
         inputs, total = [], 0.0
         for row in part:
             x = _token_inputs(run, result, row, by_token, scores, ref, computed)
@@ -350,16 +350,14 @@ def _update(
         changes.append([change[name] for name in named])
     tensors |= {
         "update/loss": torch.tensor(losses),
-        "update/grad_norm": torch.tensor(norms),
         "update/lr": torch.tensor(rates),
     }
-    if len(named) == len(run.manifest.get("parameters", ())):
+    if named:
         tensors |= {
+            "update/grad_norm": torch.tensor(norms),
             "param/grad_norm": torch.tensor(gradients),
             "param/delta_norm": torch.tensor(changes),
         }
-    else:
-        tensors.pop("update/grad_norm")
     with torch.no_grad():  # guesses start from the weights before the step
         for name, parameter in policy.parameters.items():
             parameter.copy_(start[name])
@@ -372,8 +370,8 @@ def _trained(run: StepFile, policy: Model, notes: list[str]) -> dict[str, torch.
     found = {theirs: parameters[own] for own, theirs in plain.items() if own in parameters}
     if len(found) < len(names):
         notes.append(
-            "norms of parameters are not compared: the adapters before the first step are not on "
-            "the disk; audit a step after a checkpoint"
+            "only the loss of the first optimizer step is compared: the adapters before the first "
+            "step are not on the disk; audit a step after a checkpoint"
         )
         found = {}
     for name, parameter in policy.module.named_parameters():
@@ -445,9 +443,10 @@ def _token_inputs(
 
 
 def _detached(x: TokenInputs) -> TokenInputs:
-    values: dict[str, Any] = {each.name: getattr(x, each.name) for each in fields(x)}
-    return TokenInputs(**{name: t if t is None else t.detach() for name, t in values.items()})
+    values = ((each.name, getattr(x, each.name)) for each in fields(x))
+    detached: dict[str, Any] = {name: t if t is None else t.detach() for name, t in values}
+    return TokenInputs(**detached)
 
 
 def _norm(gradient: torch.Tensor | None) -> float:
-    return 0.0 if gradient is None else float(gradient.float().norm())
+    return 0.0 if gradient is None else float(gradient.double().norm())

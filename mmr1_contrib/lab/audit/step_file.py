@@ -157,13 +157,15 @@ class Finding:
 
 
 def compare(
-    left: StepFile, right: StepFile, tolerances: Mapping[str, Tolerance] | None = None
+    left: StepFile,
+    right: StepFile,
+    tolerances: Mapping[tuple[str, int | None], Tolerance] | None = None,
 ) -> Iterator[Finding]:
     """Compare two steps, in the order of cause: quantities of an update follow step by step.
 
     Args:
         left, right: Steps; places are described by ``right``.
-        tolerances: Wider tolerances by quantity; see :class:`Rung` for the others.
+        tolerances: Wider tolerances by quantity and optimizer step; see :class:`Rung` for others.
     """
     for rung in (rung for rung in LADDER if not rung.of_update):
         yield _compared(rung, left, right, None, tolerances or {})
@@ -181,20 +183,19 @@ def _compared(
     left: StepFile,
     right: StepFile,
     step: int | None,
-    tolerances: Mapping[str, Tolerance],
+    tolerances: Mapping[tuple[str, int | None], Tolerance],
 ) -> Finding:
     if rung.name == "prompt/text":
         return _compared_texts(rung, left.manifest.get("prompts"), right.manifest.get("prompts"))
     first, second = left.tensors.get(rung.name), right.tensors.get(rung.name)
-    if step is not None and first is not None and second is not None:
-        first, second = first[step : step + 1], second[step : step + 1]
+    first, second = quantity_at(first, step), quantity_at(second, step)
     if first is None or second is None:
         return Finding(rung.name, "absent", step, None, "", rung.meaning)
     if first.shape != second.shape:
         place = f"shapes {list(first.shape)} / {list(second.shape)}"
         return Finding(rung.name, "differs", step, None, place, rung.meaning)
     gap = difference(first, second).flatten()
-    wrong = (gap > allowed(rung, second, tolerances.get(rung.name))).nonzero()[:, 0]
+    wrong = (gap > allowed(rung, second, tolerances.get((rung.name, step)))).nonzero()[:, 0]
     largest = float(gap.max()) if len(gap) else 0.0
     if len(wrong) == 0:
         return Finding(rung.name, "equal", step, largest, "", rung.meaning)
@@ -203,6 +204,13 @@ def _compared(
     where = place_of(rung.name, index, right, step)
     place = f"{where}: {values} ({len(wrong)} of {len(gap)})"
     return Finding(rung.name, "differs", step, largest, place, rung.meaning)
+
+
+def quantity_at(values: torch.Tensor | None, step: int | None) -> torch.Tensor | None:
+    """Return the values of an optimizer step, or all for None; None if there are none."""
+    if values is None or step is None:
+        return values
+    return values[step : step + 1] if step < len(values) else None
 
 
 def difference(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
