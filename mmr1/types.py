@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # reward workers import this module and must stay light
 
 T = TypeVar("T")
 
-MediaKind = Literal["image", "video", "audio"]
+MediaKind = Literal["image", "video"]
 
 
 def quickly_pickled(cls: type[T]) -> type[T]:
@@ -52,12 +52,12 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """An image, a video or sound that has not been decoded yet.
+    """An image or a video that has not been decoded yet.
 
     Attributes:
-        kind: ``"image"``, ``"video"`` or ``"audio"``.
+        kind: ``"image"`` or ``"video"``.
         path: The file on disk, or None when the encoded bytes are in ``data``.
-        data: The encoded bytes (PNG, MP4, WAV, ...), or None when they are in ``path``.
+        data: The encoded bytes (PNG, MP4, ...), or None when they are in ``path``.
         size: Original ``(width, height)`` in pixels where the record states it.
         options: Video sampling (``fps``, ``start``, ``end``, ``frames``, ...) and pixel budgets for
             this reference alone; mostly empty.

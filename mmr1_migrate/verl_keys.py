@@ -375,7 +375,7 @@ UNNEEDED = {
     "data.return_multi_modal_inputs": "images and videos are always prepared",
     "data.dataloader_num_workers": "data.num_workers decodes images and videos",
     "data.image_patch_size": "the processor of the model knows it",
-    "data.audio_key": "rename the column to audios",
+    "data.audio_key": "mmr1 reads no sound",
     "data.mm_processor_kwargs": "data.image.max_pixels and its relatives set sizes",
     "data.validation_shuffle": "a validation has all rows, so their order does not matter",
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",

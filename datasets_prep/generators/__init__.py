@@ -43,7 +43,6 @@ GENERATORS = Registry(
         "digits": "datasets_prep.generators.digits:DIGITS",
         "frame": "datasets_prep.generators.frame:FRAME",
         "grounding": "datasets_prep.generators.grounding:GROUNDING",
-        "tones": "datasets_prep.generators.tones:TONES",
         "video": "datasets_prep.generators.video:VIDEO",
         "zoom": "datasets_prep.generators.zoom:ZOOM",
     },

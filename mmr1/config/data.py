@@ -31,7 +31,6 @@ class ColumnsConfig(Section):
     answer_key: str = Field("answer", description="Column of the answer")
     image_key: str = Field("images", description="Column of the images")
     video_key: str = Field("videos", description="Column of the videos")
-    audio_key: str = Field("audios", description="Column of the audio")
     system_key: str = Field("system", description="Column of the record's own system prompt")
 
 
@@ -168,7 +167,6 @@ class DataConfig(Section):
             "answer": of.answer_key,
             "images": of.image_key,
             "videos": of.video_key,
-            "audios": of.audio_key,
             "system": of.system_key,
         }
         return {ours: theirs for ours, theirs in named.items() if ours != theirs}

@@ -21,7 +21,7 @@ from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
 from mmr1.vision.prepare import MediaCache
 from tests.vision.families.general_family import GENERAL, General, plain_scores
-from tests.vision.families.general_models import HEARS, MODELS
+from tests.vision.families.general_models import MODELS
 
 SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
 
@@ -126,7 +126,7 @@ def in_vllm(general: General, policy, folder, max_response_length: int, **sectio
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", [*MODELS, *HEARS])
+@pytest.mark.parametrize("name", MODELS)
 def test_vllm(name, tmp_path):
     """vLLM prepares pictures and text itself; and again after new weights by their names."""
     general = GENERAL[name]
