@@ -207,7 +207,7 @@ def _with_package_sections(core: type[Config]) -> type[Config]:
     for name in sorted(PACKAGE_SECTIONS.names()):
         annotation = PACKAGE_SECTIONS.load(name)
         default = next(section_classes(annotation))
-        fields[name] = (annotation, Field(default_factory=default, description=default.__doc__))
+        fields[name] = (annotation, Field(default_factory=default))
     return create_model(core.__name__, __base__=core, __module__=__name__, **fields)
 
 

@@ -115,7 +115,7 @@ def write_rankings(run: Path, output: Path, data: DataConfig, ranked_by: str) ->
     if not records:
         raise ValueError(
             f"{run}: no prompt has completions of different '{ranked_by}', so there is nothing to "
-            "rank; raise rollout.n or the temperature, or choose another iterate.ranked_by"
+            "rank; raise rollout.n or the temperature, or choose another iterative_grpo.ranked_by"
         )
     _write(output, records)
     return len(records)

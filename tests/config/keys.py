@@ -53,7 +53,7 @@ OTHER: dict[str, Any] = {
     "eval.accuracy_function": "format",
     "eval.accuracy_thresholds": [0.5],
     "eval.sampled.best_of": "math",
-    "iterate.ranked_by": "format",
+    "iterative_grpo.ranked_by": "format",
     "model.lora.target_modules": ["q_proj"],
     "optimizer.betas": [0.8, 0.99],
     "optimizer.lr_of_parts": {"language_model": 1e-7},

@@ -27,7 +27,7 @@ def shipped() -> list[tuple[Path, str]]:
 def command_of(file: Path) -> str:
     """By the sections of the file; else by its name."""
     tree = yaml.safe_load(file.read_text())
-    named: tuple[str, ...] = ("iterate", "dpo", "rm")
+    named: tuple[str, ...] = ("iterative_grpo", "dpo", "rm")
     for command in named:
         if command in tree:
             return command

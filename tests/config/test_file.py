@@ -389,7 +389,7 @@ def test_yaml_has_the_type_first_and_every_key_of_open_sections():
     assert next(iter(written["algorithm"]["advantage"])) == "type"
     assert written["algorithm"]["kl"] is None
     assert list(written) == [
-        key for key in Config.model_fields if key not in ("sft", "dpo", "rm", "iterate")
+        key for key in Config.model_fields if key not in ("sft", "dpo", "rm", "iterative_grpo")
     ]
 
 

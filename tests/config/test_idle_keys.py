@@ -214,12 +214,12 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
         "dpo",
         ("dpo.rounds.count=2", "dpo.rounds.prompts=4", "dpo.rounds.preferred_by=reward"),
     ),
-    "iterate": (
-        "iterate",
+    "iterative_grpo": (
+        "iterative-grpo",
         (
-            "iterate.rounds=2",
-            "iterate.rm_steps=2",
-            "iterate.ranked_by=own",
+            "iterative_grpo.rounds=2",
+            "iterative_grpo.rm_steps=2",
+            "iterative_grpo.ranked_by=own",
             "rewards.functions={own: {use: '{folder}/own.py:reward', sandbox: null}, "
             "liked: {use: reward_model, options: {path: '{folder}/rm/checkpoints/step_000002'}}}",
         ),
@@ -266,7 +266,9 @@ def folder(tiny_model: Path, digits: Path, tmp_path_factory: pytest.TempPathFact
 def loaded(folder: Path, name: str, *overrides: str) -> Loaded:
     """The configuration of a run, with overrides of the test's."""
     command, own = RUNS[name]
-    samples = command in ("train", "iterate", "eval") or any("dpo.rounds" in key for key in own)
+    samples = command in ("train", "iterative-grpo", "eval") or any(
+        "dpo.rounds" in key for key in own
+    )
     data = "pairs.jsonl" if command in ("dpo", "rm") and not samples else "digits/rl.jsonl"
     keys = [
         "model.path={folder}/model",
@@ -368,7 +370,7 @@ ELSEWHERE = {
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RUNS]
 )
 def test_what_a_run_does_not_read_is_refused(name: str, folder: Path) -> None:
-    if name == "iterate" and not (folder / "rm").exists():
+    if name == "iterative_grpo" and not (folder / "rm").exists():
         start.run(loaded(folder, "rm").config)
     reads = reads_of(loaded(folder, name).config, folder)
     assert idle(folder, name, reads) == ELSEWHERE.get(name, [])

@@ -56,7 +56,7 @@ def test_without_several_gpus_nothing_changes(made, gpus):
     assert numbers(config) == (1, 1, False)
 
 
-@pytest.mark.parametrize("command", ["train", "iterate"])
+@pytest.mark.parametrize("command", ["train", "iterative-grpo"])
 def test_synchronous_rollouts_are_colocated(made, command):
     proposal = propose(made(), command, EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
@@ -273,7 +273,7 @@ def test_references_to_credentials_stay(made):
 
 def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path, mmr1):
     (tmp_path / "run.yaml").write_text(f"model: {{path: {tiny_model}}}\n")
-    for command in ("train", "iterate", "dpo", "sft", "rm", "eval"):
+    for command in ("train", "iterative-grpo", "dpo", "sft", "rm", "eval"):
         code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
         assert code == 0
         (tmp_path / "shown.yaml").write_text(out)

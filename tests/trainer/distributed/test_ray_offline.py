@@ -226,7 +226,7 @@ def test_rounds_with_a_reward_model_on_ranks_are_those_of_one_process(
     }
     sections = {
         "rewards": {"functions": functions},
-        "iterate": {"rm_steps": 2, "ranked_by": "length", "history": str(records)},
+        "iterative_grpo": {"rm_steps": 2, "ranked_by": "length", "history": str(records)},
         "eval": {"accuracy_function": "length"},
     }
     for ranks in (1, 2):

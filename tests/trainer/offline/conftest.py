@@ -31,7 +31,9 @@ def pair_file(digits, tmp_path_factory) -> Path:
 def config_of(
     model: Path, data: Path, digits: Path, out: Path, *overrides: str, command: str = "train"
 ) -> Config:
-    samples = command in ("train", "iterate") or any("dpo.rounds" in key for key in overrides)
+    samples = command in ("train", "iterative-grpo") or any(
+        "dpo.rounds" in key for key in overrides
+    )
     return load_config(
         None,
         [

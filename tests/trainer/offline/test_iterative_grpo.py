@@ -74,10 +74,14 @@ def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
         f"rewards.functions={functions}",
         *("data.train_batch_size=4", "rollout.n=4", "rollout.max_prompt_length=88"),
         *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
-        *("iterate.rounds=3", "iterate.rm_steps=2"),
-        *(f"iterate.history={pair_file}", "iterate.rm_lr=0.0001", "iterate.ranked_by=own"),
+        *("iterative_grpo.rounds=3", "iterative_grpo.rm_steps=2"),
+        *(
+            f"iterative_grpo.history={pair_file}",
+            "iterative_grpo.rm_lr=0.0001",
+            "iterative_grpo.ranked_by=own",
+        ),
         *("algorithm.kl.coef=0.1", "eval.accuracy_function=own"),
-        command="iterate",
+        command="iterative-grpo",
     )
 
 
@@ -132,9 +136,9 @@ def test_stored_adapters_are_of_the_first_policy_alone(config, tiny_model, rewar
     stored.save_pretrained(tmp_path / "adapter")
     changes = {
         "model.lora": {"path": str(tmp_path / "adapter")},
-        "iterate.rounds": 2,
-        "iterate.rm_steps": 1,
-        "iterate.rm_lr": 1e-12,
+        "iterative_grpo.rounds": 2,
+        "iterative_grpo.rm_steps": 1,
+        "iterative_grpo.rm_lr": 1e-12,
         "optimizer.lr": 1e-12,
     }
     run_iterative_grpo(config.changed(changes))

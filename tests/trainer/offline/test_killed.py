@@ -103,14 +103,14 @@ def test_rounds_of_a_policy_and_a_reward_model_that_are_killed_end_as_those_that
             *(tiny_model, digits / "rl.jsonl", digits, folder),
             f"rewards.functions={{{own}, {liked}}}",
             *("data.train_batch_size=4", "data.num_workers=0", *SAMPLED),
-            *("trainer.max_steps=2", "iterate.rounds=2", "iterate.rm_steps=2"),
-            *(f"iterate.history={pair_file}", "iterate.ranked_by=own"),
+            *("trainer.max_steps=2", "iterative_grpo.rounds=2", "iterative_grpo.rm_steps=2"),
+            *(f"iterative_grpo.history={pair_file}", "iterative_grpo.ranked_by=own"),
             *("eval.accuracy_function=own", "trainer.checkpoints={save_steps: 1}"),
-            command="iterate",
+            command="iterative-grpo",
         )
         path = tmp_path / "run.yaml"
         path.write_text(dump_yaml(run))
-        program = [sys.executable, "-m", "mmr1", "iterate", str(path), "--resume"]
+        program = [sys.executable, "-m", "mmr1", "iterative-grpo", str(path), "--resume"]
         return subprocess.Popen(program, stdout=subprocess.DEVNULL, start_new_session=True)
 
     assert started().wait() == 0

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from mmr1.config import Config, OptimizerConfig
-from mmr1.config.commands import SECTIONS
+from mmr1.config.commands import optional_sections
 from mmr1.config.file import read_written
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
@@ -135,7 +135,7 @@ def test_a_run_from_python_writes_the_sections_of_its_command(
     assert config.command == "train"
     runs[command](config)
     written = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
-    assert set(SECTIONS) & set(written) == {command} | (
+    assert set(optional_sections()) & set(written) == {command} | (
         {"environment"} if command == "sft" else set()
     )
     assert read_written(tmp_path / "run/config.yaml").command == command
