@@ -77,7 +77,7 @@ class Config(Section):
         return self.declaration.samples(self)
 
     def section(self, kind: type[AnySection]) -> AnySection:
-        """Return the section of a class that a package declares, such as ``DpoConfig``."""
+        """Return the section of a class that a package declares."""
         for key in PACKAGE_SECTIONS.names():
             if isinstance(section := getattr(self, key), kind):
                 return section

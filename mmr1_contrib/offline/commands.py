@@ -77,6 +77,18 @@ DPO = Command(
             "a round samples before it trains, and nothing ahead; leave the first out",
             ALL,
         ),
+        Row(
+            ("eval.vision_use",),
+            lambda c: c.eval.vision_use,
+            "rounds do not measure it, as mmr1 train and eval do; leave it out",
+            ALL,
+        ),
+        Row(
+            ("rollout.views",),
+            lambda c: c.rollout.views is not None,
+            "rounds do not sample under other views; leave it out",
+            ALL,
+        ),
     ),
     warned=(
         Row(

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.data.preferences import copy_rankings, write_rankings
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
 from mmr1.trainer.validation.evaluate import accuracy_function
+from mmr1_contrib.offline.rankings import copy_rankings, rank_rollouts
 from mmr1_contrib.offline.reward_model import run_reward_model
 from mmr1_contrib.offline.sections import IterativeGrpoConfig
 
@@ -56,7 +56,7 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
         print(f"round {number} of {settings.rounds}: reward model")
         rankings = folder / "rankings.jsonl"
         if not rankings.exists():
-            count = write_rankings(folder / "policy", rankings, config.data, ranked_by)
+            count = rank_rollouts(folder / "policy", rankings, config.data, ranked_by)
             print(f"{rankings}: {count} rankings")
         of_model = reward_model_config(
             config, number, reward_model, str(rankings), history, folder / "reward_model"

@@ -174,7 +174,10 @@ class ProcessConfig(RewardModelConfig):
     )
 
 
-RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
+RewardModel = Annotated[
+    OutcomeConfig | ProcessConfig,
+    Field(discriminator="type", description="Training of a reward model (mmr1 rm)"),
+]
 
 
 class IterativeGrpoConfig(Section):

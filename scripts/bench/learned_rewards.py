@@ -31,7 +31,7 @@ from preferences import WORDS
 from rich.console import Console
 from rich.table import Table
 
-from mmr1.data.preferences import best_first
+from mmr1_contrib.offline.rankings import best_first
 
 Row = dict[str, Any]
 STEPS = 60

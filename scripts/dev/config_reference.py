@@ -53,8 +53,8 @@ Every command has `model`, `data`, `optimizer`, `trainer` and `resources`. A sec
 does not read is refused in its file. A command of another package than `mmr1` is an entry point of
 that package.
 
-| command | package | its sections | if set |
-|---|---|---|---|
+| command | package | its sections | if set | `optimizer.lr` |
+|---|---|---|---|---|
 """
 
 
@@ -148,7 +148,8 @@ def _default(field: FieldInfo) -> Any:
 def _commands() -> str:
     commands = map(command_named, REGISTERED.names())
     rows = "\n".join(
-        f"| `mmr1 {each.name}` | {_package(each)} | {_names(each.reads)} | {_if_set(each)} |"
+        f"| `mmr1 {each.name}` | {_package(each)} | {_names(each.reads)} | {_if_set(each)} "
+        f"| {_short(each.learning_rate) if each.trains else ''} |"
         for each in sorted(commands, key=lambda each: each.name)
     )
     return f"{COMMANDS}{rows}\n"

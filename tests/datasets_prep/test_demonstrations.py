@@ -11,10 +11,10 @@ from PIL import Image
 
 from datasets_prep.completions import write_rankings
 from datasets_prep.demonstrations import Standard, write_demonstrations
-from mmr1.data.preferences import ranking_of
 from mmr1.data.record import read_records
 from mmr1.data.responses import assistant_text
 from mmr1.types import media_of
+from mmr1_contrib.offline.preferences import ranking_of
 from tests.jsonl import read_jsonl
 
 NAMES = ("a", "b", "c", "d")

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from mmr1.config.file import dump_yaml
-from tests.trainer.offline.conftest import config_of
-from tests.trainer.offline.test_preferences import LENGTH_PARITY
-from tests.trainer.test_resume import assert_same
+from tests.contrib.offline.runs import LENGTH_PARITY, config_of
+from tests.trainer.same_runs import assert_same
 
 SAMPLED = (
     "rollout.n=4",

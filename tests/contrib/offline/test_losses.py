@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import DpoConfig, KtoLoss
 from mmr1.config.file import load_config
 from mmr1_contrib.offline.preference_losses import (
     _ON_PAIRS,
@@ -19,6 +18,7 @@ from mmr1_contrib.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
+from mmr1_contrib.offline.sections import DpoConfig, KtoLoss
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
 PAIR = PairScores(
