@@ -208,7 +208,9 @@ def _with_package_sections(core: type[Config]) -> type[Config]:
         annotation = PACKAGE_SECTIONS.load(name)
         default = next(section_classes(annotation))
         fields[name] = (annotation, Field(default_factory=default))
-    return create_model(core.__name__, __base__=core, __module__=__name__, **fields)
+    return create_model(
+        core.__name__, __base__=core, __module__=__name__, __doc__=core.__doc__, **fields
+    )
 
 
 if not TYPE_CHECKING:
