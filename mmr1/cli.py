@@ -18,11 +18,11 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
-from mmr1.registry import Registry
 from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
@@ -44,9 +44,6 @@ app.add_typer(model_app, name="model")
 app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
-
-CONTRIBUTED = "Commands of mmr1_contrib and other packages"
-"""Heading of the commands that are declared as entry points."""
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
@@ -108,7 +105,7 @@ def what_if(
 
 
 def _add_training(command: Command) -> None:
-    panel = None if command.name in COMMANDS.builtin else CONTRIBUTED
+    panel = None if command.name in COMMANDS.builtin else HEADING
 
     @app.command(command.name, help=command.about, rich_help_panel=panel)
     def run(
@@ -128,19 +125,7 @@ for _name in COMMANDS.names():
     if (_command := command_named(_name)).trains:
         _add_training(_command)
 
-CONTRIBUTED_COMMANDS = Registry("command", {}, group="mmr1.cli")
-"""Each is a function that Typer can run; ``recipe check`` is a command of ``mmr1 recipe``."""
-
-
-def _add_contributed() -> None:
-    groups = {"model": model_app, "recipe": recipe_app, "reward": reward_app}
-    for name in sorted(CONTRIBUTED_COMMANDS.names()):
-        group, _, command = name.rpartition(" ")
-        parent = groups[group] if group else app
-        parent.command(command, rich_help_panel=CONTRIBUTED)(CONTRIBUTED_COMMANDS.load(name))
-
-
-_add_contributed()
+add_commands("mmr1.cli", {"": app, "model": model_app, "recipe": recipe_app, "reward": reward_app})
 
 
 @app.command()

@@ -14,6 +14,8 @@ import pytest
 from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
+CORE = "The core imports no wing"
+WINGS = "No wing imports another"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
@@ -42,6 +44,10 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (CORE, "mmr1/types.py", "import mmr1_contrib"),
+    (CORE, "mmr1/start.py", "from mmr1_contrib.offline import dpo"),
+    (CORE, "datasets_prep/completions.py", "import mmr1_contrib.offline.rankings"),
+    (WINGS, "mmr1_contrib/other.py", "import mmr1_contrib.offline.sections"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -94,7 +100,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder
@@ -137,7 +143,7 @@ def test_a_forbidden_import_breaks_its_contract(
 
 @pytest.mark.parametrize(
     ("contract", "file", "statement"),
-    [plant for plant in PLANTS if plant[0] in (RAY, VLLM, TORCH, RECORDS)],
+    [plant for plant in PLANTS if plant[0] in (CORE, WINGS, RAY, VLLM, TORCH, RECORDS)],
 )
 def test_an_import_inside_a_function_counts(
     copy: Path, contract: str, file: str, statement: str

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
@@ -19,7 +19,22 @@ from mmr1.config.file import load_config, redacted
 from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
 
-TrainedBy = Literal["train", "sft", "dpo"]
+
+def _check_trains(command: str) -> str:
+    """Return a command whose run is a sequence of steps.
+
+    Raises:
+        ValueError: If there is no such command.
+    """
+    declaration = command_named(command)
+    if not declaration.trains or declaration.steps is None:
+        raise ValueError(f"mmr1 {command} does not train step by step; take train or sft")
+    return command
+
+
+TrainedBy = Annotated[str, AfterValidator(_check_trains)]
+"""A training command."""
+
 
 SEED = "{seed}"
 """In an override, it stands for the seed of the run."""
@@ -297,7 +312,7 @@ def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
     for run in arm.runs:
         config = run.config(0, Path("compare"), model)
         model = Path(config.model.path)
-        check_training(config, resume=True, samples=run.command == "train")
+        check_training(config, resume=True, samples=config.samples)
         records = config.eval_records if run.command == "train" else None
         if run.evaluation is not None:
             file, *overrides = run.evaluation_arguments(0, Path("compare"), model)

@@ -528,7 +528,7 @@ def _biased_kl(c: Config) -> bool:
 
 
 def _evaluates(c: Config) -> bool:
-    """True if a key of ``eval`` is set, besides those that rank completions in ``mmr1 iterate``."""
+    """True if a key of ``eval`` is set, besides the one that also ranks or labels completions."""
     return c.eval.changed(accuracy_function=None) != EvalConfig()
 
 

@@ -105,7 +105,7 @@ class DataConfig(Section):
     )
     train_batch_size: Positive = Field(
         16,
-        description="Prompts, demonstrations, pairs or rankings per step (EasyR1: "
+        description="Prompts, demonstrations or other records per step (EasyR1: "
         "rollout_batch_size)",
     )
     format: str | ColumnsConfig | None = Field(

@@ -71,18 +71,6 @@ IDLE: tuple[Row, ...] = (
         OFFLINE,
     ),
     Row(
-        ("eval.vision_use",),
-        lambda c: c.eval.vision_use,
-        "this command does not measure it, as mmr1 train and eval do; leave it out",
-        OFFLINE,
-    ),
-    Row(
-        ("rollout.views",),
-        lambda c: c.rollout.views is not None,
-        "this command does not sample under other views; leave it out",
-        OFFLINE,
-    ),
-    Row(
         ("rollout.max_restarts", "resources.engines"),
         lambda c: _samples_itself(c) and _set(c.rollout, "max_restarts"),
         "this engine is part of this process, which cannot restart it; leave it out, sample with "

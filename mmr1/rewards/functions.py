@@ -276,7 +276,7 @@ def make_reward_function(
     if use == REWARD_MODEL:
         raise ValueError(
             f"reward function '{name}' is a reward model, which needs a run; "
-            "use it with mmr1 train, dpo or eval"
+            "use it with mmr1 train or eval"
         )
     if use == PYTHON:
         raise ValueError(

@@ -83,11 +83,6 @@ class Inputs:
         chosen = None if curriculum is None else Curriculum(curriculum, seed)
         return SampleLoader(Sampler(self.sources, seed, self.weights), self.check, chosen)
 
-    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the loader's first ``count``."""
-        drawn = self.loader(seed).draw(count)
-        return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
-
 
 def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:
     """Read the data and check them, before anything is written.

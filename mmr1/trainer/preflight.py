@@ -42,7 +42,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
 
     Args:
         resume: Continue the run in ``trainer.output_dir``.
-        samples: The command samples completions and scores them: ``mmr1 train``, iterative DPO.
+        samples: True if the run samples completions and scores them.
 
     Raises:
         ValueError: A path or a name is wrong. Nothing has been written, and torch not imported.
@@ -162,6 +162,6 @@ def _check_reward_model(name: str, function: RewardFunctionConfig) -> None:
     path = function.options.get("path")
     if isinstance(path, str) and not Path(path).is_dir():
         raise ValueError(
-            f"rewards.functions.{name}.options.path '{path}': no such folder; name a checkpoint of "
-            "mmr1 rm"
+            f"rewards.functions.{name}.options.path '{path}': no such folder; name the "
+            "checkpoint of a reward model"
         )

@@ -13,14 +13,16 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare", "estimate"],
+    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare"],
     "python": ["start"],
-    "start": ["trainer.offline"],
+    "start": ["estimate", "trainer.inputs"],
     "compare": ["trainer.runs"],
     "estimate": ["trainer.models"],
     "datasets_prep": ["data"],
     "evaluation": ["trainer.inputs", "report"],
-    "trainer.offline": ["trainer.train"],
+    "mmr1_contrib.offline": ["trainer.offline", "trainer.train", "datasets_prep"],
+    "trainer.sft": ["trainer.offline"],
+    "trainer.offline": ["trainer.distributed", "trainer.run", "trainer.inputs"],
     "trainer.train": [
         "trainer.loop",
         "trainer.distributed",
@@ -57,7 +59,9 @@ ABOUT = {
     "datasets_prep": "mmr1-data",
     "evaluation": "benchmarks, comparisons",
     "report": "the HTML page",
-    "trainer.offline": "SFT, DPO, reward models",
+    "mmr1_contrib.offline": "DPO, reward models",
+    "trainer.sft": "mmr1 sft",
+    "trainer.offline": "learning from records",
     "trainer.train": "sets a run up",
     "trainer.distributed": "FSDP2 ranks, Ray actors",
     "trainer.validation": "held-out accuracy",

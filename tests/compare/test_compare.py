@@ -404,7 +404,7 @@ def test_runs_of_arms_are_checked_before_the_first(arms, sft_file, tmp_path):
         ({"metrics": {"gain": "eval/greedy@before"}}, "GRPO: a metric@before needs a run before"),
         ({"arms": {"SFT": [{"command": "sft"}], "GRPO": []}}, "mmr1 sft does not read"),
         ({"arms": {"SFT": [{**sft, "overrides": ["model.path=/no"]}], "GRPO": []}}, "/no"),
-        ({"arms": {"SFT": [{**sft, "command": "rm"}], "GRPO": []}}, "command"),
+        ({"arms": {"SFT": [{**sft, "command": "eval"}], "GRPO": []}}, "command"),
     ):
         two = {"arms": {"GRPO": [], "SFT": [sft]}, **keys}
         with pytest.raises(ValueError, match=message):

@@ -17,7 +17,7 @@ from PIL import Image
 from datasets_prep.data_cli import app as data_app
 from mmr1.cli import app
 from mmr1.config import Config
-from mmr1.config.commands import READS
+from mmr1.config.commands import COMMANDS
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from tests.paths import REPOSITORY
@@ -60,7 +60,7 @@ def source() -> str:
     """All of our code, its string literals joined where they are broken over lines."""
     files = [
         p
-        for folder in ("mmr1", "mmr1_migrate", "datasets_prep")
+        for folder in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep")
         for p in (REPOSITORY / folder).rglob("*.py")
     ]
     return re.sub(r'"\s+f?"', "", "\n".join(path.read_text() for path in files))
@@ -75,7 +75,7 @@ def test_every_command_is_one(page, line):
         name, command, words = command.resolve_command(command.make_context("x", [*words]), words)
     context = command.make_context(name, words)
     if overrides := context.params.get("overrides"):
-        command = name if name in READS else "train"
+        command = name if name in COMMANDS.names() else "train"
         load_config(None, ["model.path=some-model", *overrides], command)
 
 

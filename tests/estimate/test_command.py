@@ -61,9 +61,6 @@ def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
     ("section", "samples"),
     [
         ("sft: {}", False),
-        ("rm: {}", False),
-        ("dpo: {}", False),
-        ("dpo: {rounds: {count: 2}}", True),
         ("algorithm: {name: grpo}", True),
     ],
 )

@@ -56,9 +56,8 @@ def test_without_several_gpus_nothing_changes(made, gpus):
     assert numbers(config) == (1, 1, False)
 
 
-@pytest.mark.parametrize("command", ["train", "iterate"])
-def test_synchronous_rollouts_are_colocated(made, command):
-    proposal = propose(made(), command, EIGHT)
+def test_synchronous_rollouts_are_colocated(made):
+    proposal = propose(made(), "train", EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
     assert "resources.ranks=8 rollout.engine.type=vllm_colocate, because" in str(proposal.why)
     assert "take turns" in str(proposal.why)
@@ -118,9 +117,6 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     ("command", "sections", "expected"),
     [
         ("sft", {}, (8, 1, False)),
-        ("rm", {}, (8, 1, False)),
-        ("dpo", {}, (8, 1, False)),
-        ("dpo", {"dpo": {"rounds": {"count": 2}}}, (8, 8, True)),
         ("eval", {}, (1, 8, False)),
         ("eval", {"rollout": {"engine": {"tensor_parallel_size": 2}}}, (1, 4, False)),
         ("eval", {"rollout": {"engine": "vllm_colocate"}}, (8, 8, True)),
@@ -273,7 +269,7 @@ def test_references_to_credentials_stay(made):
 
 def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path, mmr1):
     (tmp_path / "run.yaml").write_text(f"model: {{path: {tiny_model}}}\n")
-    for command in ("train", "iterate", "dpo", "sft", "rm", "eval"):
+    for command in ("train", "sft", "eval"):
         code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
         assert code == 0
         (tmp_path / "shown.yaml").write_text(out)

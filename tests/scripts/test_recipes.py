@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import RewardsConfig
-from mmr1.config.commands import SECTIONS
+from mmr1.config.commands import optional_sections
 from mmr1.config.file import command_in, load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.proposal import reward_ranks
@@ -266,10 +266,10 @@ def test_a_stage_gets_the_overrides_that_its_command_reads(name):
     given = {
         "rollout": "rollout.n=3", "rewards": "rewards.timeout_s=9", "eval": "eval.limit=5",
         "algorithm": "algorithm.ppo_epochs=2", "dpo": "dpo.loss.beta=0.2",
-        "rm": "rm.type=outcome", "iterate": "iterate.rounds=3",
+        "rm": "rm.type=outcome", "iterative_grpo": "iterative_grpo.rounds=3",
         "sft": "sft.completion_only_loss=false",
     }  # fmt: skip
-    assert set(given) == set(SECTIONS) - {"environment"}
+    assert set(given) == set(optional_sections()) - {"environment"}
     finished = subprocess.run(
         [RECIPES / name / "run.sh", *given.values(), "seed=7"],
         env={**os.environ, "PYTHON": "true", "JUDGE": "http://judge"},

@@ -10,7 +10,7 @@ import pytest
 
 from datasets_prep.demonstrations import Standard, write_demonstrations
 from mmr1.config import Config
-from mmr1.config.file import config_from, load_config
+from mmr1.config.file import config_from
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
@@ -230,13 +230,6 @@ def test_what_conversations_are_not_made_for_is_refused(changes, message):
     tree = {"model": {"path": "m"}, "environment": {"tools": ["zoom"]}, **changes}
     with pytest.raises(ValueError, match=f"{message}.*; leave one of them out"):
         config_from(tree)
-
-
-def test_rounds_of_preferences_hold_no_conversations():
-    """What tools showed in a completion would not be kept."""
-    keys = ["model.path=m", "dpo.rounds.count=1", "environment.tools=[zoom]"]
-    with pytest.raises(ValueError, match="section 'environment': mmr1 dpo does not read it"):
-        load_config(None, keys, "dpo")
 
 
 def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(model, data, tmp_path):

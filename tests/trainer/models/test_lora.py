@@ -23,7 +23,7 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from mmr1.vision.features import FeatureCache
-from tests.trainer.test_resume import assert_same
+from tests.trainer.same_runs import assert_same
 from tests.trainer.test_train import lines, rl
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import DpoConfig, KtoLoss
 from mmr1.config.file import load_config
 from mmr1_contrib.offline.preference_losses import (
     _ON_PAIRS,
@@ -19,6 +18,7 @@ from mmr1_contrib.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
+from mmr1_contrib.offline.sections import CustomPreferenceLoss, DpoConfig, KtoLoss
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
 PAIR = PairScores(
@@ -199,3 +199,13 @@ def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
         "    return PairLoss((1 - rewards[:, 0] + rewards[:, 1]).relu(), rewards)\n"
     )
     assert loss_of("custom", use=f"{file}:hinge", beta=0.1).item() == pytest.approx(0.7)
+
+
+def test_a_loss_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
+    (tmp_path / "added_loss.py").write_text("def mine(pairs, config): return pairs + 1")
+    package = tmp_path / "added_loss-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: added_loss\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[mmr1.preference_losses]\nadded = added_loss:mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert loss_on_pairs(CustomPreferenceLoss(use="added"))(3) == 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,24 @@ from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.data.preferences import labelled_steps
 from mmr1.data.responses import group_of_responses
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.scalar_model import Supervision, supervision_of
-from mmr1.trainer.sampling.reward_models import reward_models, step_ends, token_at
+from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Sample, Status
+from mmr1_contrib.offline.preferences import labelled_steps
 from mmr1_contrib.offline.reward_model import (
     LabelledSteps,
     process_step,
     run_reward_model,
 )
+from tests.contrib.offline.runs import config_of, first_rows
 from tests.jsonl import read_jsonl
-from tests.trainer.models.test_critic import new_scalar_model, padded_values
-from tests.trainer.offline.conftest import config_of, first_rows
-from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
+from tests.trainer.gradients import assert_gradient, caught_gradient
+from tests.trainer.scalar_models import new_scalar_model, padded_values
 
 
 @pytest.mark.parametrize(
@@ -57,29 +56,6 @@ def test_labels_are_read(meta, steps):
 def test_what_is_no_label_is_refused(meta, message):
     with pytest.raises(ValueError, match=message):
         labelled_steps(Sample("s", (), meta=meta))
-
-
-def test_where_steps_end():
-    assert step_ends("a\n\nbc\n\n\n\nd", "\n\n") == [1, 5, 10]
-    assert step_ends("", "\n\n") == []
-    assert step_ends("a ки b ки", "ки") == [2, 7]
-
-
-@pytest.mark.parametrize("texts", [["One.", "Two is", "three!"], ["x", "y"], ["12", "34", "56 7"]])
-def test_a_step_ends_at_the_token_that_completes_it(texts, parts):
-    family = parts[0]
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-    text = "\n\n".join(texts)
-    (completion,) = group_of_responses(family, parts[3][0].group.prompt, [text]).completions
-    ids = completion.token_ids.tolist()
-    ends = step_ends(text, "\n\n")
-    for place, end in enumerate(ends):
-        index = token_at(completion, end, decode)
-        if place == len(ends) - 1:
-            assert ids[index] == family.tokenizer.eos_token_id
-        else:
-            assert decode(ids[: index + 1]).startswith(text[:end])
-            assert not decode(ids[:index]).startswith(text[:end])
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])

@@ -9,20 +9,12 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from mmr1.config import (
-    Config,
-    DpoConfig,
-    KtoLoss,
-    ModelConfig,
-    NewLoraConfig,
-    OptimizerConfig,
-    RoundsConfig,
-)
+from mmr1.config import Config, ModelConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
@@ -38,12 +30,12 @@ from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline import iterative_dpo
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training
-from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.types import Completion, Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.offline import iterative_dpo
 from mmr1_contrib.offline.dpo import (
     PAIR,
     Preference,
@@ -54,16 +46,18 @@ from mmr1_contrib.offline.dpo import (
     with_unrelated,
 )
 from mmr1_contrib.offline.iterative_dpo import NoPreferencesError, Rounds, judged, run_iterative_dpo
+from mmr1_contrib.offline.preferences import distinct_samples, ranking_of
 from mmr1_contrib.offline.reward_model import (
     bradley_terry,
     pairs_right,
     reward_model_step,
 )
-from tests.trainer.algorithms.test_algorithms import completion
-from tests.trainer.models.test_critic import new_scalar_model, padded_values
-from tests.trainer.offline.conftest import config_of
-from tests.trainer.test_resume import assert_same
-from tests.trainer.test_train import lines
+from mmr1_contrib.offline.sections import DpoConfig, KtoLoss, RoundsConfig
+from tests.contrib.offline.runs import LENGTH_PARITY, config_of
+from tests.jsonl import read_jsonl
+from tests.trainer.gradients import assert_gradient, caught_gradient
+from tests.trainer.same_runs import assert_same
+from tests.trainer.scalar_models import new_scalar_model, padded_values
 
 
 def log_sigmoid(x: float) -> float:
@@ -83,27 +77,6 @@ def test_a_rankings_loss_is_the_mean_over_its_pairs():
 def pair_groups(parts) -> list[RolloutGroup]:
     """Pairs of completions of unequal lengths."""
     return [RolloutGroup(s.group.prompt, s.group.completions[:2]) for s in parts[3]]
-
-
-def caught_gradient(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Filled with the accumulated gradient when the optimizer is asked to step."""
-    caught: dict[str, torch.Tensor] = {}
-
-    def step() -> dict[str, float]:
-        trained = {n: p for n, p in model.named_parameters() if p.grad is not None}
-        caught.update({n: p.grad.clone() for n, p in trained.items()})
-        return {"grad_norm": 0.0, "lr": 0.0}
-
-    optimizer.step = step  # type: ignore[method-assign]
-    return caught
-
-
-def assert_gradient(gradients: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
-    expected = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert expected.keys() == gradients.keys()
-    for name, gradient in expected.items():
-        scale = max(1.0, gradient.abs().max().item())
-        assert (gradients[name] - gradient).abs().max() < 1e-5 * scale, name
 
 
 # From log-probs win and lose, log-ratios rw and rl, lengths nw and nl; beta is 0.2.
@@ -292,6 +265,10 @@ def test_what_is_no_pair_is_refused(meta, message):
         ranking_of(Sample("s", (), meta=meta), pairs_only=True)
 
 
+def completion(length: int) -> Completion:
+    return Completion(np.arange(length), np.zeros(length, np.float32), "", False, 0)
+
+
 def rated(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
     """Completions of these lengths, their reward and accuracy."""
     group = RolloutGroup(None, tuple(completion(n) for n, _, _ in verdicts))
@@ -348,7 +325,7 @@ def test_a_dpo_run_prefers_what_was_chosen_and_resumes(tiny_model, digits, pair_
         return config_of(tiny_model, pair_file, digits, tmp_path / out, *keys, command="dpo")
 
     run_dpo(config("whole", 6))
-    logged = lines(tmp_path / "whole/metrics.jsonl")
+    logged = read_jsonl(tmp_path / "whole/metrics.jsonl")
     assert logged[0]["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["dpo/loss"] < 0.4
     assert logged[-1]["dpo/accuracy"] == 1
@@ -375,7 +352,7 @@ def test_data_without_pairs_are_refused(tiny_model, digits, tmp_path, mmr1):
 def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, parts):
     run = reward_model.parents[1]
     assert json.loads((run / "eval/result.json").read_text()) == {"pairs": 20, "accuracy": 1.0}
-    logged = lines(run / "metrics.jsonl")
+    logged = read_jsonl(run / "metrics.jsonl")
     assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["rm/accuracy"] == 1
 
@@ -411,25 +388,11 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
     config = rm_config(reward_model, digits, tmp_path / "run")
     ppo = {"name": "ppo", "advantage": {"critic": {"path": str(reward_model)}}}
     run_training(config.changed(algorithm=ppo))
-    first, second = lines(tmp_path / "run/metrics.jsonl")
+    first, second = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert first["reward/rm"] == first["reward/mean"] != 0
     assert first["grad_norm"] > 0
     assert first["critic/value"] != 0  # the head came with the model
     assert second["reward/invalid"] == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("{}", r"a reward model takes rewards.functions.rm.options.path"),
-        ("{path: nowhere}", "'nowhere' is not a reward model .*see mmr1 rm"),
-    ],
-)
-def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):
-    override = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
-    with pytest.raises(ValueError, match=message):
-        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", override))
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, tmp_path, mmr1):
@@ -442,7 +405,7 @@ def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, t
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = ("dpo.loss={type: kto, beta: 0.5}", "data.train_batch_size=16", "trainer.max_steps=8")
     run_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys, command="dpo"))
-    logged = lines(tmp_path / "run/metrics.jsonl")
+    logged = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert logged[0]["loss"] == pytest.approx(0.5, abs=1e-5)
     assert logged[-1]["loss"] < 0.3
     assert logged[-1]["dpo/chosen"] > 0 > logged[-1]["dpo/rejected"]
@@ -458,11 +421,6 @@ def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, t
     code, _, message = mmr1("dpo", yaml)
     assert code == 2
     assert f"data.train: sample '{rows[3]['id']}': meta.label is 1; make it true" in message
-
-
-LENGTH_PARITY = (
-    "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
-)
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "kto"])
@@ -508,7 +466,7 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     data = digits / "rl.jsonl"
     config = config_of(tiny_model, data, digits, tmp_path / "run", *keys, own, command="dpo")
     run_iterative_dpo(config)
-    logged = lines(tmp_path / "run/metrics.jsonl")
+    logged = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert [row["dpo/round"] for row in logged] == [1, 1, 2, 2]
     for row in (logged[0], logged[2]):
         assert row["dpo/pairs"] > 0
@@ -517,7 +475,7 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     assert logged[1]["dpo/loss"] < math.log(2)  # the same pairs again, all of them
     versions = {
         c["policy_version"]
-        for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
+        for row in read_jsonl(tmp_path / "run/rollouts/step_000003.jsonl")
         for c in row["completions"]
     }
     assert versions == {1}
@@ -549,7 +507,7 @@ def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_pa
             command="dpo",
         )
         run_iterative_dpo(config)
-        rows = lines(tmp_path / out / "rollouts/step_000001.jsonl")
+        rows = read_jsonl(tmp_path / out / "rollouts/step_000001.jsonl")
         return [[c["text"] for c in row["completions"]] for row in rows]
 
     def engine_of_the_folder(config, family, media, *_) -> HfEngine:
@@ -603,4 +561,4 @@ def test_two_sources_may_share_ids():
     check = MediaCheck(media, quarantine)
     weights, rows = {"old": 1.0, "new": 1.0}, {"train": quarantine}
     records = Inputs(sources, weights, [], check, rows, None, media, None)
-    assert sorted(sample.answer for sample in records.distinct_samples(0, 6)) == [1, 2, 3]
+    assert sorted(sample.answer for sample in distinct_samples(records, 0, 6)) == [1, 2, 3]

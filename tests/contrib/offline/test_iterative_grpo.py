@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 
 from mmr1.config import Config, ModelConfig, NewLoraConfig
 from mmr1.config.file import read_written
-from mmr1.data.preferences import ranked, ranking_of, write_rankings
 from mmr1.data.record import read_records
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1_contrib.offline.iterative_grpo import run_iterative_grpo
+from mmr1_contrib.offline.preferences import ranking_of
+from mmr1_contrib.offline.rankings import rank_rollouts, ranked
+from tests.contrib.offline.runs import config_of
 from tests.jsonl import read_jsonl
-from tests.trainer.offline.conftest import config_of
 
 SECOND_LETTER = (
     "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 3) / 2\n"
@@ -49,7 +50,7 @@ def test_rollouts_become_records_with_their_media_beside_them(tiny_model, digits
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
     output = tmp_path / "elsewhere/rankings.jsonl"
-    assert write_rankings(run, output, data, "exact") == 2
+    assert rank_rollouts(run, output, data, "exact") == 2
     records = read_records(output)
     assert [r.id for r in records] == [f"{ids[0]}-1", f"{ids[0]}-2"]
     assert [ranking_of(r) for r in records] == [("right", "wrong")] * 2
@@ -58,7 +59,7 @@ def test_rollouts_become_records_with_their_media_beside_them(tiny_model, digits
     assert records[0].media[0].read() == original.media[0].read()
     assert len(list((output.parent / "media").iterdir())) == 1
     with pytest.raises(ValueError, match="no prompt has completions of different 'other'"):
-        write_rankings(run, output, data, "other")
+        rank_rollouts(run, output, data, "other")
 
 
 @pytest.fixture
@@ -74,10 +75,14 @@ def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
         f"rewards.functions={functions}",
         *("data.train_batch_size=4", "rollout.n=4", "rollout.max_prompt_length=88"),
         *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
-        *("iterate.rounds=3", "iterate.rm_steps=2"),
-        *(f"iterate.history={pair_file}", "iterate.rm_lr=0.0001", "iterate.ranked_by=own"),
+        *("iterative_grpo.rounds=3", "iterative_grpo.rm_steps=2"),
+        *(
+            f"iterative_grpo.history={pair_file}",
+            "iterative_grpo.rm_lr=0.0001",
+            "iterative_grpo.ranked_by=own",
+        ),
         *("algorithm.kl.coef=0.1", "eval.accuracy_function=own"),
-        command="iterate",
+        command="iterative-grpo",
     )
 
 
@@ -132,9 +137,9 @@ def test_stored_adapters_are_of_the_first_policy_alone(config, tiny_model, rewar
     stored.save_pretrained(tmp_path / "adapter")
     changes = {
         "model.lora": {"path": str(tmp_path / "adapter")},
-        "iterate.rounds": 2,
-        "iterate.rm_steps": 1,
-        "iterate.rm_lr": 1e-12,
+        "iterative_grpo.rounds": 2,
+        "iterative_grpo.rm_steps": 1,
+        "iterative_grpo.rm_lr": 1e-12,
         "optimizer.lr": 1e-12,
     }
     run_iterative_grpo(config.changed(changes))
