@@ -55,20 +55,19 @@ class Session(Protocol):
 
 
 class AgentServer:
-    """The server, in a separate thread.
+    """The server, in a separate thread, at a free port.
 
     Args:
         session: The episode that an API key names; None if there is none.
-        port: 0 takes a free one.
     """
 
-    def __init__(self, session: Callable[[str], Session | None], port: int = 0) -> None:
+    def __init__(self, session: Callable[[str], Session | None]) -> None:
         self._session = session
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/models", self._models),
         ]
-        self._socket = listen("127.0.0.1", port)
+        self._socket = listen("127.0.0.1", 0)
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._server = http_server(Starlette(routes=routes))
         self._thread = threading.Thread(

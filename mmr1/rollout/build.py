@@ -139,7 +139,6 @@ def agent_engine(
     turns: TurnEngine,
     family: ModelFamily,
     media: MediaCache,
-    **of_server: Any,
 ) -> AgentEngine:
     """The engine behind agent programs; its server is started."""
     assert isinstance(config.environment, AgentConfig)
@@ -152,7 +151,6 @@ def agent_engine(
         media,
         samples_at_once(config),
         rollout.max_prompt_length + rollout.sampling.max_tokens,
-        **of_server,
     )
 
 

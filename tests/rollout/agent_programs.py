@@ -48,6 +48,19 @@ def plain(client: OpenAI, sample: Sample) -> None:
     own.chat.completions.create(model="policy", messages=chat_messages(sample))
 
 
+async def measured(client: AsyncOpenAI, sample: Sample) -> float:
+    """Two turns of three tokens at most; the sum of the log-probs that the client was told."""
+    messages, total = chat_messages(sample), 0.0
+    for _ in range(2):
+        answer = await client.chat.completions.create(
+            model="policy", messages=messages, max_tokens=3, logprobs=True
+        )
+        (choice,) = answer.choices
+        total += sum(token.logprob for token in choice.logprobs.content)
+        messages += [choice.message, {"role": "user", "content": "Sure?"}]
+    return total
+
+
 async def forks(client: AsyncOpenAI, sample: Sample) -> float:
     """Two conversations side by side, and a judge of their answers."""
 
