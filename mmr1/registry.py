@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,9 +89,9 @@ def check_is_file(path: Path) -> None:
 
 
 @lru_cache
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """The entry points of the packages on this path, by name; finding them reads many files."""
-    return {point.name: point.value for point in entry_points(group=group)}
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """The entry points of all packages on this path; finding them reads many files."""
+    return entry_points()
 
 
 class Registry:
@@ -122,8 +122,8 @@ class Registry:
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
-        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
-        return {**plugins, **self.builtin}
+        of_packages = _installed(tuple(sys.path)).select(group=self.group) if self.group else ()
+        return {**{point.name: point.value for point in of_packages}, **self.builtin}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.

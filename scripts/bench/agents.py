@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.config import AgentConfig, SamplingConfig
-from mmr1.rollout.agent_engine import AgentEngine
+from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.types import Completion, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.engine import AgentEngine
+from mmr1_contrib.agents.sections import AgentConfig
 
 PROGRAM = Path(__file__).resolve().with_name("agent_program.py")
 TURNS = 4

@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mmr1.rollout.agent_turns import Turn
 from mmr1.serving import http_server, listen
+from mmr1_contrib.agents.turns import Turn
 
 logger = logging.getLogger(__name__)
 MODEL = "policy"

@@ -12,8 +12,8 @@ from contextlib import suppress
 from openai import AsyncOpenAI, OpenAI
 from PIL import Image
 
-from mmr1.environments.chat_messages import chat_messages
 from mmr1.types import Sample
+from mmr1_contrib.agents.chat_messages import chat_messages
 
 ZOOM = {"type": "function", "function": {"name": "zoom", "parameters": {"type": "object"}}}
 

@@ -1,7 +1,7 @@
 """Completions by agent programs: mmr1 serves their requests, and learns from its answers.
 
 A program runs in a process and asks when it likes. Its requests join those of the others in the
-engine; what they have in common with earlier ones is in :mod:`agent_turns`.
+engine; what they have in common with earlier ones is in :mod:`mmr1_contrib.agents.turns`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from mmr1.config import AgentConfig, CustomEnvironmentConfig, SamplingConfig
+from mmr1.config import Config, CustomEnvironmentConfig, SamplingConfig
 from mmr1.environments.environment import Environment
-from mmr1.environments.programs import program_workers
-from mmr1.rollout.agent_server import AgentServer, RefusedError
-from mmr1.rollout.agent_turns import Turn, Turns, completion, conversations, shared_prompt
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
+from mmr1.rollout.engines import samples_at_once
 from mmr1.types import Completion, Prompt, RolloutGroup, Status
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.programs import program_workers
+from mmr1_contrib.agents.sections import AgentConfig
+from mmr1_contrib.agents.server import AgentServer, RefusedError
+from mmr1_contrib.agents.turns import Turn, Turns, completion, conversations, shared_prompt
 
 _FLOOD = 100
 """Refused requests after which a program is ended."""
@@ -167,6 +169,27 @@ class _Episode:
         return _LOOK_S if self.waiting else max(0.01, min(_LOOK_S, left))
 
 
+def agent_engine(
+    config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
+) -> AgentEngine:
+    """The engine behind agent programs; their processes and its server are started.
+
+    Raises:
+        ValueError: The program cannot be loaded, or the package openai is not installed.
+    """
+    assert isinstance(config.environment, AgentConfig)
+    rollout = config.rollout
+    return AgentEngine(
+        engine,
+        turns,
+        config.environment,
+        family,
+        media,
+        samples_at_once(config),
+        rollout.max_prompt_length + rollout.sampling.max_tokens,
+    )
+
+
 class AgentEngine:
     """A ``RolloutEngine`` whose completions are episodes of an agent program.
 
@@ -270,7 +293,7 @@ class AgentEngine:
             *arguments,
             self._server.base_url,
             episode.key,
-            module="mmr1.environments.programs",
+            module="mmr1_contrib.agents.programs",
             watch=episode,
         )
         episode.over = True

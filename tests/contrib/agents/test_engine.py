@@ -14,9 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("openai", reason="openai is not installed")
 
-from mmr1.config import AgentConfig, SamplingConfig
-from mmr1.environments import programs
-from mmr1.rollout.agent_engine import AgentEngine
+from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
@@ -27,8 +25,11 @@ from mmr1.types import Message, RolloutGroup, Sample, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.images import load_image
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents import programs
+from mmr1_contrib.agents.engine import AgentEngine
+from mmr1_contrib.agents.sections import AgentConfig
 
-PROGRAMS = Path(__file__).with_name("agent_programs.py")
+PROGRAMS = Path(__file__).with_name("programs.py")
 LIBRARIES = ("gymnasium", "openenv", "verifiers")
 SAMPLING = SamplingConfig(max_tokens=400)
 
