@@ -14,6 +14,8 @@ import pytest
 from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
+WING = "The core imports no wing"
+WINGS = "No wing imports another"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
@@ -42,6 +44,10 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (WING, "mmr1/cli.py", "import mmr1_contrib.agents.engine"),
+    (WING, "datasets_prep/conversion.py", "import mmr1_contrib.agents.sections"),
+    (WINGS, "mmr1_contrib/agents/engine.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.agents.sections"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -94,7 +100,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder
