@@ -39,9 +39,7 @@ app = typer.Typer(
     add_completion=False,
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
-rollout_app = typer.Typer(help="The policy as agent programs see it.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
-app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
 
@@ -265,24 +263,6 @@ def export(
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
     if push_to_hub is not None:
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
-
-
-@rollout_app.command("serve")
-def rollout_serve(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0: a free one")] = 8001,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Serve the policy of a run by OpenAI's chat API, for agent programs (environment.type=agent).
-
-    The configuration is that of the run. Says which requests continue which, when it ends.
-    """
-    from mmr1.evaluation.serve import serve_policy
-
-    resolved = _resolve(config, overrides, command_in(config), False)
-    assert resolved is not None
-    serve_policy(resolved, port, typer.echo)
 
 
 @recipe_app.command("check")

@@ -90,17 +90,17 @@ def check_is_file(path: Path) -> None:
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """Return the entry points of the packages on this path, by name; finding them reads many files.
-
-    Those of a package that was deleted, while its distribution is still listed, are left out.
-    """
-    return {
-        point.name: point.value
-        for point in entry_points(group=group)
-        if importlib.util.find_spec(point.module.partition(".")[0]) is not None
-    }
+    """Return the entry points of a group, by name."""
+    return {point.name: point.value for point in _installed(path).select(group=group)}
 
 
+@lru_cache
+def _installed(path: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages on this path; finding them reads many files."""
+    return entry_points()
+
+
+@lru_cache
 def _is_installed(target: str) -> bool:
     """True if the package of an entry point can be found; its files may have been deleted."""
     return importlib.util.find_spec(target.partition(":")[0].partition(".")[0]) is not None

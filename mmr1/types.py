@@ -240,7 +240,7 @@ class Span:
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
         fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
-            completion is not read. An agent program may hold several conversations.
+            completion is not read. A completion may hold several conversations.
     """
 
     role: Literal["assistant", "tool"]

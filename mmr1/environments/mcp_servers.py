@@ -36,7 +36,7 @@ def servers_of(spec: str) -> Servers:
     try:
         targets = {name: _target(server) for name, server in _listed(spec).items()}
     except ImportError as error:
-        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[agents]'") from error
+        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[mcp]'") from error
     return Servers(spec, targets)
 
 

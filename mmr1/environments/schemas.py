@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import AgentConfig, CustomEnvironmentConfig, EnvironmentConfig
+from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
@@ -24,6 +24,7 @@ from mmr1.environments.workers import network_of, readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits
+from mmr1.section import EnvironmentSection
 
 _LIMITS = Limits(memory=64 * GIB, open_files=256)  # transformers imports torch
 
@@ -59,9 +60,9 @@ def warm_up(without_network: bool) -> None:
     worker.warm_up(without_network)
 
 
-def tool_schemas(config: EnvironmentConfig | AgentConfig | None) -> list[dict[str, Any]]:
-    """The schemas of an environment's tools; none without one, or without tools."""
-    if config is None or isinstance(config, AgentConfig):  # a program sends those of its own
+def tool_schemas(config: EnvironmentSection | None) -> list[dict[str, Any]]:
+    """The schemas of an environment's tools; none without one, or without such tools."""
+    if not isinstance(config, EnvironmentConfig):
         return []
     return [tool.schema for tool in described(config)]
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.config import AgentConfig, EnvironmentConfig
+from mmr1.config import EnvironmentConfig
 from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.mcp_servers import is_server_list
 from mmr1.lifetime import Deadline, Watch
@@ -52,7 +52,8 @@ def tool_workers(
     without_network = config.sandbox is not None and not network_of(config)
     warm = Job("mmr1.environments.worker:warm_up", (without_network,))
     return ToolWorkers(
-        config,
+        config.workers,
+        config.timeout_s,
         warm=warm,
         prepare=prepare,
         limits=_LIMITS,
@@ -68,7 +69,13 @@ def code_workers(config: EnvironmentConfig) -> ToolWorkers:
     limits = Limits(memory=2 * GIB, open_files=0, threads=False)
     longest = _ANSWER + _ESCAPED * config.max_characters
     return ToolWorkers(
-        config, warm=warm, limits=limits, once=True, lambdify=True, max_result=longest
+        config.workers,
+        config.timeout_s,
+        warm=warm,
+        limits=limits,
+        once=True,
+        lambdify=True,
+        max_result=longest,
     )
 
 
@@ -89,18 +96,17 @@ class Budget:
 
 
 class ToolWorkers:
-    """``environment.workers`` sandboxed processes; threads ask them, as many at a time."""
+    """Processes that threads ask, as many at a time.
 
-    def __init__(self, config: EnvironmentConfig | AgentConfig, **of_pool: Any) -> None:
-        self._timeout_s = config.timeout_s
-        self._pools = [
-            Pool(
-                1,
-                deadline=Deadline(config.timeout_s),
-                **of_pool,
-            )
-            for _ in range(config.workers)
-        ]
+    Args:
+        count: Number of processes.
+        timeout_s: Seconds that one call may take.
+        of_pool: The other parameters of each process's :class:`Pool`.
+    """
+
+    def __init__(self, count: int, timeout_s: float, **of_pool: Any) -> None:
+        self._timeout_s = timeout_s
+        self._pools = [Pool(1, deadline=Deadline(timeout_s), **of_pool) for _ in range(count)]
         self._idle: queue.SimpleQueue[Pool] = queue.SimpleQueue()
         for pool in self._pools:
             self._idle.put(pool)

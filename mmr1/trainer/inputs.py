@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
+from mmr1.config import Config, CurriculumConfig, EnvironmentConfig, TrainerConfig
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.rows import kinds_of
@@ -194,14 +194,15 @@ def refuse_keys_of_train(config: TrainerConfig) -> None:
 
 def _refuse_unseen_pictures(config: Config) -> None:
     """Refuse environments with pictures: a reference behind a server gets the prompt's alone."""
-    if config.environment is None or not config.algorithm.reference_is_served:
+    environment = config.environment
+    if environment is None or not config.algorithm.reference_is_served:
         return
-    if isinstance(config.environment, AgentConfig):
+    if not isinstance(environment, EnvironmentConfig):
         raise ValueError(
-            "environment.type=agent: a reference behind a server (algorithm.kl.reference.path) "
-            "does not see what a program sends; name a model directory there"
+            "environment: a reference behind a server (algorithm.kl.reference.path) does not see "
+            "what this type shows; name a model directory there"
         )
-    shows = [tool.name for tool in described(config.environment) if tool.shows]
+    shows = [tool.name for tool in described(environment) if tool.shows]
     if shows:
         raise ValueError(
             f"environment.tools: {', '.join(shows)} return pictures, which a reference behind a "

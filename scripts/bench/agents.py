@@ -2,36 +2,35 @@
 
     python scripts/bench/agents.py
 
-256 episodes at once, each of four requests with 256 sampled tokens, by a scripted engine whose
-tokens cost nothing. The clients are a process of their own. CPU time of the server's process, for
+256 episodes, 16 at once, each of four requests with 256 sampled tokens, by a scripted engine whose
+tokens cost nothing. The programs are processes of their own. CPU time of the server's process, for
 a request and for a sampled token; the smallest of the repeats.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 
-from mmr1.config import AgentConfig, SamplingConfig
-from mmr1.rollout.agent_engine import AgentEngine
-from mmr1.rollout.engine import PreparedRequest
-from mmr1.types import Completion
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.types import Completion, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.engine import AgentEngine
+from mmr1_contrib.agents.sections import AgentConfig
 
+PROGRAM = Path(__file__).resolve().with_name("agent_program.py")
 TURNS = 4
+"""Requests of the program."""
 
 
 class Scripted:
@@ -61,30 +60,10 @@ class Scripted:
         """Do nothing: it holds no resources."""
 
 
-def clients(base_url: str, episodes: int, repeat: int) -> None:
-    async def episode(client: httpx.AsyncClient, number: int) -> None:
-        messages: list[dict[str, Any]] = [
-            {"role": "system", "content": "Be brief. " * 20},
-            {"role": "user", "content": "What is in the picture? " * 10},
-        ]
-        headers = {"Authorization": f"Bearer {repeat}-{number}"}
-        for _ in range(TURNS):
-            body = {"model": "policy", "messages": messages}
-            answer = await client.post(f"{base_url}/chat/completions", json=body, headers=headers)
-            messages.append(answer.json()["choices"][0]["message"])
-            messages.append({"role": "user", "content": "Go on, please. " * 8})
-
-    async def main() -> None:
-        limits = httpx.Limits(max_connections=episodes)
-        async with httpx.AsyncClient(timeout=None, limits=limits) as client:
-            await asyncio.gather(*(episode(client, number) for number in range(episodes)))
-
-    asyncio.run(main())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--workers", type=int, default=16, help="programs side by side")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -92,24 +71,25 @@ def main() -> None:
     new_model(folder / "model")
     family = load_family(str(folder / "model"))
     scripted = Scripted(family, args.tokens)
-    config = AgentConfig(use="bench", max_tokens_per_turn=args.tokens)
-    engine = AgentEngine(
-        scripted, scripted, config, family, MediaCache(family.prepare_media), False, 10**6, True
+    config = AgentConfig(
+        use=f"{PROGRAM}:run",
+        max_tokens_per_turn=args.tokens,
+        workers=args.workers,
     )
+    media = MediaCache(family.prepare_media)
+    engine = AgentEngine(scripted, scripted, config, family, media, False, 10**6)
     sampling = SamplingConfig(max_tokens=args.tokens)
-    threading.Thread(target=engine.serve, args=(sampling,), daemon=True).start()
+    record = Sample("0", (Message("user", (TextPart("What is in the picture?"),)),))
+    request = Request(family.render_prompt(record), args.episodes, 0)
     seconds = []
-    for repeat in range(args.repeats):
+    for _ in range(args.repeats):
         begin = time.process_time()
-        process = get_context("spawn").Process(
-            target=clients, args=(engine.server.base_url, args.episodes, repeat)
-        )
-        process.start()
-        process.join()
-        assert process.exitcode == 0
+        (group,) = engine.generate([request], sampling)
         seconds.append(time.process_time() - begin)
-    episodes = engine.conversations()
-    assert set(episodes.values()) == {(TURNS, 1)}, "each episode is one conversation"
+        for each in group.completions:
+            assert each.failure is None, each.failure
+            assert (each.turns, len(each.sequences)) == (TURNS, 1), "a conversation each"
+    engine.close()
     requests = args.episodes * TURNS
     print(
         json.dumps(

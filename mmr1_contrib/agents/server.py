@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mmr1.rollout.agent_turns import Turn
 from mmr1.serving import http_server, listen
+from mmr1_contrib.agents.turns import Turn
 
 logger = logging.getLogger(__name__)
 MODEL = "policy"
@@ -55,20 +55,19 @@ class Session(Protocol):
 
 
 class AgentServer:
-    """The server, in a separate thread.
+    """The server, in a separate thread, at a free port.
 
     Args:
         session: The episode that an API key names; None if there is none.
-        port: 0 takes a free one.
     """
 
-    def __init__(self, session: Callable[[str], Session | None], port: int = 0) -> None:
+    def __init__(self, session: Callable[[str], Session | None]) -> None:
         self._session = session
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/models", self._models),
         ]
-        self._socket = listen("127.0.0.1", port)
+        self._socket = listen("127.0.0.1", 0)
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._server = http_server(Starlette(routes=routes))
         self._thread = threading.Thread(

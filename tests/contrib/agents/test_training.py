@@ -13,8 +13,8 @@ from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 from tests.trainer.conversations import brief_model, write_scans
 
-PLUGINS = Path(__file__).parents[1] / "environments" / "plugins.py"
-PROGRAMS = Path(__file__).parents[1] / "rollout" / "agent_programs.py"
+PLUGINS = Path(__file__).parents[2] / "environments" / "plugins.py"
+PROGRAMS = Path(__file__).with_name("programs.py")
 
 
 @pytest.mark.parametrize("engine", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])

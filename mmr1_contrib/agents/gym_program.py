@@ -9,10 +9,10 @@ from typing import Any
 
 from PIL import Image
 
-from mmr1.environments.chat_messages import picture_part
-from mmr1.environments.episodes import Part, play, text_part
 from mmr1.environments.pictures import png
 from mmr1.types import MediaRef, Sample
+from mmr1_contrib.agents.chat_messages import picture_part
+from mmr1_contrib.agents.episodes import Part, play, text_part
 
 
 async def run(

@@ -13,9 +13,7 @@ from transformers import AutoProcessor
 
 pytest.importorskip("openai", reason="openai is not installed")
 
-from mmr1.config import AgentConfig, SamplingConfig
-from mmr1.rollout.agent_engine import AgentEngine
-from mmr1.rollout.agent_turns import Turns
+from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
@@ -25,11 +23,14 @@ from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.images import load_image
 from mmr1.vision.prepare import MediaCache
-from tests.rollout.agent_programs import uri
-from tests.rollout.test_general import in_vllm
+from mmr1_contrib.agents.engine import AgentEngine
+from mmr1_contrib.agents.sections import AgentConfig
+from mmr1_contrib.agents.turns import Turns
+from tests.contrib.agents.programs import uri
+from tests.rollout.general_vllm import in_vllm
 from tests.vision.families.general_family import GENERAL, IMAGE, General
 
-PROGRAMS = Path(__file__).with_name("agent_programs.py")
+PROGRAMS = Path(__file__).with_name("programs.py")
 READ_TOGETHER = ["gemma3", "llava", "idefics3"]
 # Of several pictures in one text LLaVA-OneVision's processor cuts none into crops.
 ONE_BY_ONE = "llava_onevision"

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.environments.chat_messages import ChatMessage, Pictures, Reply, read_message, reply
 from mmr1.rollout.conversations import turn_seed
 from mmr1.types import (
     Completion,
@@ -33,6 +32,7 @@ from mmr1.types import (
 )
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.chat_messages import ChatMessage, Pictures, Reply, read_message, reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.environments.chat_messages import chat_messages
-from mmr1.rollout.agent_turns import Turns, completion, conversations, shared_prompt
 from mmr1.types import Completion, MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.chat_messages import chat_messages
+from mmr1_contrib.agents.turns import Turns, completion, conversations, shared_prompt
 
 CALLS = (
     '<tool_call>\n{"name": "add",  "arguments": {"b": 1,"a":2}}\n</tool_call>\n'

@@ -12,8 +12,8 @@ from contextlib import suppress
 from openai import AsyncOpenAI, OpenAI
 from PIL import Image
 
-from mmr1.environments.chat_messages import chat_messages
 from mmr1.types import Sample
+from mmr1_contrib.agents.chat_messages import chat_messages
 
 ZOOM = {"type": "function", "function": {"name": "zoom", "parameters": {"type": "object"}}}
 
@@ -46,6 +46,19 @@ def plain(client: OpenAI, sample: Sample) -> None:
     """One request of a program that is not async, with a client of its own."""
     own = OpenAI()
     own.chat.completions.create(model="policy", messages=chat_messages(sample))
+
+
+async def measured(client: AsyncOpenAI, sample: Sample) -> float:
+    """Two turns of three tokens at most; the sum of the log-probs that the client was told."""
+    messages, total = chat_messages(sample), 0.0
+    for _ in range(2):
+        answer = await client.chat.completions.create(
+            model="policy", messages=messages, max_tokens=3, logprobs=True
+        )
+        (choice,) = answer.choices
+        total += sum(token.logprob for token in choice.logprobs.content)
+        messages += [choice.message, {"role": "user", "content": "Sure?"}]
+    return total
 
 
 async def forks(client: AsyncOpenAI, sample: Sample) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from mmr1.environments.chat_messages import chat_messages
 from mmr1.types import Sample
+from mmr1_contrib.agents.chat_messages import chat_messages
 
 Part = dict[str, Any]
 """A part of a message, as OpenAI's API takes it."""

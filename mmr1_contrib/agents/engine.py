@@ -1,12 +1,11 @@
 """Completions by agent programs: mmr1 serves their requests, and learns from its answers.
 
 A program runs in a process and asks when it likes. Its requests join those of the others in the
-engine; what they have in common with earlier ones is in :mod:`agent_turns`.
+engine; what they have in common with earlier ones is in :mod:`mmr1_contrib.agents.turns`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import secrets
 import threading
@@ -18,16 +17,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from mmr1.config import AgentConfig, CustomEnvironmentConfig, SamplingConfig
+from mmr1.config import Config, CustomEnvironmentConfig, SamplingConfig
 from mmr1.environments.environment import Environment
-from mmr1.environments.programs import program_workers
-from mmr1.rollout.agent_server import AgentServer, RefusedError
-from mmr1.rollout.agent_turns import Turn, Turns, completion, conversations, shared_prompt
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
-from mmr1.types import Completion, Prompt, RolloutGroup, Sample, Status
+from mmr1.rollout.engines import samples_at_once
+from mmr1.types import Completion, Prompt, RolloutGroup, Status
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents.programs import program_workers
+from mmr1_contrib.agents.sections import AgentConfig
+from mmr1_contrib.agents.server import AgentServer, RefusedError
+from mmr1_contrib.agents.turns import Turn, Turns, completion, conversations, shared_prompt
 
 _FLOOD = 100
 """Refused requests after which a program is ended."""
@@ -168,6 +169,27 @@ class _Episode:
         return _LOOK_S if self.waiting else max(0.01, min(_LOOK_S, left))
 
 
+def agent_engine(
+    config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
+) -> AgentEngine:
+    """The engine behind agent programs; their processes and its server are started.
+
+    Raises:
+        ValueError: The program cannot be loaded, or the package openai is not installed.
+    """
+    assert isinstance(config.environment, AgentConfig)
+    rollout = config.rollout
+    return AgentEngine(
+        engine,
+        turns,
+        config.environment,
+        family,
+        media,
+        samples_at_once(config),
+        rollout.max_prompt_length + rollout.sampling.max_tokens,
+    )
+
+
 class AgentEngine:
     """A ``RolloutEngine`` whose completions are episodes of an agent program.
 
@@ -176,8 +198,6 @@ class AgentEngine:
         turns: The same engine, or the process that it lives in: samples the turns.
         at_once: The turns of all programs are sampled together, as in ``ConversationEngine``.
         limit: Tokens of one conversation, its prompt included.
-        serving: Programs are started by others: ``serve`` answers them.
-        port: 0 takes a free one.
     """
 
     def __init__(
@@ -189,8 +209,6 @@ class AgentEngine:
         media: MediaCache,
         at_once: bool,
         limit: int,
-        serving: bool = False,
-        port: int = 0,
     ) -> None:
         self.engine, self.family = engine, family
         self._turns, self._config, self._media = turns, config, media
@@ -199,9 +217,9 @@ class AgentEngine:
         self._special = [str(token) for token in added if token.special]
         self._episodes: dict[str, _Episode] = {}
         self._inbox: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self._workers = None if serving else program_workers(config)
+        self._workers = program_workers(config)
         self._threads = ThreadPoolExecutor(config.workers, "agent program")
-        self.server = AgentServer(self._newcomer if serving else self._episodes.get, port)
+        self._server = AgentServer(self._episodes.get)
         self.load_weights = engine.load_weights
         self.probe = engine.probe
 
@@ -227,18 +245,6 @@ class AgentEngine:
                 del self._episodes[episode.key]
         return [self._group(r.prompt, group) for r, group in zip(requests, episodes, strict=True)]
 
-    def serve(self, sampling: SamplingConfig) -> None:
-        """Answer all requests, until Ctrl-C. Each API key is an episode of its own."""
-        self._converse({Future(): self._newcomer("")}, sampling)
-
-    def conversations(self) -> dict[str, tuple[int, int]]:
-        """The number of turns and of conversations of each episode, by API key."""
-        return {
-            key: (len(episode.turns.all), len(conversations(episode.turns.all)))
-            for key, episode in self._episodes.items()
-            if episode.turns.all
-        }
-
     def with_environment(
         self, environment: Environment, max_tokens_per_turn: int
     ) -> ConversationEngine:
@@ -261,9 +267,8 @@ class AgentEngine:
         for episode in [*self._episodes.values()]:
             episode.abandoned = True
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self.server.close()
-        if self._workers is not None:
-            self._workers.close()
+        self._server.close()
+        self._workers.close()
         self.engine.close()
 
     def _episode(self, prompt: Prompt, seed: int) -> _Episode:
@@ -278,26 +283,17 @@ class AgentEngine:
             self._inbox,
         )
 
-    def _newcomer(self, key: str) -> _Episode:
-        """A new episode for a key, begun with its first request."""
-        if key not in self._episodes:
-            seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")
-            nothing = Prompt(Sample(key, ()), "", ())
-            self._episodes[key] = self._episode(nothing, seed)
-        return self._episodes[key]
-
     def _run(self, episode: _Episode) -> None:
         """Run the program to its end, in a thread."""
         episode.begin()
         config = self._config
         arguments = (config.use, config.options, episode.prompt.sample)
-        assert self._workers is not None
         answer = self._workers.call(
             "run",
             *arguments,
-            self.server.base_url,
+            self._server.base_url,
             episode.key,
-            module="mmr1.environments.programs",
+            module="mmr1_contrib.agents.programs",
             watch=episode,
         )
         episode.over = True

@@ -17,25 +17,25 @@ from typing import Any
 
 import httpx
 
-from mmr1.config import AgentConfig
 from mmr1.environments.worker import as_number
 from mmr1.environments.workers import ToolWorkers
 from mmr1.registry import Registry
 from mmr1.rewards.item import Job
 from mmr1.types import Sample
+from mmr1_contrib.agents.sections import AgentConfig
 
 PROGRAMS = Registry(
     "agent program",
     {
-        "gymnasium": "mmr1.environments.gym_program:run",
-        "openenv": "mmr1.environments.openenv_program:run",
-        "verifiers": "mmr1.environments.verifiers_program:run",
+        "gymnasium": "mmr1_contrib.agents.gym_program:run",
+        "openenv": "mmr1_contrib.agents.openenv_program:run",
+        "verifiers": "mmr1_contrib.agents.verifiers_program:run",
     },
     group="mmr1.agents",
 )
 _PACKAGES = {"gymnasium": "gymnasium", "openenv": "websockets", "verifiers": "verifiers"}
 """What the environments of other libraries need."""
-_MODULE = "mmr1.environments.programs"
+_MODULE = "mmr1_contrib.agents.programs"
 
 
 def program_workers(config: AgentConfig) -> ToolWorkers:
@@ -46,7 +46,8 @@ def program_workers(config: AgentConfig) -> ToolWorkers:
     """
     warm = Job(f"{_MODULE}:warm_up", ())
     prepare = Job(f"{_MODULE}:check", (config.use, config.options))
-    workers = ToolWorkers(config, warm=warm, prepare=prepare, walls=False)
+    limits = (config.workers, config.timeout_s)
+    workers = ToolWorkers(*limits, warm=warm, prepare=prepare, walls=False)
     workers.start()
     return workers
 

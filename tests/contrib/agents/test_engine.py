@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,11 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("openai", reason="openai is not installed")
 
-import openai
-
-from mmr1.config import AgentConfig, SamplingConfig
-from mmr1.environments import programs
-from mmr1.rollout.agent_engine import AgentEngine
+from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
@@ -30,8 +25,11 @@ from mmr1.types import Message, RolloutGroup, Sample, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.images import load_image
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.agents import programs
+from mmr1_contrib.agents.engine import AgentEngine
+from mmr1_contrib.agents.sections import AgentConfig
 
-PROGRAMS = Path(__file__).with_name("agent_programs.py")
+PROGRAMS = Path(__file__).with_name("programs.py")
 LIBRARIES = ("gymnasium", "openenv", "verifiers")
 SAMPLING = SamplingConfig(max_tokens=400)
 
@@ -152,6 +150,16 @@ def test_what_a_program_says_the_policy_said(parts, digit_samples, program, sequ
             assert c.spans[1].text.startswith("</code>")
             # The token that ended the turn is not in the context any more, so it is not learnt.
             assert not set(c.token_ids[: c.spans[0].tokens].tolist()) & set(parts[0].stop_ids)
+
+
+def test_a_request_limits_its_tokens_and_is_told_their_logprobs(parts, digit_samples):
+    (group,) = rolled_out(parts, "measured", digit_samples[:1])
+    check_logprobs(parts, [group])
+    for c in group.completions:
+        sampled = [span.tokens for span in c.spans if span.role == "assistant"]
+        assert len(sampled) == 2
+        assert max(sampled) <= 3
+        assert c.reward == pytest.approx(float(c.logprobs.sum()), abs=1e-5)
 
 
 def test_the_same_seeds_draw_the_same_tokens(parts, digit_samples):
@@ -317,34 +325,3 @@ def test_an_environment_of_verifiers_asks_the_policy(parts, monkeypatch):
             asked = parts[0].tokenizer.decode(group.prompt.token_ids)
             assert f"Write {n} letters." in asked + c.spans[0].text
             assert c.reward == len(c.spans[-1].text)
-
-
-def test_a_policy_is_served_to_programs_that_others_start(tiny_model, tmp_path):
-    """``mmr1 rollout serve``: unchanged programs, an API key for each episode."""
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        f"model: {{path: {tiny_model}, dtype: float32}}\n"
-        "rollout: {engine: hf, max_response_length: 64}\n"
-        f"environment: {{type: agent, use: '{PROGRAMS}:turns'}}\n"
-        f"data: {{train: {tmp_path}/none.jsonl}}\n"
-    )
-    command = [sys.executable, "-m", "mmr1", "rollout", "serve", str(file), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            base_url = server.stdout.readline().strip().partition("=")[2]
-            for key in ("one", "two"):
-                with openai.OpenAI(base_url=base_url, api_key=key) as client:
-                    messages = [{"role": "user", "content": "Which?"}]
-                    for _ in range(2):
-                        made = client.chat.completions.create(
-                            model="policy", messages=messages, max_tokens=3, logprobs=True
-                        )
-                        choice = made.choices[0]
-                        assert 1 <= len(choice.logprobs.content) <= 3
-                        messages += [choice.message, {"role": "user", "content": "Sure?"}]
-        finally:
-            server.send_signal(signal.SIGINT)
-        told = server.stdout.read()
-    assert "one: 2 turn(s) in 1 conversation(s)" in told
-    assert "two: 2 turn(s) in 1 conversation(s)" in told
-    assert server.returncode == 0

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmr1.environments.chat_messages import picture_part
-from mmr1.environments.episodes import Part, play, text_part
 from mmr1.environments.pictures import png
 from mmr1.types import MediaRef, Sample
+from mmr1_contrib.agents.chat_messages import picture_part
+from mmr1_contrib.agents.episodes import Part, play, text_part
 
 _LARGEST = 100 << 20
 """Bytes of one message, as OpenEnv's own client has it."""
