@@ -21,7 +21,6 @@ from mmr1.config.file import command_in, config_from, dump_yaml, load, load_conf
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
-from mmr1.recipes import recipe as folder_of
 from mmr1.registry import Registry
 from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
@@ -296,57 +295,6 @@ def rollout_serve(
     resolved = _resolve(config, overrides, command_in(config), False)
     assert resolved is not None
     serve_policy(resolved, port, typer.echo)
-
-
-@recipe_app.command("check")
-def recipe_check(
-    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
-    original: Annotated[Path, typer.Option(help="A checkout of the project")],
-    model: Annotated[
-        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
-    ] = None,
-) -> None:
-    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_migrate.originals.certificate import check_recipe
-
-    for line in check_recipe(folder_of(recipe), original, model, output, commit):
-        typer.echo(line)
-
-
-@app.command()
-def migrate(
-    config: Annotated[Path, typer.Argument(help="Their configuration (YAML), or a shell script")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value on top, with their keys")
-    ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="easyr1, verl, trl, openrlhf or a kind such as trl-dpo; default: by the content",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
-    ] = False,
-) -> None:
-    """Convert the configuration of another project."""
-    from mmr1_migrate.command import migrate_file
-
-    migrated = migrate_file(config, overrides or (), project=project)
-    text = migrated.side_by_side if check else migrated.yaml
-    if output is None:
-        typer.echo(text, nl=False)
-    elif output.exists():
-        raise ValueError(f"{output} already exists; name another --output")
-    else:
-        output.write_text(text)
-        typer.echo(migrated.report(output), nl=False)
 
 
 @app.command()

@@ -14,6 +14,8 @@ import pytest
 from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
+WINGS = "The core imports no wing"
+ROOMS = "No room of mmr1_contrib imports another"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
@@ -42,6 +44,11 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (WINGS, "mmr1/cli.py", "import mmr1_contrib.migrate.cli"),
+    (WINGS, "mmr1/start.py", "from mmr1_contrib.offline import dpo"),
+    (WINGS, "datasets_prep/conversion.py", "import mmr1_contrib.migrate.command"),
+    (ROOMS, "mmr1_contrib/migrate/source.py", "import mmr1_contrib.offline.sections"),
+    (ROOMS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.migrate.source"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -94,7 +101,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder
