@@ -9,15 +9,30 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmr1.environments.forms.own import awaited
+from mmr1.environments.styles import Candidate, ToolClass, ToolStyle, awaited, required
 from mmr1.types import Sample
 
 _NO_TOOLS = ("reset", "get_reward")
 
 
-def tools_of(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods that the policy may call, by name. Raises ValueError if it has none."""
-    shown = factory if inspect.isclass(factory) else type(factory(**options))
+def environment_of(candidate: Candidate) -> ToolClass | None:
+    """Return the environment whose ``reset`` takes all columns; None for any other object.
+
+    Raises:
+        ValueError: If the policy could call nothing.
+    """
+    reset = candidate.parameters("reset")
+    if reset is None or not any(p.kind is p.VAR_KEYWORD for p in reset):
+        return None
+    if required(reset) and candidate.parameters("step") is not None:
+        return None
+    factory, options = candidate.found, candidate.options
+    return ToolClass(factory, _tools(candidate.shown), lambda: TrlEpisode(factory, options))
+
+
+def _tools(shown: Any) -> dict[str, Any]:
+    """Return the methods that the policy may call, by name."""
+    shown = shown if inspect.isclass(shown) else type(shown)
     names = [n for n in dir(shown) if not n.startswith("_") and n not in _NO_TOOLS]
     tools = {name: method for name in names if (method := _method(shown, name)) is not None}
     if not tools:
@@ -72,3 +87,10 @@ def _columns(sample: Sample) -> dict[str, Any]:
         **sample.meta,
         "prompt": [{"role": m.role, "content": m.text} for m in sample.messages],
     }
+
+
+STYLE = ToolStyle(
+    "TRL",
+    ("class: reset(self, **columns), and a public method for each tool",),
+    environment_of,
+)

@@ -8,22 +8,54 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from mmr1.environments.forms.own import StepResult, awaited
+from mmr1.environments.styles import (
+    Candidate,
+    SpokenEnvironment,
+    StepResult,
+    ToolStyle,
+    awaited,
+)
+from mmr1.registry import import_file
 from mmr1.types import Sample
 
-_BASES = ("openrlhf.utils.agent", "mmr1.environments.forms.stand_ins")
+_AGENT = "openrlhf.utils.agent"
+_STATES = ("states", "state_dict")
+_STEP = {"observation", "action", "label"}
 
 
-def instance_class(executor: Any) -> Any:
-    """The ``AgentInstance`` of an ``AgentExecutor``.
+def environment_of(candidate: Candidate) -> SpokenEnvironment | None:
+    """Return an ``AgentInstance``, that of an ``AgentExecutor``, or a ``step``; None for others.
 
     Raises:
-        ValueError: It runs conversations in a way of its own.
+        ValueError: If an executor runs conversations in a way of its own.
     """
+    found, options = candidate.found, candidate.options
+    if inspect.isfunction(found) and set(inspect.signature(found).parameters) >= _STEP:
+        return SpokenEnvironment(found, lambda: StepEpisode(_fresh(candidate), options))
+    executes = inspect.isclass(found) and callable(getattr(found, "execute", None))
+    if executes and not hasattr(found, "reset"):  # with it, execute may be a tool of TRL's form
+        found = _instance_class(found)
+        candidate = Candidate(candidate.spec, found, options)
+    step = candidate.parameters("step")
+    if not step or step[0].name not in _STATES:
+        return None
+    return SpokenEnvironment(found, lambda: AgentEpisode(found, options))
+
+
+def _fresh(candidate: Candidate) -> Callable[..., Any]:
+    """Return the function of a module that is imported anew, if it is in a file."""
+    file, _, name = candidate.spec.rpartition(":")
+    in_file = file.endswith(".py")
+    return getattr(import_file(Path(file).expanduser()), name) if in_file else candidate.found
+
+
+def _instance_class(executor: Any) -> Any:
+    """Return the ``AgentInstance`` of an ``AgentExecutor``."""
     owner = next(c for c in executor.__mro__ if "execute" in vars(c))
-    if owner.__module__ not in _BASES:
+    if owner.__module__ not in (_AGENT, __name__):
         raise ValueError(
             "its execute samples turns itself, which the engine does here; name the class of the "
             "environment in its place, such as agent_func.py:AgentInstance"
@@ -100,12 +132,6 @@ class StepEpisode:
         return _step_result(answer, whole.removeprefix(before))
 
 
-def is_step(function: Any) -> bool:
-    """True for a module's ``step``."""
-    names = set(inspect.signature(function).parameters)
-    return inspect.isfunction(function) and {"observation", "action", "label"} <= names
-
-
 def _answer(answer: Any) -> Mapping[str, Any]:
     if not isinstance(answer, Mapping) or not {"rewards", "done"} <= set(answer):
         raise ValueError("step returned no dictionary with 'rewards' and 'done'")
@@ -125,3 +151,52 @@ def _step_result(answer: Mapping[str, Any], feedback: str) -> StepResult:
     reward = reward.item() if hasattr(reward, "item") else reward
     pictures = answer.get("environment_images") or []
     return StepResult([feedback, *pictures], bool(answer["done"]), reward, verbatim=True)
+
+
+# Stand-ins for the base classes that agent files import. They give a name to inherit from.
+
+
+class AgentInstanceBase:
+    """OpenRLHF's base of an environment."""
+
+    async def reset(self, states: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return states
+
+
+class AgentExecutorBase:
+    """OpenRLHF's base class that runs a conversation."""
+
+    async def execute(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+
+class MultiTurnAgentExecutor(AgentExecutorBase):
+    """OpenRLHF's executor, which holds the class of the environment."""
+
+    def __init__(self, agent_instance_cls: type) -> None:
+        self.agent_instance_cls = agent_instance_cls
+
+
+class SingleTurnAgentExecutor(AgentExecutorBase):
+    """OpenRLHF's executor without an environment."""
+
+
+_BASES = (
+    AgentInstanceBase,
+    AgentExecutorBase,
+    MultiTurnAgentExecutor,
+    SingleTurnAgentExecutor,
+)
+STYLE = ToolStyle(
+    "OpenRLHF",
+    (
+        "class AgentInstance: reset(self, states), step(self, states) -> dict; its AgentExecutor",
+        "step(observation, action, label) -> dict",
+    ),
+    environment_of,
+    modules={
+        "openrlhf": {},
+        "openrlhf.utils": {},
+        _AGENT: {base.__name__: base for base in _BASES},
+    },
+)

@@ -11,38 +11,37 @@ import inspect
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import yaml
 from PIL import Image
+from pydantic import BaseModel, ConfigDict
 
-from mmr1.environments.forms.own import awaited
+from mmr1.environments.styles import BrokenToolError, ToolFile, ToolStyle, awaited
 from mmr1.types import Sample
 
 _METHODS = ("create", "execute", "release")
 _numbers = count()
 
 
-class BrokenToolError(ValueError):
-    """A tool returned another form: the tool's fault, not that of a call."""
-
-
-def is_tool_config(spec: str) -> bool:
-    """True for a name of a YAML file, and not of a function."""
-    return spec.endswith((".yaml", ".yml"))
-
-
-@cache
-def load_tools(file: str) -> dict[str, Any]:
-    """The tools of a YAML file, by name.
+def read_tool_file(file: str) -> ToolFile:
+    """Read the YAML file of ``tool_config_path``.
 
     Raises:
-        ValueError: It has another form, or a class cannot be made.
+        ValueError: If it has another form, or a class cannot be made.
     """
+    tools = _load_tools(file)
+    schemas = {name: _schema(tool) for name, tool in tools.items()}
+    receives = frozenset(name for name, tool in tools.items() if _receives_images(tool))
+    return ToolFile(schemas, receives, lambda: VerlEpisode(tools))
+
+
+def _load_tools(file: str) -> dict[str, Any]:
+    """Return the tools of a YAML file, by name."""
     path = Path(file).expanduser()
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -63,8 +62,12 @@ def load_tools(file: str) -> dict[str, Any]:
     return tools
 
 
-def schema_of(tool: Any) -> dict[str, Any]:
-    """The schema of a tool for the policy. Raises ValueError if it is not a function's schema."""
+def _schema(tool: Any) -> dict[str, Any]:
+    """Return the schema of a tool for the policy.
+
+    Raises:
+        ValueError: If it is not a function's schema.
+    """
     schema = tool.get_openai_tool_schema()
     if hasattr(schema, "model_dump"):
         schema = schema.model_dump(exclude_unset=True, exclude_none=True)
@@ -73,8 +76,8 @@ def schema_of(tool: Any) -> dict[str, Any]:
     return schema
 
 
-def sees_pictures(tool: Any) -> bool:
-    """True if ``execute`` reads ``agent_data``, which has the pictures of the conversation."""
+def _receives_images(tool: Any) -> bool:
+    """Return whether ``execute`` reads ``agent_data``, which has the conversation's images."""
     function = inspect.unwrap(tool.execute)
     names = (function.__code__.co_varnames, function.__code__.co_consts)
     return any("agent_data" in of for of in names)
@@ -83,8 +86,8 @@ def sees_pictures(tool: Any) -> bool:
 class VerlEpisode:
     """The tools of a YAML file in one conversation."""
 
-    def __init__(self, file: str) -> None:
-        self._tools = load_tools(file)
+    def __init__(self, tools: Mapping[str, Any]) -> None:
+        self._tools = tools
         self._ids: dict[str, Any] = {}
         self._options: Mapping[str, Any] = {}
 
@@ -156,7 +159,7 @@ def _load_tool(entry: Any, place: str) -> Any:
     schema = entry.get("tool_schema")
     try:
         tool = found(config=config, tool_schema=None if schema is None else _schema_class()(schema))
-        tool.name = schema_of(tool)["function"]["name"]
+        tool.name = _schema(tool)["function"]["name"]
     except Exception as error:
         raise ValueError(f"{place}: {type(error).__name__}: {error}") from error
     return tool
@@ -192,3 +195,93 @@ def _parts(response: Any) -> list[Any]:
     if read("video"):
         raise ValueError("a tool may show pictures, and no video")
     return [*(read("image") or ()), read("text") or ""]
+
+
+# Stand-ins for what tool files import of verl. The base class gives a name to inherit from.
+
+
+class _Open(BaseModel):
+    """A schema that allows further keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class OpenAIFunctionPropertySchema(_Open):
+    type: str | list[str]
+
+
+class OpenAIFunctionParametersSchema(_Open):
+    type: str
+    properties: dict[str, OpenAIFunctionPropertySchema]
+
+
+class OpenAIFunctionSchema(_Open):
+    name: str
+    description: str
+    parameters: OpenAIFunctionParametersSchema
+
+
+class OpenAIFunctionToolSchema(_Open):
+    """verl's schema of a tool."""
+
+    type: str
+    function: OpenAIFunctionSchema
+
+
+class ToolResponse(BaseModel):
+    """verl's answer of a tool."""
+
+    text: str | None = None
+    image: list[Any] | None = None
+    video: list[Any] | None = None
+
+
+class BaseTool:
+    """verl's base of a tool."""
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
+        self.config = config
+        self.tool_schema = tool_schema or self.get_openai_tool_schema()
+        self.name = self.tool_schema.function.name
+
+    def get_openai_tool_schema(self) -> Any:
+        return self.tool_schema
+
+    async def create(self, instance_id: str | None = None, **_: Any) -> tuple[str, ToolResponse]:
+        return instance_id or str(uuid4()), ToolResponse()
+
+    async def calc_reward(self, instance_id: str, **_: Any) -> float:
+        return 0.0
+
+    async def release(self, instance_id: str, **_: Any) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+def rollout_trace_op(function: Any) -> Any:
+    """verl's decorator for tracing; it traces nothing here."""
+    return function
+
+
+_SCHEMAS = {
+    schema.__name__: schema
+    for schema in (
+        OpenAIFunctionPropertySchema,
+        OpenAIFunctionParametersSchema,
+        OpenAIFunctionSchema,
+        OpenAIFunctionToolSchema,
+        ToolResponse,
+    )
+}
+STYLE = ToolStyle(
+    "verl",
+    suffixes=(".yaml", ".yml"),
+    tool_file=read_tool_file,
+    modules={
+        "verl": {},
+        "verl.tools": {},
+        "verl.tools.base_tool": {"BaseTool": BaseTool, **_SCHEMAS},
+        "verl.tools.schemas": _SCHEMAS,
+        "verl.utils": {},
+        "verl.utils.rollout_trace": {"rollout_trace_op": rollout_trace_op},
+    },
+)

@@ -1,6 +1,6 @@
-"""Tools and environments in the forms of TRL, OpenRLHF and verl, unchanged.
+"""Tools and environments in the styles of TRL, OpenRLHF and verl, unchanged.
 
-The files in ``forms/`` are written as users of these projects write them, imports included.
+The files beside this one are written as users of these projects write them, imports included.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.schemas import described
 from mmr1.rewards.plugins.dialects import detect
-from mmr1.types import Message, Sample, Status, TextPart
-from tests.environments.test_tools import pixels, png
-from tests.vision.media import noise
+from mmr1.types import MediaRef, Message, Sample, Status, TextPart
+from tests.vision.media import encoded, noise, pixels
 
-FORMS = Path(__file__).with_name("forms")
-TRL, AGENT, VERL = FORMS / "trl_environment.py", FORMS / "agent_func.py", FORMS / "verl_tools.yaml"
+FILES = Path(__file__).parent
+TRL, AGENT, VERL = FILES / "trl_environment.py", FILES / "agent_func.py", FILES / "verl_tools.yaml"
 SAMPLE = Sample("1", (Message("user", (TextPart("Which number?"),)),), "7", meta={"limit": 9})
 
 
@@ -53,7 +52,7 @@ def built():
 
 
 def test_trls_tools_are_functions_or_a_list_of_them(built):
-    environment = built(tools=(f"{FORMS}/trl_tools.py:tools",))
+    environment = built(tools=(f"{FILES}/trl_tools.py:tools",))
     episode = environment.episode(SAMPLE)
     assert environment.tools == ("multiply", "slow_echo", "patch")
     assert texts(episode.step(turn("multiply", a=6, b=7))) == ["42"]
@@ -153,7 +152,7 @@ def test_openrlhfs_agent(built):
 
 
 def test_openrlhfs_step_has_the_modules_state_for_each_conversation(built):
-    environment = built(use=f"{FORMS}/agent_step.py:step")
+    environment = built(use=f"{FILES}/agent_step.py:step")
     first, second = environment.episode(SAMPLE), environment.episode(SAMPLE)
     for episode in (first, second):
         assert episode.begin("p").failure is None
@@ -213,7 +212,8 @@ def test_a_verl_tool_is_given_the_pictures_of_the_conversation(built):
     environment = built(tools=(str(VERL),))
     episode = environment.episode(SAMPLE)
     episode.begin("")
-    shown = [Shown(png(Image.fromarray(noise(60, 40, n))), (60, 40)) for n in (1, 2)]
+    images = [encoded(Image.fromarray(noise(60, 40, n))) for n in (1, 2)]
+    shown = [Shown(MediaRef("image", data=image), (60, 40)) for image in images]
     action = turn("crop", bbox_2d=[10, 5, 30, 20])
     (message,) = episode.step(Action(action.text, shown, last=False)).messages
     assert np.array_equal(pixels(message.parts[0]), noise(60, 40, 1)[5:20, 10:30])
@@ -288,8 +288,8 @@ def test_an_executor_with_a_loop_of_its_own_is_told():
 
 
 def test_a_class_is_no_tool():
-    with pytest.raises(ValueError, match="verl's tools are named by their YAML file"):
-        described(ToolsConfig(tools=(f"{FORMS}/verl_tools.py:CropTool",)))
+    with pytest.raises(ValueError, match=r"name tools of verl by their \.yaml file, and an env"):
+        described(ToolsConfig(tools=(f"{FILES}/verl_tools.py:CropTool",)))
 
 
 def test_a_parser_is_for_calls(tmp_path):
