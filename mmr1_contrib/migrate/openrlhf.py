@@ -54,21 +54,31 @@ def _data(flat: Tree, migration: Migration) -> None:
     for key, (name, ours) in {**usual, "data.image_key": (images, "images")}.items():
         if name not in (ours, None):
             migration.notes.append(f"{key}: rename the column '{name}' of the data to '{ours}'")
-    split, shares = flat.pop("data.prompt_split"), flat.pop("data.prompt_probs", None)
-    if (given := flat.pop("data.prompt_dataset", None)) is not None:
-        files = [_split(name.strip(), split) for name in str(given).split(",")]
-        weights = str(shares).split(",")
-        if shares is not None and len(weights) == len(files) and "$" not in str(shares):
-            migration.set("data.train", dict(zip(files, map(float, weights), strict=True)))
-        else:
-            if shares is not None:
-                migration.note("data.prompt_probs", shares, "set the weights in data.train")
-            set_training_files(migration, "data.prompt_dataset", files)
+    set_datasets(flat, migration, "data.prompt_dataset", "data.prompt")
     if (template := flat.pop("data.input_template", None)) is not None:
         migration.note(
             "data.input_template", template, "put it into a .jinja file, with {{ question }} for "
             "{}, and name it in data.prompt_template",
         )  # fmt: skip
+
+
+def set_datasets(flat: Tree, migration: Migration, key: str, prefix: str) -> None:
+    """Set the files or datasets that ``key`` lists with commas.
+
+    Args:
+        prefix: Beginning of the keys of their split and their probabilities.
+    """
+    split, shares = flat.pop(f"{prefix}_split"), flat.pop(f"{prefix}_probs", None)
+    if (given := flat.pop(key, None)) is None:
+        return
+    files = [_split(name.strip(), split) for name in str(given).split(",")]
+    weights = [] if shares is None or "$" in str(shares) else str(shares).split(",")
+    if len(weights) == len(files) > 1:
+        migration.set("data.train", dict(zip(files, map(float, weights), strict=True)))
+        return
+    if shares is not None:
+        migration.note(f"{prefix}_probs", shares, "set the weights in data.train")
+    set_training_files(migration, key, files)
 
 
 def _split(name: str, split: str) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 
 from mmr1_contrib.migrate import openrlhf_keys as shared
 from mmr1_contrib.migrate.migration import Migration, Tree
-from mmr1_contrib.migrate.openrlhf import set_kept, set_optimizer, set_weights
-from mmr1_contrib.migrate.shared import set_training_files
+from mmr1_contrib.migrate.openrlhf import set_datasets, set_kept, set_optimizer, set_weights
 from mmr1_contrib.migrate.source import Carry, Source
 
 DEFAULTS: Tree = {
@@ -160,28 +159,13 @@ class _Kind:
 
 
 def _common(flat: Tree, migration: Migration) -> None:
-    _data(flat, migration)
+    migration.note("data.max_len", flat.pop("data.max_len"), "rows are not cut here")
+    set_datasets(flat, migration, "data.dataset", "data.dataset")
     migration.set("data.train_batch_size", flat.pop("train.batch_size"))
     set_optimizer(flat, migration, "")
     set_weights(flat, migration)
     migration.set("trainer.output_dir", flat.pop("ckpt.output_dir"))
     set_kept(flat, migration)
-
-
-def _data(flat: Tree, migration: Migration) -> None:
-    split, shares = flat.pop("data.dataset_split"), flat.pop("data.dataset_probs", None)
-    migration.note("data.max_len", flat.pop("data.max_len"), "rows are not cut here")
-    if (given := flat.pop("data.dataset", None)) is None:
-        return
-    names = [name.strip() for name in str(given).split(",")]
-    files = [n if n.startswith((".", "/", "$")) or "." in n[-8:] else f"{n}@{split}" for n in names]
-    weights = [] if shares is None or "$" in str(shares) else str(shares).split(",")
-    if len(weights) == len(files) > 1:
-        migration.set("data.train", dict(zip(files, map(float, weights), strict=True)))
-    else:
-        set_training_files(migration, "data.dataset", files)
-        if shares is not None:
-            migration.note("data.dataset_probs", shares, "set the weights in data.train")
 
 
 def _sft(flat: Tree, migration: Migration) -> None:
