@@ -287,6 +287,23 @@ def test_an_executor_with_a_loop_of_its_own_is_told():
         described(CustomEnvironmentConfig(use=f"{AGENT}:OwnLoop"))
 
 
+def test_trl_environment_may_have_a_tool_named_execute(built, tmp_path):
+    file = tmp_path / "shell.py"
+    file.write_text(
+        "class Shell:\n"
+        "    def reset(self, **columns): ...\n"
+        "    def execute(self, command: str) -> str:\n"
+        '        """Run a command.\n\n'
+        "        Args:\n"
+        "            command: The command.\n"
+        '        """\n'
+        "        return command.upper()\n"
+    )
+    episode = built(use=f"{file}:Shell").episode(SAMPLE)
+    assert episode.begin("").failure is None
+    assert texts(episode.step(turn("execute", command="ls"))) == ["LS"]
+
+
 def test_a_class_is_no_tool():
     with pytest.raises(ValueError, match=r"name tools of verl by their \.yaml file, and an env"):
         described(ToolsConfig(tools=(f"{FILES}/verl_tools.py:CropTool",)))
