@@ -163,20 +163,6 @@ def read_items(path: Path) -> Iterator[RewardItem]:
             group += 1
 
 
-def read_rollouts(run: Path) -> Iterator[tuple[dict[str, Any], list[RewardItem]]]:
-    """The prompts of a run's steps as its rollouts have them, each with the items of its group.
-
-    Raises:
-        ValueError: There are no rollouts, or a row is not one. Names file and line.
-    """
-    group = 0
-    for file in rollout_files(run):
-        for row, where in read_rows(file):
-            completions = _completions(row, run, where)
-            yield row, [to_item({"group": group, **c}, where) for c in completions]
-            group += 1
-
-
 def rollout_files(run: Path) -> list[Path]:
     """The rollouts of a run, or of a folder of them, by step.
 
