@@ -16,12 +16,13 @@ import typer
 
 from mmr1 import __version__, start
 from mmr1.config import Config
-from mmr1.config.commands import Command
+from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipe as folder_of
+from mmr1.registry import Registry
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -42,6 +43,9 @@ app.add_typer(model_app, name="model")
 app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
+
+CONTRIBUTED = "Commands of mmr1_contrib and other packages"
+"""Heading of the commands that are declared as entry points."""
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
@@ -82,17 +86,10 @@ def options(
     """R1-style reinforcement learning for vision-language models."""
 
 
-TRAINING: dict[Command, str] = {
-    "train": "Train with reinforcement learning.",
-    "sft": "Supervised fine-tuning on demonstrations.",
-    "dpo": "Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds.",
-    "iterate": "Iterative GRPO: rounds of the policy, between which the reward model learns too.",
-    "rm": "Train a reward model on preference pairs, on rankings, or on labelled steps.",
-}
+def _add_training(command: Command) -> None:
+    panel = None if command.name in COMMANDS.builtin else CONTRIBUTED
 
-
-def _add_training(command: Command, about: str) -> None:
-    @app.command(command, help=about)
+    @app.command(command.name, help=command.about, rich_help_panel=panel)
     def run(
         config: ConfigFile,
         overrides: Overrides = None,
@@ -101,13 +98,28 @@ def _add_training(command: Command, about: str) -> None:
         accepted: AcceptChanges = False,
         log_level: Log = LogLevel.WARNING,
     ) -> None:
-        resolved = _resolve(config, overrides, command, dry_run, resume, accepted)
+        resolved = _resolve(config, overrides, command.name, dry_run, resume, accepted)
         if resolved is not None:
             _run(resolved, resume)
 
 
-for _command, _about in TRAINING.items():
-    _add_training(_command, _about)
+for _name in COMMANDS.names():
+    if (_command := command_named(_name)).trains:
+        _add_training(_command)
+
+CONTRIBUTED_COMMANDS = Registry("command", {}, group="mmr1.cli")
+"""Each is a function that Typer can run; ``recipe check`` is a command of ``mmr1 recipe``."""
+
+
+def _add_contributed() -> None:
+    groups = {"model": model_app, "recipe": recipe_app, "reward": reward_app}
+    for name in sorted(CONTRIBUTED_COMMANDS.names()):
+        group, _, command = name.rpartition(" ")
+        parent = groups[group] if group else app
+        parent.command(command, rich_help_panel=CONTRIBUTED)(CONTRIBUTED_COMMANDS.load(name))
+
+
+_add_contributed()
 
 
 @app.command()
@@ -156,14 +168,13 @@ def parity(
     raise typer.Exit(0 if all(row.agrees(config.parity_tolerance) for row in rows) else 1)
 
 
-@app.command("eval")
+@app.command(EVAL.name, help=EVAL.about)
 def evaluate(
     config: ConfigFile,
     overrides: Overrides = None,
     dry_run: DryRun = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
@@ -384,13 +395,13 @@ def _run(config: Config, resume: bool) -> None:
     from mmr1.trainer.distributed.supervise import supervised
 
     with failing_output_muted(), reporting_waits():
-        supervised(start.run, config, resume=resume, samples=start.samples(config))
+        supervised(start.run, config, resume=resume, samples=config.samples)
 
 
 def _resolve(
     path: Path,
     overrides: list[str] | None,
-    command: Command,
+    command: str,
     dry_run: bool,
     resume: bool = False,
     accept: bool = False,

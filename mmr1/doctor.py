@@ -219,7 +219,7 @@ def _training() -> Check:
     from mmr1.trainer.forward.sequences import ModelInputs
     from mmr1.trainer.models.loading import build_packed_model, load_model
     from mmr1.trainer.models.optimizer import Optimizer
-    from mmr1.trainer.offline.sft import sft_step
+    from mmr1.trainer.sft import sft_step
     from mmr1.types import MediaRef, Message, Sample, TextPart
     from mmr1.vision.build import family_of, media_cache
     from mmr1.vision.families.tiny import new_model

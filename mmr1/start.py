@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mmr1.config import Config
 from mmr1.estimate.gpus import gpus_of_this_machine
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
     from mmr1.rewards import RewardFunction
     from mmr1.trainer.run import Steps
 
+
+class WholeRun(Protocol):
+    """``Command.run``: returns the folder of the last checkpoint."""
+
+    def __call__(self, config: Config, *, resume: bool) -> Path: ...
+
+
+class StepsOfRun(Protocol):
+    """``Command.steps``: returns the run as steps."""
+
+    def __call__(
+        self, config: Config, *, resume: bool, functions: Mapping[str, RewardFunction]
+    ) -> Steps: ...
+
+
 NONE_GIVEN: Mapping[str, RewardFunction] = MappingProxyType({})
-
-
-def samples(config: Config) -> bool:
-    """True if the run samples completions and scores them."""
-    in_rounds = config.command == "dpo" and config.dpo.rounds is not None
-    return in_rounds or config.command in ("train", "iterate")
 
 
 def with_gpus(config: Config, *, resume: bool) -> tuple[Config, str | None]:
@@ -45,18 +55,17 @@ def check_run(config: Config, *, resume: bool) -> None:
     Raises:
         ValueError: A path or a name is wrong. Nothing has been written.
     """
-    check_training(config, resume=resume, samples=samples(config))
-    if samples(config):
+    check_training(config, resume=resume, samples=config.samples)
+    if config.samples:
         preload_engine(config)
 
 
 def run(config: Config, *, resume: bool = False) -> Path:
     """Run the command of a configuration; returns the directory of the last checkpoint."""
     load_libraries()
-    if config.command == "iterate":
-        from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
-
-        return run_iterative_grpo(config, resume=resume)
+    if config.declaration.run is not None:
+        whole_run: WholeRun = resolve_name(config.declaration.run)
+        return whole_run(config, resume=resume)
     from mmr1.trainer.run import to_the_end
 
     return to_the_end(steps_of(config, resume=resume))
@@ -68,33 +77,16 @@ def steps_of(
     resume: bool = False,
     functions: Mapping[str, RewardFunction] = NONE_GIVEN,
 ) -> Steps:
-    """The run of ``mmr1 train``, ``sft``, ``dpo`` or ``rm``, step by step.
+    """Return the run of a training command, step by step.
 
     Args:
         functions: Reward functions of this process, in place of those of their names in
             ``rewards.functions``.
     """
     load_libraries()
-    if config.command == "sft":
-        from mmr1.trainer.offline.sft import sft_steps
-
-        return sft_steps(config, resume=resume)
-    if config.command == "rm":
-        from mmr1.trainer.offline.reward_model import reward_model_steps
-
-        return reward_model_steps(config, resume=resume)
-    if config.command == "dpo" and config.dpo.rounds is None:
-        from mmr1.trainer.offline.dpo import dpo_steps
-
-        return dpo_steps(config, resume=resume)
-    if config.command == "dpo":
-        from mmr1.trainer.offline.iterative_dpo import iterative_dpo_steps
-
-        return iterative_dpo_steps(config, resume=resume, functions=functions)
-    assert config.command == "train", config.command
-    from mmr1.trainer.train import training_steps
-
-    return training_steps(config, resume=resume, functions=functions)
+    assert config.declaration.steps is not None, f"mmr1 {config.command} is no sequence of steps"
+    steps: StepsOfRun = resolve_name(config.declaration.steps)
+    return steps(config, resume=resume, functions=functions)
 
 
 def load_libraries() -> None:

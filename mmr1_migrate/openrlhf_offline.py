@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmr1.config.commands import Command
 from mmr1_migrate import openrlhf_keys as shared
 from mmr1_migrate.migration import Migration, Tree
 from mmr1_migrate.openrlhf import set_kept, set_optimizer, set_weights
@@ -152,7 +151,7 @@ class _Kind:
     """
 
     name: str
-    command: Command
+    command: str
     carry: Carry
     defaults: Tree
     composed: Mapping[str, str]

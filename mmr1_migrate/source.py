@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from mmr1.config import Config
 from mmr1.config.checks import check
-from mmr1.config.commands import Command, refuse_unread
+from mmr1.config.commands import refuse_unread
 from mmr1.config.explain import explain
 from mmr1.config.secrets import redact
 from mmr1.registry import suggest
@@ -74,7 +74,7 @@ class Source:
     nullable: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     config_argument: str = ""
-    command: Command = "train"
+    command: str = "train"
     kind: str = ""
     if_named: tuple[str, ...] = ()
     sure: bool = True
@@ -237,8 +237,9 @@ def _check(source: Source, migration: Migration) -> None:
             theirs = next((old for old, today in source.older.items() if today == theirs), theirs)
             raise ValueError(f"{theirs} is not given; add {theirs}=... to the command") from error
         raise ValueError("\n".join(explain(error, "the migrated configuration"))) from error
-    refuse_unread(migration.tree, source.command, "the migrated configuration")
-    check(config.for_command(source.command))
+    config = config.for_command(source.command)
+    refuse_unread(migration.tree, config, "the migrated configuration")
+    check(config)
 
 
 def keys_without_effect(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmr1.config.commands import Command
 from mmr1_migrate import trl_keys as keys
 from mmr1_migrate import trl_shared as shared
 from mmr1_migrate.migration import Migration, Tree
@@ -109,7 +108,7 @@ def _is_any(*names: str) -> Any:
 
 
 def _source(
-    name: str, title: str, command: Command, own: Carry, telling: tuple[str, ...],
+    name: str, title: str, command: str, own: Carry, telling: tuple[str, ...],
     lists: Mapping[str, Any],
 ) -> Source:  # fmt: skip
     return Source(

@@ -52,7 +52,7 @@ PLANTS = [
     (TRAINER, "mmr1/trainer/distributed/cluster.py", "import mmr1.trainer.components"),
     (TRAINER, "mmr1/trainer/components.py", "import mmr1.trainer.loop"),
     (TRAINER, "mmr1/trainer/loop.py", "import mmr1.trainer.train"),
-    (TRAINER, "mmr1/trainer/train.py", "import mmr1.trainer.offline.sft"),
+    (TRAINER, "mmr1/trainer/train.py", "import mmr1.trainer.sft"),
     (TRAINER, "mmr1/trainer/unplaced.py", ""),
     (ESTIMATE, "mmr1/estimate/gpus.py", "import mmr1.estimate.shapes"),
     (ESTIMATE, "mmr1/estimate/shapes.py", "import mmr1.estimate.load"),

@@ -29,11 +29,11 @@ from mmr1.registry import Registry
 from mmr1.rewards.plugins.user_function import describe
 from mmr1.rollout.engines import check_engine, engine_type
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.offline.preference_losses import loss_on_pairs
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling import step_rewards
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.loading import architecture_named
+from mmr1_contrib.offline.preference_losses import loss_on_pairs
 from tests.jsonl import read_jsonl
 
 

@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError
 
 from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
-from mmr1.config.commands import SECTIONS, sections_of
+from mmr1.config.commands import command_named, optional_sections
 from mmr1.config.file import load_config, redacted
-from mmr1.config.section import Section
+from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
 
 TrainedBy = Literal["train", "sft", "dpo"]
@@ -266,7 +266,13 @@ def _run(
 
 def _reads(command: TrainedBy, override: str) -> bool:
     section = override.partition("=")[0].partition(".")[0]
-    return section not in SECTIONS or section in sections_of(command, in_rounds=False)
+    return section not in _unread(command)
+
+
+def _unread(command: str) -> set[str]:
+    """Return the sections that a command on records does not read."""
+    declaration = command_named(command)
+    return {*optional_sections()} - {*declaration.reads, *declaration.may_read}
 
 
 def _checked(plan: Plan) -> Plan:
@@ -321,7 +327,7 @@ def differing(arms: Sequence[Arm]) -> dict[str, dict[str, Any]]:
     """
     trees = {arm.name: _keys_of(arm) for arm in arms}
     commands = {arm.runs[-1].command for arm in arms}
-    unread = {s for s in SECTIONS for c in commands if s not in sections_of(c, in_rounds=False)}
+    unread = {section for command in commands for section in _unread(command)}
     keys = list(dict.fromkeys(key for tree in trees.values() for key in tree))
     values = {
         key: {name: tree.get(key) for name, tree in trees.items()}

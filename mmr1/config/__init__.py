@@ -36,18 +36,6 @@ from mmr1.config.algorithm import (
     ResampleConfig,
 )
 from mmr1.config.data import CurriculumConfig, DataConfig
-from mmr1.config.dpo import (
-    CustomPreferenceLoss,
-    DpoConfig,
-    IpoLoss,
-    KtoLoss,
-    OrpoLoss,
-    RobustLoss,
-    RoundsConfig,
-    SigmoidLoss,
-    SigmoidNormLoss,
-    SimpoLoss,
-)
 from mmr1.config.environment import (
     AgentConfig,
     CustomEnvironmentConfig,
@@ -95,14 +83,13 @@ from mmr1.config.rollout import (
     VllmArguments,
     VllmConfig,
 )
-from mmr1.config.section import Section
 from mmr1.config.trainer import (
-    ProcessConfig,
     ResourcesConfig,
     TrainerConfig,
 )
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
+from mmr1.section import Section
 
 __all__ = [
     "AdvantageConfig",
@@ -118,10 +105,8 @@ __all__ = [
     "CustomEngineConfig",
     "CustomEnvironmentConfig",
     "CustomLoss",
-    "CustomPreferenceLoss",
     "DataConfig",
     "DistillationAdvantage",
-    "DpoConfig",
     "EnvironmentConfig",
     "EvalConfig",
     "GaeAdvantage",
@@ -130,12 +115,10 @@ __all__ = [
     "GpgAdvantage",
     "GrpoAdvantage",
     "GspoLoss",
-    "IpoLoss",
     "KlCovLoss",
     "KlFull",
     "KlLoss",
     "KlReward",
-    "KtoLoss",
     "LoraConfig",
     "LossConfig",
     "ModelConfig",
@@ -143,13 +126,11 @@ __all__ = [
     "NewLoraConfig",
     "OptimalBaselineAdvantage",
     "OptimizerConfig",
-    "OrpoLoss",
     "PassAtKAdvantage",
     "PluginConfig",
     "PpoKlLoss",
     "PpoLoss",
     "ProcessAdvantage",
-    "ProcessConfig",
     "RangeConfig",
     "ReinforceAdvantage",
     "ReinforceLoss",
@@ -162,17 +143,12 @@ __all__ = [
     "RewardFunctionConfig",
     "RewardsConfig",
     "RlooAdvantage",
-    "RobustLoss",
     "RolloutConfig",
-    "RoundsConfig",
     "SamplingConfig",
     "SapoLoss",
     "Section",
     "SequencePpoLoss",
     "ServedModel",
-    "SigmoidLoss",
-    "SigmoidNormLoss",
-    "SimpoLoss",
     "StoredLoraConfig",
     "TeacherModel",
     "ToolsConfig",

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import (
+from mmr1.section import (
     Coefficient,
     Count,
     CustomPart,

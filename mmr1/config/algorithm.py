@@ -20,8 +20,8 @@ from mmr1.config.advantages import (
 from mmr1.config.kl import Kl, MovingReference, NearMovingReference, NearReference, Reference
 from mmr1.config.losses import Loss, PpoLoss
 from mmr1.config.presets import PARTS, PRESETS, with_preset
-from mmr1.config.section import Coefficient, Interval, Positive, Section, shapes
 from mmr1.registry import suggest
+from mmr1.section import Coefficient, Interval, Positive, Section, shapes
 
 
 class EntropyConfig(Section):

@@ -14,7 +14,6 @@ from mmr1.config.advantages import (
     ProcessAdvantage,
     ReinforcePpBaselineAdvantage,
 )
-from mmr1.config.dpo import KtoLoss
 from mmr1.config.environment import AgentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
@@ -23,7 +22,7 @@ from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
 from mmr1.config.rollout import HfConfig
-from mmr1.config.rows import DPO, POLICY, TRAINING, Row, samples
+from mmr1.config.rows import ALL, OFFLINE, TRAINING, Row
 from mmr1.config.tree import Config
 
 REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
@@ -42,17 +41,19 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config) -> list[str]:
     """One line for each row of :data:`REFUSED` that holds."""
-    return _matching_rows(REFUSED, config)
+    return _matching_rows((*REFUSED, *config.declaration.refused), config)
 
 
 def warnings_of(config: Config) -> list[str]:
     """One line for each row of :data:`WARNED` that holds."""
-    return _matching_rows(WARNED, config)
+    return _matching_rows((*WARNED, *config.declaration.warned), config)
 
 
 def _matching_rows(rows: Sequence[Row], config: Config) -> list[str]:
     return [
-        row.message(config) for row in rows if config.command in row.commands and row.wrong(config)
+        row.message(config)
+        for row in rows
+        if config.declaration.kind in row.kinds and row.wrong(config)
     ]
 
 
@@ -67,11 +68,6 @@ def _nothing_for_reward_ranks(c: Config) -> bool:
 def _only_warm_up(c: Config) -> bool:
     known = c.trainer.max_steps is not None
     return known and c.policy_steps <= 0
-
-
-def _rounds_without_step(c: Config) -> bool:
-    rounds = c.dpo.rounds
-    return rounds is not None and rounds.count > c.trainer.steps
 
 
 def _best(c: Config) -> str:
@@ -94,14 +90,12 @@ def _group_of_one(c: Config) -> bool:
 
 def _names(c: Config) -> Iterator[str | None]:
     """The reward functions that keys name."""
-    if c.command in POLICY:
+    if c.declaration.kind == "policy":
         yield None if c.data.curriculum is None else c.data.curriculum.function
         within = c.algorithm.resamples and c.algorithm.resamples.range
         named = within.metric.partition("/")[0] if within else "overall"
         yield None if named == "overall" else named
-    if c.command == "iterate":
-        yield c.iterate.ranked_by
-    if c.command != "dpo" or c.dpo.rounds is not None:
+    if c.samples:
         yield from (c.eval.accuracy_function, c.eval.best_of)
 
 
@@ -245,18 +239,12 @@ REFUSED: tuple[Row, ...] = (
         _nothing_for_reward_ranks,
         "a run in one process holds its reward models itself, and one without reward models has "
         "none to hold; leave it out",
-        (*TRAINING, "eval"),
+        ALL,
     ),
     Row(
         ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),
         _only_warm_up,
         "the policy would never learn; lower the first or raise the second",
-    ),
-    Row(
-        ("dpo.rounds.count", "trainer.max_steps"),
-        _rounds_without_step,
-        "rounds share the steps, and a round would have none; lower the first or raise the second",
-        DPO,
     ),
     Row(
         (
@@ -279,23 +267,16 @@ REFUSED: tuple[Row, ...] = (
         "a group of one has no baseline and no signal; set rollout.n to 2 or more",
     ),
     Row(
-        ("rollout.n", "dpo.rounds.count"),
-        lambda c: c.dpo.rounds is not None and c.rollout.n < 2,
-        "a pair needs two completions of a prompt; set rollout.n to 2 or more",
-        DPO,
-    ),
-    Row(
         (
             "data.curriculum.function",
             "algorithm.filter_groups.range.metric",
             "eval.accuracy_function",
             "eval.sampled.best_of",
-            "iterate.ranked_by",
         ),
         lambda c: any(name is not None and name not in c.rewards.functions for name in _names(c)),
         "one of them names a reward function that is not in rewards.functions; add it there, or "
         "name another",
-        (*POLICY, "dpo", "eval"),
+        ALL,
     ),
     Row(
         ("algorithm.loss.type", "algorithm.ppo_epochs", "algorithm.ppo_mini_batch_size"),
@@ -374,7 +355,7 @@ REFUSED: tuple[Row, ...] = (
         ("rollout.streaming", "rollout.max_off_policy_steps"),
         lambda c: c.rollout.streaming is not None and c.rollout.max_off_policy_steps == 0,
         "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
-        (*POLICY, "dpo"),
+        TRAINING,
     ),
     Row(
         ("rollout.streaming.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
@@ -419,7 +400,7 @@ REFUSED: tuple[Row, ...] = (
         ("resources.engines", "eval.vision_use"),
         lambda c: c.engines > 1 and c.eval.vision_use,
         "one process computes it, which has one engine; leave resources.engines out",
-        ("eval",),
+        ("evaluation",),
     ),
     Row(
         ("rollout.views.loss", "rewards.functions.temporal_contrast"),
@@ -462,12 +443,6 @@ REFUSED: tuple[Row, ...] = (
         _adapters_alone,
         "only vLLM adds adapters itself, not to a vision tower, and not to weights in 4 bits; "
         "leave model.lora.merge out, or change that",
-    ),
-    Row(
-        ("model.lora.merge", "dpo.rounds.count"),
-        lambda c: c.model.sync_adapters_only and c.dpo.rounds is not None,
-        "rounds hand on merged weights; leave model.lora.merge out",
-        DPO,
     ),
     Row(
         ("environment", "algorithm.advantage.type", "rewards.functions"),
@@ -525,19 +500,7 @@ REFUSED: tuple[Row, ...] = (
         ("rollout.min_p", "rollout.engine.engine_kwargs"),
         lambda c: c.rollout.speculates and c.rollout.min_p > 0,
         "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation out",
-        (*TRAINING, "eval"),
-    ),
-    Row(
-        ("dpo.rounds.count", "trainer.total_epochs"),
-        lambda c: c.dpo.rounds is not None and c.trainer.total_epochs is not None,
-        "a round learns from what it samples, not from passes over the data; set trainer.max_steps",
-        DPO,
-    ),
-    Row(
-        ("rollout.max_off_policy_steps", "dpo.rounds.count"),
-        lambda c: c.dpo.rounds is not None and c.rollout.max_off_policy_steps > 0,
-        "a round samples before it trains, and nothing ahead; leave the first out",
-        DPO,
+        ALL,
     ),
 )
 """Combinations that would fail, or of which one key would do nothing."""
@@ -577,23 +540,25 @@ def _of_eval_alone(c: Config) -> bool:
 WARNED: tuple[Row, ...] = (
     Row(
         ("trainer.validation",),
-        lambda c: c.trainer.validation is not None and not samples(c),
-        "mmr1 sft, and dpo on records, evaluate nothing; evaluate the checkpoint with mmr1 eval",
-        ("sft", "dpo"),
+        lambda c: (
+            c.trainer.validation is not None and not c.samples and not c.declaration.evaluates
+        ),
+        "this command evaluates nothing; evaluate the checkpoint with mmr1 eval",
+        OFFLINE,
     ),
     Row(
         ("eval", "trainer.validation.data"),
-        lambda c: samples(c) and c.trainer.validation is None and _evaluates(c),
+        lambda c: c.samples and c.trainer.validation is None and _evaluates(c),
         "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the section "
         "eval of its file",
-        (*POLICY, "dpo"),
+        TRAINING,
     ),
     Row(
         ("eval.data", "eval.models", "eval.prompt", "eval.output_dir"),
         lambda c: c.trainer.validation is not None and _of_eval_alone(c),
         "only mmr1 eval reads them; a run is evaluated on trainer.validation.data, by its own "
         "prompt",
-        (*POLICY, "dpo"),
+        TRAINING,
     ),
     Row(
         ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
@@ -641,20 +606,10 @@ WARNED: tuple[Row, ...] = (
         "kl.type=reward",
     ),
     Row(
-        ("dpo.rounds.pairs_per_prompt",),
-        lambda c: (
-            c.dpo.rounds is not None
-            and isinstance(c.dpo.loss, KtoLoss)
-            and c.dpo.rounds.pairs_per_prompt != 4
-        ),
-        "KTO learns from all completions",
-        DPO,
-    ),
-    Row(
         ("eval.sampled.best_of", "eval.sampled.n"),
         lambda c: c.eval.best_of is not None and c.eval.n < 2,
         "of one completion there is none to pick; raise eval.sampled.n",
-        (*POLICY, "eval"),
+        ("policy", "evaluation"),
     ),
 )
 """Combinations that run as they are written and do less than they seem to."""

@@ -1,82 +1,153 @@
-"""The sections that each command reads.
+"""Commands that read a configuration, and the sections that each of them reads.
 
-A configuration has every section in Python. Of the file of a command, those that it does not read
-are refused, and those that it reads are written.
+``train``, ``sft`` and ``eval`` are declared here. Another package declares a command as an entry
+point in the group ``mmr1.commands``, and a section of its own in ``mmr1.sections``. In Python a
+configuration has every section. In the file of a command, sections that it does not read are
+refused, and sections that it reads are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
-Command = Literal["train", "iterate", "sft", "dpo", "rm", "eval"]
-SECTIONS = ("rollout", "environment", "rewards", "algorithm", "sft", "dpo", "rm", "iterate", "eval")
-"""The sections that not every command reads."""
+from mmr1.registry import Registry
+
+if TYPE_CHECKING:
+    from mmr1.config.rows import Row
+    from mmr1.config.tree import Config
+
+Kind = Literal["policy", "offline", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
-    """The sections that a command reads.
+class Command:
+    """A command that reads a configuration.
 
     Attributes:
-        always: Sections that it needs, whose defaults apply where the file has none.
-        also: Sections that it reads if the file has them.
-        in_rounds: Sections that it reads with ``dpo.rounds`` only.
-        any_file: It takes the file of any command, and passes over what it does not read.
+        name: Name on the command line; also the name of its own section, if it has one.
+        about: One sentence for ``mmr1 --help``.
+        kind: ``policy`` if it updates a policy by the ``algorithm`` section, ``offline`` if it
+            learns by another loss, ``evaluation`` if it trains nothing.
+        learning_rate: ``optimizer.lr`` where no file sets it.
+        reads: Optional sections that it needs; their defaults apply where the file has none.
+        may_read: Optional sections that it reads if the file has them.
+        reads_if_sampling: Optional sections that it reads only if ``samples`` is true.
+        samples: True for a configuration whose run samples completions and scores them.
+        evaluates: True if it reads ``trainer.validation`` without sampling.
+        steps: ``module:function`` with parameters config, resume and functions, which returns the
+            run as ``mmr1.trainer.run.Steps``. None if it cannot be taken step by step.
+        run: ``module:function`` with parameters config and resume, which returns the last
+            checkpoint's folder. None if ``steps`` is the run.
+        refused: Combinations of keys that are refused for this command alone.
+        warned: Combinations of keys that are warned about for this command alone.
     """
 
-    always: tuple[str, ...]
-    also: tuple[str, ...] = ()
-    in_rounds: tuple[str, ...] = ()
-    any_file: bool = False
+    name: str
+    about: str
+    kind: Kind
+    learning_rate: float
+    reads: tuple[str, ...]
+    may_read: tuple[str, ...] = ()
+    reads_if_sampling: tuple[str, ...] = ()
+    samples: Callable[[Config], bool] = lambda config: True
+    evaluates: bool = False
+    steps: str | None = None
+    run: str | None = None
+    refused: tuple[Row, ...] = ()
+    warned: tuple[Row, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """True if weights are updated."""
+        return self.kind != "evaluation"
+
+    def sections(self, config: Config) -> tuple[str, ...]:
+        """Return the optional sections that a run of this configuration reads."""
+        sampling = self.reads_if_sampling if self.samples(config) else ()
+        return (*self.reads, *self.may_read, *sampling)
 
 
-READS: Mapping[Command, Reads] = MappingProxyType(
-    {
-        "train": Reads(("rollout", "rewards", "algorithm", "eval"), ("environment",)),
-        "iterate": Reads(("rollout", "rewards", "algorithm", "iterate", "eval"), ("environment",)),
-        "sft": Reads(("sft",), ("environment",)),
-        "dpo": Reads(("dpo",), in_rounds=("rollout", "rewards", "eval")),
-        "rm": Reads(("rm",)),
-        "eval": Reads(("rollout", "rewards", "eval"), ("environment",), any_file=True),
-    }
+TRAIN = Command(
+    "train",
+    "Train with reinforcement learning.",
+    "policy",
+    learning_rate=1e-6,  # TRL's GRPOConfig, verl's and EasyR1's actor.optim.lr
+    reads=("rollout", "rewards", "algorithm", "eval"),
+    may_read=("environment",),
+    steps="mmr1.trainer.train:training_steps",
 )
-
-
-LEARNING_RATES: Mapping[Command, float] = MappingProxyType(
-    {
-        "train": 1e-6,  # TRL's GRPOConfig, verl's and EasyR1's actor.optim.lr
-        "iterate": 1e-6,
-        "dpo": 1e-6,  # TRL's DPOConfig
-        "sft": 2e-5,  # TRL's SFTConfig
-        "rm": 1e-4,  # TRL's RewardConfig
-        "eval": 1e-6,  # nothing is trained
-    }
+SFT = Command(
+    "sft",
+    "Supervised fine-tuning on demonstrations.",
+    "offline",
+    learning_rate=2e-5,  # TRL's SFTConfig
+    reads=("sft",),
+    may_read=("environment",),
+    samples=lambda config: False,
+    steps="mmr1.trainer.sft:sft_steps",
 )
-"""``optimizer.lr`` where no file has it."""
-OF_ADAPTERS = 10
+EVAL = Command(
+    "eval",
+    "Evaluate models on datasets (eval.models, eval.data), with confidence intervals.",
+    "evaluation",
+    learning_rate=1e-6,  # nothing is trained
+    reads=("rollout", "rewards", "eval"),
+    may_read=("environment",),
+)
+COMMANDS = Registry(
+    "command",
+    {each.name: f"{__name__}:{each.name.upper()}" for each in (TRAIN, SFT, EVAL)},
+    group="mmr1.commands",
+    attribute="NAME",
+)
+"""Each is a :class:`Command`."""
+
+PACKAGE_SECTIONS = Registry("section", {}, group="mmr1.sections", attribute="NAME")
+"""Each is a class of ``mmr1.section.Section``, or a union of such classes."""
+
+ADAPTER_RATE_FACTOR = 10
 """Times the rate of full training (Thinking Machines 2025, *LoRA Without Regret*; TRL's guide)."""
 
 
-def with_learning_rate(tree: Mapping[str, Any], command: Command) -> dict[str, Any]:
-    """The tree with ``optimizer.lr`` by the command and by ``model.lora``, if it has none."""
+@cache
+def command_named(name: str) -> Command:
+    """Return the declaration of a command.
+
+    Raises:
+        ValueError: If no installed package declares it.
+    """
+    command = COMMANDS.load(name)
+    assert isinstance(command, Command)
+    return command
+
+
+def optional_sections() -> tuple[str, ...]:
+    """Return the names of all sections that not every command reads."""
+    own = ("rollout", "environment", "rewards", "algorithm", "sft", "eval")
+    return (*own, *PACKAGE_SECTIONS.names())
+
+
+def with_learning_rate(tree: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Fill in ``optimizer.lr`` by the command and by ``model.lora``, if the tree has none."""
     optimizer, model = tree.get("optimizer") or {}, tree.get("model") or {}
     if not isinstance(optimizer, Mapping) or not isinstance(model, Mapping) or "lr" in optimizer:
         return dict(tree)
-    times = 1 if model.get("lora") is None else OF_ADAPTERS
-    return {**tree, "optimizer": {**optimizer, "lr": LEARNING_RATES[command] * times}}
+    factor = 1 if model.get("lora") is None else ADAPTER_RATE_FACTOR
+    rate = command_named(command).learning_rate * factor
+    return {**tree, "optimizer": {**optimizer, "lr": rate}}
 
 
-def first_layer(command: Command) -> dict[str, Any]:
-    """The defaults of a command: RL's rate is constant (as in verl, EasyR1), others fall."""
-    falls = command in ("sft", "dpo", "rm")
+def first_layer(command: str) -> dict[str, Any]:
+    """Return the defaults of a command: RL's rate is constant (as in verl, EasyR1), others fall."""
+    falls = command_named(command).kind == "offline"
     return {"optimizer": {"scheduler": {"type": "linear"}}} if falls else {}
 
 
-TRAINED_BY = (
-    *("optimizer", "algorithm", "sft", "dpo", "rm", "iterate", "data.curriculum"),
+TRAINING_KEYS = (
+    *("optimizer", "algorithm", "sft", "data.curriculum"),
     *("model.freeze_vision_tower", "model.gradient_checkpointing", "resources.auto"),
     *("data.train", "data.train_batch_size"),
     *(f"rollout.{key}" for key in ("n", "temperature", "top_p", "top_k", "min_p")),
@@ -87,47 +158,47 @@ TRAINED_BY = (
     *(f"trainer.{key}" for key in ("vision_use_steps", "vision_token_cost", "profile_steps")),
     "trainer.grace_period_s",
 )
-"""Keys of a run's file that ``mmr1 eval`` passes over."""
+"""Keys of a run's file that ``mmr1 eval`` passes over, besides the sections of packages."""
 
 
-def ignored_keys(keys: Iterable[str], command: Command) -> list[str]:
-    """The keys on a command line that the command does not read, though a file may have them."""
-    if not READS[command].any_file:
+def ignored_keys(keys: Iterable[str], command: str) -> list[str]:
+    """Return the keys on a command line that the command skips, though a file may have them."""
+    if command_named(command).trains:
         return []
-    return [key for key in keys if any(f"{key}.".startswith(f"{each}.") for each in TRAINED_BY)]
+    skipped = (*TRAINING_KEYS, *PACKAGE_SECTIONS.names())
+    return [key for key in keys if any(f"{key}.".startswith(f"{each}.") for each in skipped)]
 
 
-def sections_of(command: Command, in_rounds: bool) -> tuple[str, ...]:
-    """The sections that a command reads, of those in :data:`SECTIONS`."""
-    reads = READS[command]
-    return (*reads.always, *reads.also, *(reads.in_rounds if in_rounds else ()))
+def refuse_unread(tree: Mapping[str, Any], config: Config, source: str) -> None:
+    """Refuse the sections of a file that its command does not read.
 
-
-def refuse_unread(tree: Mapping[str, Any], command: Command, source: str) -> None:
-    """Refuse the sections that a command does not read.
+    Args:
+        tree: Values of the file.
+        config: The same values as a configuration.
+        source: Name of the file.
 
     Raises:
-        ValueError: Names them all.
+        ValueError: If there are such sections; names them all. ``mmr1 eval`` takes the file of any
+            command and skips them.
     """
-    dpo = tree.get("dpo")
-    in_rounds = isinstance(dpo, Mapping) and dpo.get("rounds") is not None
-    read = sections_of(command, in_rounds)
-    unread = [key for key in SECTIONS if key not in read and tree.get(key) is not None]
-    if unread and not READS[command].any_file:
+    command = command_named(config.command)
+    read = command.sections(config)
+    unread = [key for key in optional_sections() if key not in read and tree.get(key) is not None]
+    if unread and command.trains:
         raise ValueError(
             "\n".join(
-                f"{source}: section '{key}': mmr1 {command} does not read it; leave it out"
+                f"{source}: section '{key}': mmr1 {command.name} does not read it; leave it out"
                 for key in unread
             )
         )
 
 
-def command_of(tree: Mapping[str, Any]) -> Command:
-    """The command that a file is for, by its sections; of a run, the command that wrote it."""
-    named: tuple[Command, ...] = ("iterate", "dpo", "rm", "sft")
-    for command in named:
-        if tree.get(command) is not None:
-            return command
+def command_of(tree: Mapping[str, Any]) -> str:
+    """Return the command that a file is for, by its sections; of a run, the one that wrote it."""
+    names = [name for name in COMMANDS.names() if name not in ("train", "eval")]
+    for name in names:
+        if tree.get(name) is not None:
+            return name
     if tree.get("algorithm") is not None:
         return "train"
     if tree.get("eval") is not None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, Count, Fraction, Positive, Section, Share
+from mmr1.section import Coefficient, Count, Fraction, Positive, Section, Share
 
 
 class CurriculumConfig(Section):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from mmr1.config.rewards import SandboxConfig
-from mmr1.config.section import Coefficient, Positive, Section
+from mmr1.section import Coefficient, Positive, Section
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<name>[^\s:/\[\]*@]+))(?::(?P<port>\d{1,5}))?")
 

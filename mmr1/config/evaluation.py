@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from mmr1.config.section import Coefficient, Count, Positive, Section, Share
 from mmr1.config.views import View, check_strength
+from mmr1.section import Coefficient, Count, Positive, Section, Share
 
 
 class SampledConfig(Section):

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mmr1.config.secrets import redact
-from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
+from mmr1.section import Section, Shape, shapes
 
 UNIONS = (Union, UnionType)
 

@@ -19,11 +19,10 @@ from pydantic import ValidationError
 from mmr1.config.algorithm import AlgorithmConfig
 from mmr1.config.checks import problems_of, warnings_of
 from mmr1.config.commands import (
-    SECTIONS,
-    Command,
     command_of,
     first_layer,
     ignored_keys,
+    optional_sections,
     refuse_unread,
     with_learning_rate,
 )
@@ -39,9 +38,9 @@ from mmr1.config.secrets import (
     resolved_but_for_environment,
     secret_keys,
 )
-from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
 from mmr1.files import OPEN_MODE, atomic
+from mmr1.section import Section, Shape, shapes
 
 Tree = dict[str, Any]
 
@@ -137,9 +136,7 @@ class Loaded:
     warnings: tuple[str, ...]
 
 
-def load_config(
-    path: Path | None, overrides: Sequence[str] = (), command: Command = "train"
-) -> Config:
+def load_config(path: Path | None, overrides: Sequence[str] = (), command: str = "train") -> Config:
     """Read a YAML file, apply ``key.path=value`` overrides and check every value.
 
     Raises:
@@ -149,7 +146,7 @@ def load_config(
     return load(path, overrides, command).config
 
 
-def load(path: Path | None, overrides: Sequence[str] = (), command: Command = "train") -> Loaded:
+def load(path: Path | None, overrides: Sequence[str] = (), command: str = "train") -> Loaded:
     """Like :func:`load_config`, with what is to be said at the start.
 
     Raises:
@@ -160,7 +157,7 @@ def load(path: Path | None, overrides: Sequence[str] = (), command: Command = "t
     return _load(layers, overrides, command, source)
 
 
-def command_in(path: Path) -> Command:
+def command_in(path: Path) -> str:
     """The command that a configuration file is for, by its sections.
 
     Raises:
@@ -170,7 +167,7 @@ def command_in(path: Path) -> Command:
 
 
 def config_from(
-    values: Mapping[str, Any], overrides: Sequence[str] = (), command: Command = "train"
+    values: Mapping[str, Any], overrides: Sequence[str] = (), command: str = "train"
 ) -> Config:
     """A configuration from values in Python, read and checked as a file is.
 
@@ -183,7 +180,7 @@ def config_from(
     return _load([OmegaConf.create(dict(values))], overrides, command, "configuration").config
 
 
-def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: Command = "train") -> Loaded:
+def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: str = "train") -> Loaded:
     """Like :func:`load`, from YAML files and values in Python, each laid over those before it.
 
     The keys of the values may have dots: ``{"trainer.max_steps": 3}``.
@@ -209,7 +206,7 @@ def _nested(values: Mapping[str, Any]) -> Any:
     return tree
 
 
-def _load(files: list[Any], overrides: Sequence[str], command: Command, source: str) -> Loaded:
+def _load(files: list[Any], overrides: Sequence[str], command: str, source: str) -> Loaded:
     notes: list[str] = []
     try:
         given = _command_line(overrides)
@@ -224,10 +221,11 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         )
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
-    values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
-    refuse_unread(values, command, source)
+    optional = optional_sections()
+    values = {k: v for k, v in values.items() if v is not None or k not in optional}
     values = with_learning_rate(values, command)
     config = _validate(values, source).for_command(command)
+    refuse_unread(values, config, source)
     config.keep_references(references)
     if problems := problems_of(config):
         raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row, samples
-from mmr1.config.section import Section
+from mmr1.config.rows import OFFLINE, POLICY, TRAINING, Row
 from mmr1.config.tree import Config
+from mmr1.section import Section
 
 
 def _set(section: Section, *keys: str) -> bool:
@@ -21,7 +21,7 @@ def _in_this_process(c: Config) -> bool:
 
 def _samples_itself(c: Config) -> bool:
     """The engine is part of this process; vLLM runs in a separate one."""
-    return samples(c) and _in_this_process(c) and not c.rollout.uses_vllm
+    return c.samples and _in_this_process(c) and not c.rollout.uses_vllm
 
 
 def _bound_without_weights(c: Config) -> bool:
@@ -40,7 +40,7 @@ IDLE: tuple[Row, ...] = (
     Row(
         ("data.curriculum",),
         lambda c: c.data.curriculum is not None,
-        "only mmr1 train and iterate choose samples by their pass rates; leave it out",
+        "this command does not choose samples by their pass rates; leave it out",
         OFFLINE,
     ),
     Row(
@@ -49,38 +49,37 @@ IDLE: tuple[Row, ...] = (
             c.trainer.validation is not None
             and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
         ),
-        "mmr1 rm, and dpo in rounds, evaluate after their last step only, and sft and dpo on "
-        "records never; leave them out",
+        "this command evaluates after its last step, or never; leave them out",
         OFFLINE,
     ),
     Row(
         ("resources.engines",),
-        lambda c: c.resources.engines > 1 and c.dpo.rounds is None,
+        lambda c: c.resources.engines > 1 and not c.samples,
         "this command samples nothing; leave it out",
         OFFLINE,
     ),
     Row(
         ("trainer.log_completions_steps",),
         lambda c: _set(c.trainer, "log_completions_steps"),
-        "mmr1 sft and rm have no completions to log, and dpo.rounds logs all of them; leave it out",
+        "this command logs all of its completions, or has none; leave it out",
         OFFLINE,
     ),
     Row(
         ("trainer.vision_use_steps",),
         lambda c: c.trainer.vision_use_steps is not None,
-        "only mmr1 train and iterate measure whether completions depend on pictures; leave it out",
+        "this command does not measure whether completions depend on images; leave it out",
         OFFLINE,
     ),
     Row(
         ("eval.vision_use",),
         lambda c: c.eval.vision_use,
-        "only mmr1 train, iterate and eval measure it; leave it out",
+        "this command does not measure it, as mmr1 train and eval do; leave it out",
         OFFLINE,
     ),
     Row(
         ("rollout.views",),
         lambda c: c.rollout.views is not None,
-        "only mmr1 train and iterate sample under other views; leave it out",
+        "this command does not sample under other views; leave it out",
         OFFLINE,
     ),
     Row(
@@ -88,14 +87,14 @@ IDLE: tuple[Row, ...] = (
         lambda c: _samples_itself(c) and _set(c.rollout, "max_restarts"),
         "this engine is part of this process, which cannot restart it; leave it out, sample with "
         "vLLM, or run on Ray: resources.ray={}, or several ranks or engines",
-        (*POLICY, "dpo"),
+        TRAINING,
     ),
     Row(
         ("rollout.timeout_s", "resources.engines"),
         lambda c: _samples_itself(c) and c.environment is None and _set(c.rollout, "timeout_s"),
         "this engine is part of this process, which waits for it; leave it out, sample with vLLM, "
         "or run on Ray: resources.ray={}, or several ranks or engines",
-        (*POLICY, "dpo"),
+        TRAINING,
     ),
     Row(
         ("rollout.streaming.kv_cache", "rollout.streaming.partial_rollout"),

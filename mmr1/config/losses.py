@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, CustomPart, Section, Share
+from mmr1.section import Coefficient, CustomPart, Section, Share
 
 AggMode = Literal[
     "seq-mean-token-mean",

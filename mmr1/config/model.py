@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from mmr1.config.section import (
+from mmr1.section import (
     AutoDtype,
     Coefficient,
     Count,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator
 
-from mmr1.config.section import Coefficient, Fraction, Positive, Section, variant_in
 from mmr1.machine import cores
+from mmr1.section import Coefficient, Fraction, Positive, Section, variant_in
 
 
 class RewardFunctionConfig(Section):

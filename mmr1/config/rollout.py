@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmr1.config import vllm_arguments
-from mmr1.config.section import (
+from mmr1.config.views import ViewsConfig
+from mmr1.registry import ENGINES
+from mmr1.section import (
     Coefficient,
     Count,
     CustomPart,
@@ -18,8 +20,6 @@ from mmr1.config.section import (
     Section,
     resolved,
 )
-from mmr1.config.views import ViewsConfig
-from mmr1.registry import ENGINES
 
 _OTHER_SAMPLERS = frozenset(
     (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmr1.config.commands import Command
+from mmr1.config.commands import Kind
 from mmr1.config.secrets import mask_text
 from mmr1.config.tree import Config
 
-POLICY: tuple[Command, ...] = ("train", "iterate")
-OFFLINE: tuple[Command, ...] = ("sft", "rm", "dpo")
-TRAINING: tuple[Command, ...] = (*POLICY, *OFFLINE)
-DPO: tuple[Command, ...] = ("dpo",)
+POLICY: tuple[Kind, ...] = ("policy",)
+OFFLINE: tuple[Kind, ...] = ("offline",)
+TRAINING: tuple[Kind, ...] = ("policy", "offline")
+ALL: tuple[Kind, ...] = ("policy", "offline", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Row:
 
     Attributes:
         keys: Paths of the keys that do not go together.
-        wrong: Does the combination hold? It is asked for the ``commands`` only.
+        wrong: Does the combination hold? It is asked for commands of these ``kinds`` only.
         why: What is wrong with it, and what to set instead.
-        commands: For which commands.
+        kinds: Kinds of commands that it applies to.
     """
 
     keys: tuple[str, ...]
     wrong: Callable[[Config], bool]
     why: str
-    commands: tuple[Command, ...] = POLICY
+    kinds: tuple[Kind, ...] = POLICY
 
     def message(self, config: Config) -> str:
         """The keys with their values, and the reason."""
@@ -46,10 +46,3 @@ def _shown(config: Config, key: str) -> str:
     if isinstance(value, float):
         return f"{key}={value:g}"
     return f"{key}={mask_text(str(value))}" if isinstance(value, int | str) else key
-
-
-def samples(c: Config) -> bool:
-    """True if the run samples completions, as DPO does in rounds only."""
-    if c.command == "dpo":
-        return c.dpo.rounds is not None
-    return c.command not in ("sft", "rm")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from mmr1.config.section import Coefficient, Count, Positive, Section
 from mmr1.registry import TRACKERS
+from mmr1.section import Coefficient, Count, Positive, Section
 
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100
@@ -270,35 +270,6 @@ class ResourcesConfig(Section):
         return self.ray or RayConfig()
 
 
-class RewardModelConfig(Section):
-    """Training of a reward model (``mmr1 rm``)."""
-
-
-class OutcomeConfig(RewardModelConfig):
-    """A reward model of whole answers, from pairs and rankings."""
-
-    type: Literal["outcome"] = "outcome"
-
-
-class ProcessConfig(RewardModelConfig):
-    """A reward model of steps, from their labels."""
-
-    type: Literal["process"] = "process"
-    step_separator: str = Field(
-        "\n\n", min_length=1, description="What stands between two steps of an answer"
-    )
-    hard_labels_above: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="A step is right if its label is above this, else wrong; 0 for VisualPRM's and "
-        "Math-Shepherd's hard labels, null: labels are learned as they are",
-    )
-
-
-RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
-
-
 class SftConfig(Section):
     """Supervised fine-tuning (``mmr1 sft``)."""
 
@@ -306,19 +277,4 @@ class SftConfig(Section):
         True,
         description="The loss is on the assistant's tokens; false: on the prompt's text too (TRL; "
         "LLaMA-Factory: train_on_prompt). Vision placeholders are never learned",
-    )
-
-
-class IterateConfig(Section):
-    """Iterative GRPO with a reward model that learns too (``mmr1 iterate``)."""
-
-    rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
-    rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
-    rm_lr: Coefficient = Field(1e-4, description="Its learning rate")
-    history: str | None = Field(
-        None, description="Rankings or pairs that it was trained on before the first round"
-    )
-    ranked_by: str | None = Field(
-        None,
-        description="Reward function that ranks the completions; null: eval.accuracy_function",
     )

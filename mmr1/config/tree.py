@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, create_model
 
 from mmr1.config.algorithm import AlgorithmConfig
-from mmr1.config.commands import Command, sections_of
+from mmr1.config.commands import PACKAGE_SECTIONS, Command, command_named
 from mmr1.config.data import DataConfig
-from mmr1.config.dpo import DpoConfig
 from mmr1.config.environment import Environment
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import HfConfig, RolloutConfig, VllmArguments
 from mmr1.config.secrets import Key
-from mmr1.config.section import EngineDtype, Section
-from mmr1.config.trainer import (
-    IterateConfig,
-    OutcomeConfig,
-    ResourcesConfig,
-    RewardModel,
-    SftConfig,
-    TrainerConfig,
-)
+from mmr1.config.trainer import ResourcesConfig, SftConfig, TrainerConfig
+from mmr1.section import EngineDtype, Section, section_classes
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 class Config(Section):
@@ -51,17 +45,12 @@ class Config(Section):
     rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
     sft: SftConfig = SftConfig()
-    dpo: DpoConfig = Field(default_factory=DpoConfig)
-    rm: RewardModel = Field(
-        default_factory=OutcomeConfig, description="Training of a reward model (mmr1 rm)"
-    )
-    iterate: IterateConfig = IterateConfig()
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig.model_validate({}))
     resources: ResourcesConfig = ResourcesConfig()
     eval: EvalConfig = Field(default_factory=EvalConfig)
     _references: dict[Key, str] = PrivateAttr(default_factory=dict)
-    _command: Command = PrivateAttr("train")
+    _command: str = PrivateAttr("train")
 
     @property
     def references(self) -> Mapping[Key, str]:
@@ -73,11 +62,28 @@ class Config(Section):
         self._references.update(references)
 
     @property
-    def command(self) -> Command:
+    def command(self) -> str:
         """The command that the configuration is for."""
         return self._command
 
-    def for_command(self, command: Command) -> Config:
+    @property
+    def declaration(self) -> Command:
+        """The declaration of its command."""
+        return command_named(self._command)
+
+    @property
+    def samples(self) -> bool:
+        """True if the run samples completions and scores them."""
+        return self.declaration.samples(self)
+
+    def section(self, kind: type[AnySection]) -> AnySection:
+        """Return the section of a class that a package declares, such as ``DpoConfig``."""
+        for key in PACKAGE_SECTIONS.names():
+            if isinstance(section := getattr(self, key), kind):
+                return section
+        raise AssertionError(f"no package declares the section {kind.__name__}")
+
+    def for_command(self, command: str) -> Config:
         """The same values for another command, which writes other sections."""
         copy = self.model_copy()
         copy._command = command
@@ -94,7 +100,7 @@ class Config(Section):
     @property
     def sections(self) -> tuple[str, ...]:
         """The top keys that the command reads, in the order of the tree."""
-        read = sections_of(self.command, self.dpo.rounds is not None)
+        read = self.declaration.sections(self)
         common = ("seed", "full_determinism", "model", "data", "optimizer", "trainer", "resources")
         return tuple(key for key in type(self).model_fields if key in (*common, *read))
 
@@ -193,3 +199,17 @@ class Config(Section):
     def updates(self) -> int:
         """Optimizer steps of the policy per rollout."""
         return self.mini_batches * self.algorithm.ppo_epochs
+
+
+def _with_package_sections(core: type[Config]) -> type[Config]:
+    """Extend the class by the sections that installed packages declare."""
+    fields: dict[str, Any] = {}
+    for name in sorted(PACKAGE_SECTIONS.names()):
+        annotation = PACKAGE_SECTIONS.load(name)
+        default = next(section_classes(annotation))
+        fields[name] = (annotation, Field(default_factory=default, description=default.__doc__))
+    return create_model(core.__name__, __base__=core, __module__=__name__, **fields)
+
+
+if not TYPE_CHECKING:
+    Config = _with_package_sections(Config)

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from mmr1.config.section import Coefficient, Fraction, Section, Share
+from mmr1.section import Coefficient, Fraction, Section, Share
 
 View = Literal["noise", "crop", "mask", "resolution", "shuffle", "blank"]
 WHOLE: frozenset[View] = frozenset(("shuffle", "blank"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from mmr1.config import Config
-from mmr1.config.rows import samples
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import (
     GIB,
@@ -31,12 +30,12 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
     """
     result = estimate(config, load, on_cpu)
     room = memory
-    if not config.distributed and samples(config):  # one process: they share the device
+    if not config.distributed and config.samples:  # one process: they share the device
         room = memory * (1 - config.gpu_memory_utilization)
     lines = []
     engine_memory = memory * config.gpu_memory_utilization
     weights = _engine_weights(result)
-    if config.rollout.colocated and samples(config):
+    if config.rollout.colocated and config.samples:
         sending = bytes_while_sending(config, result) + weights - engine_memory
         kept = max(bytes_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
@@ -114,7 +113,7 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
         lines.append("algorithm.kl.reference.offload=true: there only while it scores (GPU)")
     more = _processes(config, 2 * config.resources.ranks)
     lines.append(f"resources.{more}: half of weights, gradients and moments each")
-    shared = samples(config) and not config.distributed
+    shared = config.samples and not config.distributed
     if shared and config.gpu_memory_utilization > 0.3:
         lines.append("rollout.engine.gpu_memory_utilization=0.3: the engine shares this device")
     return lines

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from mmr1.config import Config
-from mmr1.config.rows import samples
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.gpu_split import Split, colocated_split, step_of
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
@@ -60,7 +59,7 @@ def run_estimate(
     for row in rows(config, needs, memory):
         table.add_row(*row)
     console.print(table)
-    has_engine = samples(config)
+    has_engine = config.samples
     sent = (
         f"; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step" if has_engine else ""
     )
@@ -168,10 +167,10 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
             continue
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
-    if not config.distributed and samples(config):
+    if not config.distributed and config.samples:
         both = sum(item.bytes for item in result.items)
         table.append(("together", "they share this device", f"{both / GIB:.2f}"))
-    if config.rollout.colocated and samples(config):
+    if config.rollout.colocated and config.samples:
         held = bytes_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     saving = f"{saving_bytes(config) / GIB:.2f}"

@@ -17,7 +17,6 @@ from mmr1.config import (
     TeacherModel,
     VllmArguments,
 )
-from mmr1.config.rows import samples
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.rollout.engines import engine_type
@@ -83,7 +82,7 @@ def estimate(config: Config, load: Load, on_cpu: bool = False) -> Estimate:
     of_rewards = [Item(owner, "reward models", rewards)] if rewards else []
     libraries = [Item("trainer", "Python and its libraries", LIBRARIES)] if on_cpu else []
     trainer = (*_trainer(config, shapes, load, on_cpu), *libraries)
-    if not samples(config):
+    if not config.samples:
         return Estimate(trainer, 0)
     items = (*trainer, *of_rewards, *_engine(config, shapes, load))
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])

@@ -11,7 +11,6 @@ from typing import Any
 
 from mmr1.config import Config, VllmArguments
 from mmr1.config.checks import check
-from mmr1.config.commands import Command
 from mmr1.config.file import read_written
 from mmr1.config.trainer import SPLIT
 from mmr1.estimate.advice import advice
@@ -59,7 +58,7 @@ class Proposal:
 
 def propose(
     config: Config,
-    command: Command,
+    command: str,
     gpus: Gpus,
     *,
     resume: bool = False,
@@ -126,7 +125,7 @@ def _beside(choice: Choice, held: int) -> Choice:
 
 
 def _choices(
-    config: Config, command: Command, gpus: Gpus, load: Load | None, refused: list[str]
+    config: Config, command: str, gpus: Gpus, load: Load | None, refused: list[str]
 ) -> Iterator[Choice]:
     """The choices, the best first; reasons against others are added to ``refused``."""
     count = gpus.count
@@ -221,8 +220,8 @@ def fitting_split(config: Config, load: Load, gpus: Gpus, ahead: bool) -> Split 
     return best_split(step_of(config, shapes, load), gpus.count, width, ahead, fits)
 
 
-def _samples(config: Config, command: Command) -> bool:
-    return command in ("train", "iterate") or (command == "dpo" and config.dpo.rounds is not None)
+def _samples(config: Config, command: str) -> bool:
+    return command != "eval" and config.for_command(command).samples
 
 
 def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mmr1 import start
 from mmr1.config import Config
 from mmr1.config.checks import check
-from mmr1.config.commands import Command
+from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.rewards.builtin import PYTHON
 from mmr1.rewards.plugins.user_function import GivenReward
@@ -59,7 +59,7 @@ class Trainer:
             place of those of ``config``.
         config: A YAML file, or values: nested, or with dotted keys. What else is given goes before.
         processor: That of a model which is an object.
-        command: ``train``, ``sft``, ``dpo`` or ``rm``.
+        command: ``train``, ``sft``, or a command of a package whose run is a sequence of steps.
 
     Attributes:
         config: The resolved configuration.
@@ -76,10 +76,11 @@ class Trainer:
         config: str | Path | Mapping[str, Any] | None = None,
         *,
         processor: Any = None,
-        command: Command = "train",
+        command: str = "train",
     ) -> None:
-        if command not in ("train", "sft", "dpo", "rm"):
-            raise ValueError(f"command={command}: the Trainer runs train, sft, dpo and rm")
+        if command_named(command).steps is None:
+            known = [name for name in COMMANDS.names() if command_named(name).steps is not None]
+            raise ValueError(f"command={command}: the Trainer runs {', '.join(known)}")
         self._model, self._processor, self._data = model, processor, data
         self._functions = _functions(rewards or {})
         self.config = _resolved(model, processor, data, rewards, config, command)
@@ -133,7 +134,7 @@ class Trainer:
         Raises:
             ValueError: Something that you can fix; or the command samples no completions.
         """
-        if not start.samples(self.config):
+        if not self.config.samples:
             raise ValueError(
                 f"a run of {self.config.command} has no rewards to evaluate by; call "
                 "mmr1.evaluate(trainer.checkpoint, data, rewards=..., config=...)"
@@ -202,7 +203,7 @@ def _evaluation(config: Config, functions: Mapping[str, GivenReward]) -> Evaluat
 
 
 def _resolved(
-    model: Any, processor: Any, data: Any, rewards: Any, config: Any, command: Command
+    model: Any, processor: Any, data: Any, rewards: Any, config: Any, command: str
 ) -> Config:
     is_object = model is not None and not isinstance(model, str | Path)
     if is_object != (processor is not None):
@@ -218,7 +219,7 @@ def _resolved(
     return _loaded(on_top, rewards, config, command)
 
 
-def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: Command) -> Config:
+def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: str) -> Config:
     """The configuration: file or values, and the separate arguments laid over them."""
     below = [] if config is None else [Path(config) if isinstance(config, str) else config]
     if rewards is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmr1.config.file import load_config
-from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.sft import run_sft
 
 QUICK = ("trainer.max_steps=40", "eval.limit=100")
 

@@ -21,9 +21,10 @@ from pydantic_core import PydanticUndefined
 
 from mmr1.config import Config
 from mmr1.config.checks import REFUSED, WARNED, Row
-from mmr1.config.commands import READS, SECTIONS
+from mmr1.config.commands import COMMANDS as REGISTERED
+from mmr1.config.commands import TRAIN, command_named, optional_sections
 from mmr1.config.presets import PRESETS
-from mmr1.config.section import Section, Shape, shapes
+from mmr1.section import Section, Shape, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
@@ -72,7 +73,7 @@ def _tree(section: type[Section], indent: str, top: bool = False) -> Iterator[st
         if key == "type":
             continue
         shape, value = shapes(section).get(key), _default(field)
-        off = value is None or (top and key in SECTIONS and key not in READS["train"].always)
+        off = value is None or (top and key in optional_sections() and key not in TRAIN.reads)
         if shape is None or shape.is_mapping:
             yield f"{indent}{key}: {_short(value)}"
             if shape is not None:
@@ -134,11 +135,12 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _commands() -> str:
+    commands = map(command_named, REGISTERED.names())
     rows = "\n".join(
-        f"| `mmr1 {command}` | {_names(reads.always)} | {_names(reads.also)}"
-        f"{' with `dpo.rounds` also ' + _names(reads.in_rounds) if reads.in_rounds else ''}"
-        f"{'; the file of any command' if reads.any_file else ''} |"
-        for command, reads in READS.items()
+        f"| `mmr1 {each.name}` | {_names(each.reads)} | {_names(each.may_read)}"
+        f"{f', if it samples {sampling}' if (sampling := _names(each.reads_if_sampling)) else ''}"
+        f"{'' if each.trains else '; the file of any command'} |"
+        for each in sorted(commands, key=lambda each: each.name)
     )
     return f"{COMMANDS}{rows}\n"
 

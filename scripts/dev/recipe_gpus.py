@@ -13,10 +13,8 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from mmr1.config import Config
-from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import longest_load
@@ -43,13 +41,13 @@ class Stage:
     """
 
     name: str
-    command: Command
+    command: str
     config: Config
 
     @property
     def samples(self) -> bool:
         """True if it starts engines."""
-        in_rounds = self.command == "dpo" and self.config.dpo.rounds is not None
+        in_rounds = self.command == "dpo" and self.config.samples
         return self.command in ("train", "iterate") or in_rounds
 
     def on(self, gpus: int) -> Config | None:
@@ -75,7 +73,7 @@ def stages(model: str) -> Iterator[Stage]:
             continue
         for command, path, *overrides in _commands(script, model):
             name = f"{script.parent.name}/{Path(path).stem}"
-            config = load_config(Path(path), [*overrides, shapes], cast(Command, command))
+            config = load_config(Path(path), [*overrides, shapes], command)
             yield Stage(name, config.command, config)
     if model == "3B":
         yield Stage("qwen2_5_vl_3b/grpo", "train", load_config(SINGLE, [shapes]))

@@ -20,8 +20,8 @@ from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.sampling.parity import logprob_gaps
+from mmr1.trainer.sft import run_sft
 from mmr1.types import RolloutGroup
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.tiny import new_model

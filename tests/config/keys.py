@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mmr1.config import Config
-from mmr1.config.section import Section, shapes
+from mmr1.section import Section, shapes
 
 GIVEN: dict[str, Any] = {
     "model.lora.path": "adapters",

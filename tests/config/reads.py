@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from mmr1.config.section import Section
+from mmr1.section import Section
 
 Reads = dict[tuple[str, str], set[str]]
 """The modules that read a key, by its class and field."""
@@ -18,7 +18,7 @@ NO_USE = (
     "mmr1.config.checks",
     "mmr1.config.explain",
     "mmr1.config.file",
-    "mmr1.config.section",
+    "mmr1.section",
     "mmr1.config.secrets",
     "mmr1.estimate",
     "mmr1.trainer.preflight",

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import yaml
 
-from mmr1.config.commands import Command
 from tests.paths import REPOSITORY
 
 os.environ.setdefault("ORIGINAL", "a checkout")  # of which exact recipes read prompt and rewards
 
 SFT = ("sft", "start", "tower", "align", "control")
-BY_NAME: dict[str, Command] = {"rm": "rm", "first": "rm", **dict.fromkeys(SFT, "sft")}
+BY_NAME: dict[str, str] = {"rm": "rm", "first": "rm", **dict.fromkeys(SFT, "sft")}
 """The command of a file whose sections do not tell it."""
 
 
-def shipped() -> list[tuple[Path, Command]]:
+def shipped() -> list[tuple[Path, str]]:
     """Every YAML of the recipes and claims."""
     folders = (REPOSITORY / "scripts/recipes", REPOSITORY / "scripts/claims")
     files = sorted(file for folder in folders for file in folder.rglob("*.yaml"))
@@ -25,10 +24,10 @@ def shipped() -> list[tuple[Path, Command]]:
     return [(file, command_of(file)) for file in files]
 
 
-def command_of(file: Path) -> Command:
+def command_of(file: Path) -> str:
     """By the sections of the file; else by its name."""
     tree = yaml.safe_load(file.read_text())
-    named: tuple[Command, ...] = ("iterate", "dpo", "rm")
+    named: tuple[str, ...] = ("iterate", "dpo", "rm")
     for command in named:
         if command in tree:
             return command

@@ -15,10 +15,9 @@ import pytest
 
 from mmr1 import start
 from mmr1.config import Config
-from mmr1.config.commands import Command
 from mmr1.config.file import Loaded, load
 from mmr1.config.presets import PRESETS
-from mmr1.config.section import Section
+from mmr1.section import Section
 from tests.config.keys import Key, every_key
 from tests.config.reads import Reads, recorded_reads
 from tests.paths import REPOSITORY
@@ -99,7 +98,7 @@ OF_SAMPLING = (
     "rewards.functions={own: {use: '{folder}/own.py:reward', sandbox: null}}",
 )
 
-RUNS: dict[str, tuple[Command, tuple[str, ...]]] = {
+RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
         f"{name}, KL in the loss": (
             "train",

@@ -163,7 +163,7 @@ def _is_plain_section(field) -> bool:
 
 
 def _sections(section):
-    from mmr1.config.section import shapes
+    from mmr1.section import shapes
 
     yield section
     for shape in shapes(section).values():

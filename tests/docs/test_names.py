@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
-from mmr1.config.section import Section, shapes
+from mmr1.section import Section, shapes
 from tests.paths import REPOSITORY
 
 FOLDERS = ("mmr1", "mmr1_migrate", "datasets_prep", "scripts", "tests", "docs")

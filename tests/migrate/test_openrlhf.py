@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 from mmr1.config import DpoConfig
 from mmr1.config.file import config_from, load_config
 from mmr1.config.kl import KlReward
-from mmr1.trainer.offline.preference_losses import PairScores, loss_on_pairs
+from mmr1_contrib.offline.preference_losses import PairScores, loss_on_pairs
 from mmr1_migrate.command import migrate_file
 from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
 from mmr1_migrate.openrlhf_offline import OFFLINE

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from mmr1.config import Config, DpoConfig
 from mmr1.config.file import config_from
 from mmr1.config.kl import KlReward, MovingReference
-from mmr1.trainer.offline.preference_losses import PairScores, kto, loss_on_pairs
+from mmr1_contrib.offline.preference_losses import PairScores, kto, loss_on_pairs
 from mmr1_migrate import trl_keys
 from mmr1_migrate.reading import with_arguments
 from mmr1_migrate.source import Source, migrate

@@ -11,8 +11,8 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.step import StoppedError
+from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import assert_same, plan_accident

@@ -9,18 +9,17 @@ import pytest
 import torch
 
 from mmr1.config import Config, ModelConfig
-from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.parts import parameters_of
-from mmr1.trainer.offline.dpo import run_dpo
-from mmr1.trainer.offline.reward_model import run_reward_model
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.export import export
+from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from mmr1.vision.families import tiny
 from mmr1.vision.families.loading import find_architecture
+from mmr1_contrib.offline.dpo import run_dpo
+from mmr1_contrib.offline.reward_model import run_reward_model
 from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import LENGTH_REWARD
 from tests.vision.families import general_models
@@ -158,7 +157,7 @@ def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def config(command: Command) -> Config:
+    def config(command: str) -> Config:
         return load_config(
             None,
             [

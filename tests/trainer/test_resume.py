@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.output import RecordError
 from mmr1.trainer.runs.step import StoppedError
 from mmr1.trainer.sampler import open_sampler
+from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 

@@ -22,9 +22,9 @@ from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.run_reader import open_run
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.models.optimizer import NonFiniteError
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.run import with_epochs
 from mmr1.trainer.sampling.parity import ParityError
+from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 

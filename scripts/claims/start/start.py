@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config.file import load_config
-from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.sft import run_sft
 from mmr1.vision.families.tiny import new_model
 
 DIGITS = "01234"

@@ -15,15 +15,15 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.models.weights import whole
-from mmr1.trainer.offline.dpo import PAIR, Preference, build_dpo, with_unrelated
-from mmr1.trainer.offline.reward_model import (
+from mmr1.trainer.sft import build_sft
+from mmr1.types import RolloutGroup
+from mmr1.vision.build import family_of, media_cache
+from mmr1_contrib.offline.dpo import PAIR, Preference, build_dpo, with_unrelated
+from mmr1_contrib.offline.reward_model import (
     LabelledSteps,
     build_process_reward_model,
     build_reward_model,
 )
-from mmr1.trainer.offline.sft import build_sft
-from mmr1.types import RolloutGroup
-from mmr1.vision.build import family_of, media_cache
 from tests.trainer.distributed.gloo import on_two_ranks
 
 KINDS = ("sft", "dpo", "kto", "ranking", "process")

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from mmr1.config import Config
 from mmr1.evaluation.benchmarks import run_evaluations
-from mmr1.trainer.offline.dpo import run_dpo
-from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
-from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
-from mmr1.trainer.offline.reward_model import run_reward_model
-from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.sft import run_sft
+from mmr1_contrib.offline.dpo import run_dpo
+from mmr1_contrib.offline.iterative_dpo import run_iterative_dpo
+from mmr1_contrib.offline.iterative_grpo import run_iterative_grpo
+from mmr1_contrib.offline.reward_model import run_reward_model
 from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import LENGTH_REWARD
 

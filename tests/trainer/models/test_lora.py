@@ -19,8 +19,8 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.weights import model_weights
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.sampling.experience import Models, build_experience
+from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import architecture_named
 from mmr1.vision.features import FeatureCache

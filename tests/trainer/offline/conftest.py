@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
-from mmr1.config.commands import Command
 from mmr1.config.file import load_config
-from mmr1.trainer.offline.reward_model import run_reward_model
+from mmr1_contrib.offline.reward_model import run_reward_model
 
 
 def answer(digit: int) -> str:
@@ -30,7 +29,7 @@ def pair_file(digits, tmp_path_factory) -> Path:
 
 
 def config_of(
-    model: Path, data: Path, digits: Path, out: Path, *overrides: str, command: Command = "train"
+    model: Path, data: Path, digits: Path, out: Path, *overrides: str, command: str = "train"
 ) -> Config:
     samples = command in ("train", "iterate") or any("dpo.rounds" in key for key in overrides)
     return load_config(

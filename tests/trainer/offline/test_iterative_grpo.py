@@ -15,7 +15,7 @@ from mmr1.data.preferences import ranked, ranking_of, write_rankings
 from mmr1.data.record import read_records
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
-from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
+from mmr1_contrib.offline.iterative_grpo import run_iterative_grpo
 from tests.jsonl import read_jsonl
 from tests.trainer.offline.conftest import config_of
 

@@ -11,7 +11,7 @@ import torch
 
 from mmr1.config import DpoConfig, KtoLoss
 from mmr1.config.file import load_config
-from mmr1.trainer.offline.preference_losses import (
+from mmr1_contrib.offline.preference_losses import (
     _ON_PAIRS,
     PairScores,
     balanced,
@@ -193,7 +193,7 @@ def test_what_a_loss_does_not_read_is_refused(keys, message):
 def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
     file = tmp_path / "own.py"
     file.write_text(
-        "from mmr1.trainer.offline.preference_losses import PairLoss\n"
+        "from mmr1_contrib.offline.preference_losses import PairLoss\n"
         "def hinge(pairs, config):\n"
         "    rewards = config.beta * pairs.log_ratios\n"
         "    return PairLoss((1 - rewards[:, 0] + rewards[:, 1]).relu(), rewards)\n"

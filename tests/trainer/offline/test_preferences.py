@@ -39,7 +39,12 @@ from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.offline import iterative_dpo
-from mmr1.trainer.offline.dpo import (
+from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.scoring import RewardManager
+from mmr1.trainer.train import run_training
+from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.offline.dpo import (
     PAIR,
     Preference,
     build_dpo,
@@ -48,17 +53,12 @@ from mmr1.trainer.offline.dpo import (
     run_dpo,
     with_unrelated,
 )
-from mmr1.trainer.offline.iterative_dpo import NoPreferencesError, Rounds, judged, run_iterative_dpo
-from mmr1.trainer.offline.reward_model import (
+from mmr1_contrib.offline.iterative_dpo import NoPreferencesError, Rounds, judged, run_iterative_dpo
+from mmr1_contrib.offline.reward_model import (
     bradley_terry,
     pairs_right,
     reward_model_step,
 )
-from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.train import run_training
-from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
-from mmr1.vision.prepare import MediaCache
 from tests.trainer.algorithms.test_algorithms import completion
 from tests.trainer.models.test_critic import new_scalar_model, padded_values
 from tests.trainer.offline.conftest import config_of

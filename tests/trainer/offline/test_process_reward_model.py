@@ -18,14 +18,14 @@ from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.scalar_model import Supervision, supervision_of
-from mmr1.trainer.offline.reward_model import (
+from mmr1.trainer.sampling.reward_models import reward_models, step_ends, token_at
+from mmr1.trainer.train import run_training
+from mmr1.types import Sample, Status
+from mmr1_contrib.offline.reward_model import (
     LabelledSteps,
     process_step,
     run_reward_model,
 )
-from mmr1.trainer.sampling.reward_models import reward_models, step_ends, token_at
-from mmr1.trainer.train import run_training
-from mmr1.types import Sample, Status
 from tests.jsonl import read_jsonl
 from tests.trainer.models.test_critic import new_scalar_model, padded_values
 from tests.trainer.offline.conftest import config_of, first_rows

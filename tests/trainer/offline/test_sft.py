@@ -16,10 +16,10 @@ from mmr1.data.responses import group_of_responses
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.dpo import run_dpo
-from mmr1.trainer.offline.reward_model import run_reward_model
-from mmr1.trainer.offline.sft import run_sft, sft_step, with_prompt_learned
+from mmr1.trainer.sft import run_sft, sft_step, with_prompt_learned
 from mmr1.types import Message, Sample, TextPart
+from mmr1_contrib.offline.dpo import run_dpo
+from mmr1_contrib.offline.reward_model import run_reward_model
 from tests.jsonl import read_jsonl
 from tests.trainer.offline.conftest import config_of, first_rows
 

@@ -15,9 +15,9 @@ from peft import PeftModel
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config
-from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.checkpoint import DamagedCheckpointError
 from mmr1.trainer.runs.export import _pipeline_tag, export
+from mmr1.trainer.sft import run_sft
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.config import Config, RoundsConfig
+from mmr1.config import Config
 from mmr1.data.sampler import SampleLoader
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import RewardFunction, build_composite_reward
@@ -33,15 +33,6 @@ from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs, refuse_keys_of_train
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
-from mmr1.trainer.offline.dpo import (
-    PAIR,
-    Preference,
-    build_dpo,
-    check_loss,
-    preferences_of,
-    with_unrelated,
-)
-from mmr1.trainer.offline.preference_losses import balanced
 from mmr1.trainer.run import Steps, already_finished, to_the_end, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models
@@ -49,6 +40,17 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import SamplingRun, started
 from mmr1.trainer.validation.evaluate import accuracy_function, evaluate, is_right
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup, StepStats
+from mmr1_contrib.offline.commands import rounds_of
+from mmr1_contrib.offline.dpo import (
+    PAIR,
+    Preference,
+    build_dpo,
+    check_loss,
+    preferences_of,
+    with_unrelated,
+)
+from mmr1_contrib.offline.preference_losses import balanced
+from mmr1_contrib.offline.sections import DpoConfig, RoundsConfig
 
 
 def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
@@ -76,7 +78,7 @@ def iterative_dpo_steps(
     refuse_keys_of_train(config.trainer)
     if last := already_finished(config, resume=resume):
         return last
-    check_loss(config.dpo)
+    check_loss(config.section(DpoConfig))
     timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
         values = stack.enter_context(reward_model_values(config))
@@ -192,8 +194,9 @@ class Rounds:
     @property
     def rounds(self) -> RoundsConfig:
         """``dpo.rounds``, which is set."""
-        assert self.config.dpo.rounds is not None, "else nothing is sampled"
-        return self.config.dpo.rounds
+        rounds = rounds_of(self.config)
+        assert rounds is not None, "else nothing is sampled"
+        return rounds
 
     @property
     def count(self) -> int:
@@ -225,7 +228,7 @@ class Rounds:
         if done == begin:
             scored = self._sample(number, timer)
             stats = reward_stats([r for s in scored for r in s.rewards])
-            kind = "pairs" if self.config.dpo.loss.paired else "labelled_prompts"
+            kind = "pairs" if self.config.section(DpoConfig).loss.paired else "labelled_prompts"
             stats[f"dpo/{kind}"] = len(self._preferences)
         rng = random.Random(request_seed(self.config.seed, number, "batches"))
         batches = _batches(self._preferences, self.config.data.train_batch_size, rng)
@@ -250,21 +253,23 @@ class Rounds:
         rng = random.Random(request_seed(config.seed, number, "pairs"))
         accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
         try:
-            labelled = judged(scored, self.rounds, config.dpo.loss.paired, accuracy_name, rng)
+            labelled = judged(
+                scored, self.rounds, config.section(DpoConfig).loss.paired, accuracy_name, rng
+            )
         except NoPreferencesError as error:
             raise NoPreferencesError(
                 f"round {number}: {error}: begin with supervised training, choose other data, or "
                 "raise rollout.n, dpo.rounds.prompts or the temperature"
             ) from None
         own = [group for group, _ in labelled]
-        if not config.dpo.loss.paired:
+        if not config.section(DpoConfig).loss.paired:
             own = with_unrelated(own)
         with timer("reference"):
             desirable = [wanted for _, wanted in labelled]
             self._preferences = preferences_of(
-                own, desirable, self.learner.by_token, config.dpo.loss
+                own, desirable, self.learner.by_token, config.section(DpoConfig).loss
             )
-        if config.dpo.balances_labels:
+        if config.section(DpoConfig).balances_labels:
             weights = balanced(desirable)
             self._preferences = [
                 replace(p, weights=w) for p, w in zip(self._preferences, weights, strict=True)

@@ -6,7 +6,7 @@ Pairs teach which of two answers is better; KTO's examples whether an answer is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from mmr1.config import Config, CustomPreferenceLoss, DpoConfig, KtoLoss
-from mmr1.config.dpo import PreferenceLoss, PreferenceLossConfig
+from mmr1.config import Config
 from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.progress import report_activity
+from mmr1.rewards import RewardFunction
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.inputs import Inputs, check_records
@@ -27,14 +27,7 @@ from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.loading import LoadModel, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.preference_losses import (
-    LossOnPairs,
-    PairScores,
-    kto,
-    loss_on_pairs,
-    reference_point,
-)
-from mmr1.trainer.offline.training import (
+from mmr1.trainer.offline import (
     learning,
     policy_learner,
     run_offline,
@@ -43,6 +36,21 @@ from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.offline.commands import rounds_of
+from mmr1_contrib.offline.preference_losses import (
+    LossOnPairs,
+    PairScores,
+    kto,
+    loss_on_pairs,
+    reference_point,
+)
+from mmr1_contrib.offline.sections import (
+    CustomPreferenceLoss,
+    DpoConfig,
+    KtoLoss,
+    PreferenceLoss,
+    PreferenceLossConfig,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,8 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
 def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_dpo`, step by step."""
     config = config.for_command("dpo")
-    check_loss(config.dpo)
-    paired = config.dpo.loss.paired
+    check_loss(config.section(DpoConfig))
+    paired = config.section(DpoConfig).loss.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
     records = check_records(config, check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
@@ -113,7 +121,7 @@ def build_dpo(
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
     """The policy that learns from preferences."""
-    learn, features = preference_step(config.dpo.loss), feature_cache(config, family)
+    learn, features = preference_step(config.section(DpoConfig).loss), feature_cache(config, family)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
 
@@ -137,7 +145,7 @@ def _preferences(
     )
     answers = [
         tuple(zip(ranking_of(s), PAIR, strict=True))
-        if config.dpo.loss.paired
+        if config.section(DpoConfig).loss.paired
         else labelled_answers(s)
         for s in samples
     ]
@@ -145,10 +153,12 @@ def _preferences(
         group_of_responses(records.family, records.render(sample), [text for text, _ in labelled])
         for sample, labelled in zip(samples, answers, strict=True)
     ]
-    if not config.dpo.loss.paired:
+    if not config.section(DpoConfig).loss.paired:
         groups = with_unrelated(groups)
     desirable = [tuple(wanted for _, wanted in labelled) for labelled in answers]
-    preferences = preferences_of(groups, desirable, learner.by_token, config.dpo.loss)
+    preferences = preferences_of(
+        groups, desirable, learner.by_token, config.section(DpoConfig).loss
+    )
     return dict(zip(map(id, samples), preferences, strict=True))
 
 
@@ -341,3 +351,12 @@ def _log_ratios(
     for batch in packed_model.batches(groups, keep=keep):
         sums[batch.rows] = packed_model.token_scores(batch).logprobs.sum(-1).float().cpu()
     return (sums - reference)[keep]
+
+
+def steps_of_dpo(config: Config, *, resume: bool, functions: Mapping[str, RewardFunction]) -> Steps:
+    """Return the run of ``mmr1 dpo``, step by step: on records, or in rounds of sampling."""
+    if rounds_of(config) is None:
+        return dpo_steps(config, resume=resume)
+    from mmr1_contrib.offline.iterative_dpo import iterative_dpo_steps
+
+    return iterative_dpo_steps(config, resume=resume, functions=functions)

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from mmr1.config import Config, ProcessConfig
+from mmr1.config import Config
 from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
@@ -34,7 +34,7 @@ from mmr1.trainer.models.scalar_model import (
     at_index,
     at_the_end,
 )
-from mmr1.trainer.offline.training import (
+from mmr1.trainer.offline import (
     learning,
     run_offline,
     same_group,
@@ -45,6 +45,7 @@ from mmr1.trainer.sampling.reward_models import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.offline.sections import ProcessConfig, RewardModelConfig
 
 Example = TypeVar("Example")
 
@@ -91,7 +92,8 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
     config = config.for_command("rm")
-    task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
+    settings = config.section(RewardModelConfig)
+    task: RewardTask[Any] = _steps(settings) if isinstance(settings, ProcessConfig) else _RANKINGS
     records = check_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
@@ -266,8 +268,9 @@ def build_process_reward_model(
     load: LoadModel = load_here,
 ) -> ScalarLearner[LabelledSteps]:
     """The reward model that learns from labelled steps."""
-    assert isinstance(config.rm, ProcessConfig), "else rankings are learnt from"
-    supervision = Supervision("process", config.rm.step_separator)
+    settings = config.section(RewardModelConfig)
+    assert isinstance(settings, ProcessConfig), "else rankings are learnt from"
+    supervision = Supervision("process", settings.step_separator)
     return scalar_learner(config, family, media, process_group, load, process_step, supervision)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from mmr1.config import Config
 from mmr1.data.preferences import copy_rankings, write_rankings
 from mmr1.rewards.builtin import REWARD_MODEL
-from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
 from mmr1.trainer.validation.evaluate import accuracy_function
+from mmr1_contrib.offline.reward_model import run_reward_model
+from mmr1_contrib.offline.sections import IterateConfig
 
 REPLAY_FRACTION = 0.1
 """Share of earlier data in the training of the reward model (arXiv 2402.03300)."""
@@ -32,18 +33,18 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used, or a round gave no ranking.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    root, rounds = Path(config.trainer.output_dir), config.iterate.rounds
+    root, rounds = Path(config.trainer.output_dir), config.section(IterateConfig).rounds
     if not resume and (root / "round_1").exists():
         raise ValueError(
             f"trainer.output_dir '{root}' already holds rounds; continue them with --resume, or "
             "name another trainer.output_dir"
         )
     name = reward_model_name(config)
-    ranked_by = config.iterate.ranked_by or accuracy_function(
+    ranked_by = config.section(IterateConfig).ranked_by or accuracy_function(
         config.rewards, config.eval.accuracy_function
     )
     policy, reward_model = config.model.path, str(config.rewards.functions[name].options["path"])
-    history = [] if config.iterate.history is None else [_history(config, root)]
+    history = [] if config.section(IterateConfig).history is None else [_history(config, root)]
     for number in range(1, rounds + 1):
         folder = root / f"round_{number}"
         print(f"round {number} of {rounds}: policy")
@@ -67,10 +68,11 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
 
 def _history(config: Config, root: Path) -> str:
     """The earlier data as records whose media lie beside them, like those of the rankings."""
-    assert config.iterate.history is not None
+    iterate = config.section(IterateConfig)
+    assert iterate.history is not None
     own = root / "history.jsonl"
     if not own.exists():
-        copy_rankings(config.iterate.history, own, config.data)
+        copy_rankings(iterate.history, own, config.data)
     return str(own)
 
 
@@ -121,7 +123,7 @@ def reward_model_config(
     output: Path,
 ) -> Config:
     """The run of a round's reward model: from the last one, on new rankings and some old ones."""
-    iterate = config.iterate
+    iterate = config.section(IterateConfig)
     replay = REPLAY_FRACTION if history else 0.0
     train = {rankings: 1 - replay} | {old: replay / len(history) for old in history if replay}
     return config.for_command("rm").changed(

@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
+from mmr1.rewards import RewardFunction
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.inputs import check_records
@@ -21,7 +23,7 @@ from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.training import (
+from mmr1.trainer.offline import (
     learning,
     policy_learner,
     run_offline,
@@ -43,8 +45,13 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     return to_the_end(sft_steps(config, resume=resume))
 
 
-def sft_steps(config: Config, *, resume: bool = False) -> Steps:
-    """The run of :func:`run_sft`, step by step."""
+def sft_steps(
+    config: Config,
+    *,
+    resume: bool = False,
+    functions: Mapping[str, RewardFunction] = MappingProxyType({}),
+) -> Steps:
+    """Return the run of :func:`run_sft`, step by step. Demonstrations need no ``functions``."""
     config = config.for_command("sft")
     records = check_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)

@@ -1,4 +1,4 @@
-"""The ``dpo`` section: learning from preferences."""
+"""Sections of the offline commands: ``dpo``, ``rm`` and ``iterate``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, CustomPart, Positive, Section
+from mmr1.section import Coefficient, CustomPart, Positive, Section
 
 BETA = (
     "β of the loss; with a reference, larger keeps the policy closer to it. IPO's τ, ORPO's λ. "
@@ -146,3 +146,47 @@ class DpoConfig(Section):
         if not isinstance(self.loss, KtoLoss):
             return False
         return self.loss.desirable_weight is None and self.loss.undesirable_weight is None
+
+
+class RewardModelConfig(Section):
+    """Training of a reward model (``mmr1 rm``)."""
+
+
+class OutcomeConfig(RewardModelConfig):
+    """A reward model of whole answers, from pairs and rankings."""
+
+    type: Literal["outcome"] = "outcome"
+
+
+class ProcessConfig(RewardModelConfig):
+    """A reward model of steps, from their labels."""
+
+    type: Literal["process"] = "process"
+    step_separator: str = Field(
+        "\n\n", min_length=1, description="What stands between two steps of an answer"
+    )
+    hard_labels_above: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="A step is right if its label is above this, else wrong; 0 for VisualPRM's and "
+        "Math-Shepherd's hard labels, null: labels are learned as they are",
+    )
+
+
+RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
+
+
+class IterateConfig(Section):
+    """Iterative GRPO with a reward model that learns too (``mmr1 iterate``)."""
+
+    rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
+    rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
+    rm_lr: Coefficient = Field(1e-4, description="Its learning rate")
+    history: str | None = Field(
+        None, description="Rankings or pairs that it was trained on before the first round"
+    )
+    ranked_by: str | None = Field(
+        None,
+        description="Reward function that ranks the completions; null: eval.accuracy_function",
+    )

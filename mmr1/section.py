@@ -193,7 +193,7 @@ def shapes(section: type[Section]) -> Mapping[str, Shape]:
 
 def _shape(annotation: Any) -> Shape | None:
     is_mapping = get_origin(annotation) is dict
-    classes = list(_classes(get_args(annotation)[1] if is_mapping else annotation))
+    classes = list(section_classes(get_args(annotation)[1] if is_mapping else annotation))
     if not classes:
         return None
     by_type = "type" in classes[0].model_fields
@@ -202,12 +202,13 @@ def _shape(annotation: Any) -> Shape | None:
     return Shape(named, by_type, is_mapping)
 
 
-def _classes(annotation: Any) -> Iterator[type[Section]]:
+def section_classes(annotation: Any) -> Iterator[type[Section]]:
+    """Yield the classes that a section class, or a union of them, stands for."""
     if get_origin(annotation) is Annotated:
-        yield from _classes(get_args(annotation)[0])
+        yield from section_classes(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType):
         for argument in get_args(annotation):
-            yield from _classes(argument)
+            yield from section_classes(argument)
     elif isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
 

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import logsigmoid
 
-from mmr1.config import (
+from mmr1.registry import Registry, check_options
+from mmr1_contrib.offline.sections import (
     CustomPreferenceLoss,
     IpoLoss,
     KtoLoss,
     OrpoLoss,
+    PreferenceLoss,
     RobustLoss,
     SigmoidLoss,
     SigmoidNormLoss,
     SimpoLoss,
 )
-from mmr1.config.dpo import PreferenceLoss
-from mmr1.registry import Registry, check_options
 
 
 @dataclass(frozen=True, slots=True)

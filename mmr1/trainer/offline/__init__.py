@@ -1,1 +1,0 @@
-"""Training without a rollout loop: demonstrations, preferences, rankings."""

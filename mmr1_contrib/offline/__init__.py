@@ -1,0 +1,1 @@
+"""Learning from preferences, and the training of reward models."""
