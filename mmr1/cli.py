@@ -22,7 +22,6 @@ from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.registry import Registry
-from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -84,26 +83,6 @@ def options(
     ] = False,
 ) -> None:
     """R1-style reinforcement learning for vision-language models."""
-
-
-@reward_app.command("what-if")
-def what_if(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of mmr1 train")],
-    reward: Annotated[str, typer.Option(help=SPEC_HELP)],
-    output: Annotated[
-        Path | None, typer.Option(help="JSONL row of each completion, with both advantages")
-    ] = None,
-) -> None:
-    """Score a run's completions again: which advantages another reward would change."""
-    with one_line_errors():
-        from mmr1.evaluation.what_if import print_result, write_rows
-        from mmr1.evaluation.what_if import what_if as score_again
-        from mmr1.rewards.specs import read_spec
-
-        result = score_again(run, read_spec(reward))
-        print_result(result, reward)
-        if output is not None:
-            write_rows(output, result)
 
 
 def _add_training(command: Command) -> None:
