@@ -22,8 +22,6 @@ from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
-from mmr1.recipes import recipe as folder_of
-from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -80,26 +78,6 @@ def options(
     ] = False,
 ) -> None:
     """R1-style reinforcement learning for vision-language models."""
-
-
-@reward_app.command("what-if")
-def what_if(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of mmr1 train")],
-    reward: Annotated[str, typer.Option(help=SPEC_HELP)],
-    output: Annotated[
-        Path | None, typer.Option(help="JSONL row of each completion, with both advantages")
-    ] = None,
-) -> None:
-    """Score a run's completions again: which advantages another reward would change."""
-    with one_line_errors():
-        from mmr1.evaluation.what_if import print_result, write_rows
-        from mmr1.evaluation.what_if import what_if as score_again
-        from mmr1.rewards.specs import read_spec
-
-        result = score_again(run, read_spec(reward))
-        print_result(result, reward)
-        if output is not None:
-            write_rows(output, result)
 
 
 def _add_training(command: Command) -> None:
@@ -263,57 +241,6 @@ def export(
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
     if push_to_hub is not None:
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
-
-
-@recipe_app.command("check")
-def recipe_check(
-    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
-    original: Annotated[Path, typer.Option(help="A checkout of the project")],
-    model: Annotated[
-        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
-    ] = None,
-) -> None:
-    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_migrate.originals.certificate import check_recipe
-
-    for line in check_recipe(folder_of(recipe), original, model, output, commit):
-        typer.echo(line)
-
-
-@app.command()
-def migrate(
-    config: Annotated[Path, typer.Argument(help="Their configuration (YAML), or a shell script")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value on top, with their keys")
-    ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="easyr1, verl, trl, openrlhf or a kind such as trl-dpo; default: by the content",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
-    ] = False,
-) -> None:
-    """Convert the configuration of another project."""
-    from mmr1_migrate.command import migrate_file
-
-    migrated = migrate_file(config, overrides or (), project=project)
-    text = migrated.side_by_side if check else migrated.yaml
-    if output is None:
-        typer.echo(text, nl=False)
-    elif output.exists():
-        raise ValueError(f"{output} already exists; name another --output")
-    else:
-        output.write_text(text)
-        typer.echo(migrated.report(output), nl=False)
 
 
 @app.command()

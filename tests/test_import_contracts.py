@@ -52,6 +52,10 @@ PLANTS = [
     (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.agents.sections"),
     (WINGS, "mmr1_contrib/agents/engine.py", "import mmr1_contrib.offline.sections"),
     (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.agents.sections"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.migrate.cli"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.migrate.command"),
+    (WINGS, "mmr1_contrib/migrate/source.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.migrate.source"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -68,7 +72,7 @@ PLANTS = [
     (ESTIMATE, "mmr1/estimate/shapes.py", "import mmr1.estimate.load"),
     (ESTIMATE, "mmr1/estimate/load.py", "import mmr1.estimate.memory"),
     (ESTIMATE, "mmr1/estimate/memory.py", "import mmr1.estimate.advice"),
-    (ESTIMATE, "mmr1/estimate/gpu_split.py", "import mmr1.estimate.proposal"),
+    (ESTIMATE, "mmr1/estimate/step_time.py", "import mmr1.estimate.proposal"),
     (ESTIMATE, "mmr1/estimate/unplaced.py", ""),
     (REWARDS, "mmr1/rewards/item.py", "import mmr1.rewards.sandbox.pool"),
     (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.extract"),
@@ -104,7 +108,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder

@@ -139,8 +139,7 @@ class DataConfig(Section):
     video: VideoConfig = VideoConfig()
     media_cache: MediaCacheConfig | None = Field(
         None,
-        description="Keep prepared media, and features of a frozen vision tower, on a disk; null: "
-        "each process keeps 2 GiB of each in memory",
+        description="Keep prepared media on a disk; null: each process keeps 2 GiB in memory",
     )
     curriculum: CurriculumConfig | None = Field(
         None, description="Draw training samples by their running pass rate; null: all alike"

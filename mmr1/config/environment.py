@@ -146,8 +146,8 @@ class ToolsConfig(EnvironmentConfig):
     type: Literal["tools"] = "tools"
     tools: tuple[str, ...] = Field(
         min_length=1,
-        description="Built-in names, or file.py:function with type hints and a docstring; verl's "
-        "tools by their YAML file",
+        description="Built-in names, or file.py:function with type hints and a docstring; or a "
+        "file of MCP servers (.json), or of tools in another project's style (.yaml)",
     )
 
     @field_validator("tools")
@@ -168,8 +168,8 @@ class CustomEnvironmentConfig(EnvironmentConfig):
 
     type: Literal["custom"] = "custom"
     use: str = Field(
-        description="file.py:Class with reset(sample) and step(action); TRL's and OpenRLHF's "
-        "environments too"
+        description="file.py:Class with reset(sample) and step(action), or another project's "
+        "environment"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
-from mmr1.environments.forms.detect import trl_tools
-from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
+from mmr1.environments.custom import load_environment
 from mmr1.environments.interpreter import python
 from mmr1.environments.mcp_servers import check_reachable, is_server_list, servers_of
+from mmr1.environments.styles import ToolClass, is_tool_file, tool_file
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import network_of, readable_of
 from mmr1.rewards.item import Job
@@ -113,7 +113,7 @@ def describe(
     """The fields of each :class:`Tool`. Runs in the sandbox.
 
     Args:
-        own: They name an environment, which has tools if it has TRL's form.
+        own: They name an environment, which has tools if its methods are some.
         options: Of that environment.
         parser: What reads the calls of a turn, to be checked; None for Qwen's form.
     """
@@ -123,24 +123,25 @@ def describe(
 
 
 def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if is_tool_config(spec):
+    if is_tool_file(spec):
+        file = tool_file(spec)
         return [
             {
                 "spec": spec,
                 "name": name,
-                "schema": schema_of(tool),
+                "schema": schema,
                 "media": {},
                 "kept": True,
-                "sees_pictures": sees_pictures(tool),
+                "sees_pictures": name in file.receives_images,
             }
-            for name, tool in load_tools(spec).items()
+            for name, schema in file.schemas.items()
         ]
     if is_server_list(spec):
         return [
             {"spec": spec, "name": name, "schema": schema, "media": {}, "shows": True}
             for name, schema in servers_of(spec).schemas.items()
         ]
-    functions = trl_tools(spec, options) if own else load_functions(spec)
+    functions = _methods(spec, options) if own else load_functions(spec)
     return [
         {
             **_of_function(spec, function, method=own),
@@ -151,6 +152,12 @@ def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str
         }
         for function in functions.values()
     ]
+
+
+def _methods(spec: str, options: Mapping[str, Any]) -> Mapping[str, Callable[..., Any]]:
+    """Return the methods of an environment that are tools, by name."""
+    environment = load_environment(spec, options)
+    return environment.tools if isinstance(environment, ToolClass) else {}
 
 
 def _of_function(spec: str, tool: Callable[..., Any], *, method: bool) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
-from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.mcp_servers import is_server_list
+from mmr1.environments.styles import is_tool_file
 from mmr1.lifetime import Deadline, Watch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Answer, Pool
@@ -30,7 +30,7 @@ def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     readable = config.sandbox.readable if config.sandbox is not None else ()
     if is_server_list(spec):
         return plugin_paths("", (spec, *readable))  # the file alone, not what lies beside it
-    return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
+    return plugin_paths(f"{spec}:" if is_tool_file(spec) else spec, readable)
 
 
 def network_of(config: EnvironmentConfig) -> tuple[tuple[str, int | None], ...]:

@@ -121,7 +121,7 @@ def build_dpo(
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
     """The policy that learns from preferences."""
-    learn, features = preference_step(config.section(DpoConfig).loss), feature_cache(config, family)
+    learn, features = preference_step(config.section(DpoConfig).loss), feature_cache(config)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
 

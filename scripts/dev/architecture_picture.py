@@ -13,7 +13,7 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare"],
+    "cli": ["evaluation", "recipes", "start", "compare", "estimate"],
     "python": ["start"],
     "start": ["estimate", "trainer.inputs"],
     "compare": ["trainer.runs"],
@@ -44,7 +44,7 @@ ARROWS = {
     "environments": ["rewards", "vision"],
     "data": ["vision"],
     "trainer.inputs": ["data"],
-    "mmr1_migrate": ["config", "trainer.algorithms"],
+    "mmr1_contrib": ["trainer.algorithms", "config"],
     "rewards": ["config"],
     "vision": ["config"],
     "config": ["registry"],
@@ -53,7 +53,7 @@ ARROWS = {
 ABOUT = {
     "start": "starts the runs of all commands",
     "python": "mmr1.Trainer",
-    "mmr1_migrate": "migration, certificates",
+    "mmr1_contrib": "wings beside the core",
     "compare": "configurations over seeds",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",

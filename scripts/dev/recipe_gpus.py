@@ -45,7 +45,7 @@ class Stage:
 
     def on(self, gpus: int) -> Config | None:
         """The configuration on so many GPUs, or None where it does not fit."""
-        config = propose(self.config, self.config.command, Gpus(gpus, MEMORY)).config
+        config = propose(self.config, Gpus(gpus, MEMORY)).config
         if gpus > 1 and not config.distributed:
             return None
         shares = self.config.samples and not config.distributed

@@ -16,11 +16,9 @@ from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
-from mmr1.rewards.plugins.item_rows import read_items
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
-from tests.environments import plugins
 from tests.jsonl import read_jsonl
 from tests.report.test_page import element, unpacked
 from tests.trainer.conversations import brief_model, write_scans
@@ -252,16 +250,6 @@ def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(mode
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     with pytest.raises(ValueError, match=message):
         config_from({"model": {"path": "m"}, "environment": environment})
-
-
-def test_completions_of_a_run_are_read_as_their_last_turns(run):
-    items = list(read_items(run))
-    rows = [r for f in sorted(run.glob("rollouts/*.jsonl")) for r in read_jsonl(f)]
-    completions = [c for row in rows for c in row["completions"]]
-    assert [item.completion for item in items] == [c["text"] for c in completions]
-    for item, completion in zip(items, completions, strict=True):
-        again = plugins.reward(item.completion, list(item.messages), item.tool_calls)
-        assert again == pytest.approx(completion["components"]["said"])
 
 
 @pytest.mark.parametrize(
