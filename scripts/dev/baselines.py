@@ -26,6 +26,7 @@ import tempfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,8 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def without_paths(value: Any) -> Any:
     """The value in which this machine's folders are names."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    for folder, name in ((ROOT, "CHECKOUT"), (tempfile.gettempdir(), "TMP"), (Path.home(), "HOME")):
-        text = text.replace(str(folder), name)
-    return json.loads(re.sub(r"TMP/tmp\w+", "TMP", text))
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+", "TMP", text)
+    return json.loads(text.replace(str(ROOT), "CHECKOUT").replace(str(Path.home()), "HOME"))
 
 
 def rows_of(file: Path) -> list[Values]:
@@ -125,7 +125,8 @@ def public_names(work: Path) -> Section:
 def shape(value: Any) -> str:
     """The parameters of a function or class, and the public attributes of a class."""
     public = [name for name in dir(value) if not name.startswith("_")]
-    return f"{inspect.signature(value)} {public if inspect.isclass(value) else ''}"
+    parameters = re.sub(r" at 0x\w+", "", str(inspect.signature(value)))
+    return f"{parameters} {public if inspect.isclass(value) else ''}"
 
 
 def configurations(work: Path) -> Section:
@@ -375,10 +376,18 @@ def report(before: Mapping[str, Section], after: Mapping[str, Section], limit: i
         ordered = sorted(found.items(), key=lambda pair: -len(pair[1]))
         for (key, old, new), items in ordered[:limit]:
             where = items[0] if len(items) == 1 else f"{len(items)}x, {items[0]}"
-            lines.append(f"  {where:27.27} {key:22.22} {old:11.11} > {new:11.11}".rstrip())
+            values = "{:11.11} > {:11.11}".format(*from_the_difference(old, new))
+            lines.append(f"  {where:27.27} {key:22.22} {values}".rstrip())
         if len(ordered) > limit:
             lines.append(f"  and {len(ordered) - limit} more: --only {name}")
     return lines
+
+
+def from_the_difference(old: str, new: str) -> tuple[str, str]:
+    """Both from shortly before the character in which they differ."""
+    equal = takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+    start = max(0, len(list(equal)) - 4)
+    return old[start:], new[start:]
 
 
 def main() -> int:

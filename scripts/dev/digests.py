@@ -236,7 +236,7 @@ def record_completions() -> list[tuple[list[int], list[float]]]:
 
 def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digests:
     """Digests of the metrics, the completions and the weights in a run's folder."""
-    from safetensors.numpy import load_file
+    from safetensors.torch import load_file
 
     steps = rows_of([out / "metrics.jsonl"])
     keys = sorted({key for step in steps for key in step if not key.startswith("time/")})
@@ -251,9 +251,17 @@ def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digest
     last = max((out / "checkpoints").glob("step_*"))
     for file in sorted(last.rglob("*.safetensors")):
         # Of names, types and values: how the file lays them out does not matter.
-        facts = [(k, str(v.dtype), v.shape, v.tobytes().hex()) for k, v in load_file(file).items()]
-        found[f"weights {file.relative_to(last)}"] = sha256(sorted(facts))
+        facts = sorted((name, *facts_of(value)) for name, value in load_file(file).items())
+        found[f"weights {file.relative_to(last)}"] = sha256(facts)
     return found
+
+
+def facts_of(value: Any) -> tuple[str, tuple[int, ...], str]:
+    """The type, the shape and the bytes of a tensor, of a type that numpy may not have."""
+    import torch
+
+    content = value.flatten().view(torch.uint8).numpy().tobytes().hex()
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), content
 
 
 def rows_of(files: Iterable[Path]) -> list[Any]:
