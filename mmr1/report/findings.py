@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 
 Columns = Mapping[str, Sequence[Any]]
 """``metrics.jsonl`` by metric; None for the steps without it."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer
 from mmr1.rewards.math.equality import MAX_ANSWER, decide
-from mmr1.rewards.math.latex import normalise
-from mmr1.rewards.math.qualifiers import is_negated
 from mmr1.rewards.math.sentences import without_explanation
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.latex import normalise
+from mmr1.rewards.reading.qualifiers import is_negated
 from mmr1.types import Reward
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

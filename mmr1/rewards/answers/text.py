@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references
+from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]

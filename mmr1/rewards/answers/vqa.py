@@ -10,12 +10,12 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from mmr1.rewards.answers.text import gold_strings
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value
 from mmr1.rewards.math.equality import MAX_ANSWER
 from mmr1.rewards.math.numeric import in_unit_of, read_quantity
-from mmr1.rewards.math.units import PERCENT
-from mmr1.rewards.math.words import with_digits
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.units import PERCENT
+from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
 VOTES = 3  # so many of ten people make an answer wholly right

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
-from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.item import BadGoldError, Job, no_answer, unread
+from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.types import Reward
 
 CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
@@ -58,9 +58,10 @@ def iou(
         return no_answer()
     original_size = image_size or _at(original_sizes, image)
     seen_size = resized_size or _at(media_sizes, image)
-    predicted = [
-        to_original(box, space, original_size, seen_size) for box in read_boxes(text) or []
-    ]
+    boxes = read_boxes(text)
+    if boxes is None:
+        return unread("no box")
+    predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
     if len(predicted) * len(gold) > CHEAP_PAIRS:
         arguments = (tuple(predicted), tuple(gold), threshold)
         return Job("mmr1.rewards.grounding.iou:iou_reward", arguments)

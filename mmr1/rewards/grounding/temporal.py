@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer
+from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.types import Reward
 
 _TIME = re.compile(r"(?:(?:\d{1,4}:)?\d{1,3}:\d{1,2}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")

@@ -11,13 +11,13 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references
-from mmr1.rewards.math.latex import normalise, without_labels
-from mmr1.rewards.math.numbers import Number, parse_number, read_date, same_number
 from mmr1.rewards.math.sentences import stated_quantity, without_explanation
-from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
-from mmr1.rewards.math.words import with_digits
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.latex import normalise, without_labels
+from mmr1.rewards.reading.numbers import Number, parse_number, read_date, same_number
+from mmr1.rewards.reading.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear

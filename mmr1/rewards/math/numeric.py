@@ -8,14 +8,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value, references
-from mmr1.rewards.math.latex import normalise
-from mmr1.rewards.math.numbers import MAX_DIGITS, parse_number
-from mmr1.rewards.math.qualifiers import is_qualified
 from mmr1.rewards.math.sentences import without_explanation
-from mmr1.rewards.math.units import Unit, leading_unit, split_unit
-from mmr1.rewards.math.words import has_number_word, with_digits
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.latex import normalise
+from mmr1.rewards.reading.numbers import MAX_DIGITS, parse_number
+from mmr1.rewards.reading.qualifiers import is_qualified
+from mmr1.rewards.reading.units import Unit, leading_unit, split_unit
+from mmr1.rewards.reading.words import has_number_word, with_digits
 from mmr1.types import Reward
 
 MRA_LEVELS = tuple(Fraction(percent, 100) for percent in range(50, 100, 5))

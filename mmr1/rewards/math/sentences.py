@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from mmr1.rewards.math.qualifiers import is_negated, is_qualified
-from mmr1.rewards.math.units import split_unit
-from mmr1.rewards.math.words import with_digits
+from mmr1.rewards.reading.qualifiers import is_negated, is_qualified
+from mmr1.rewards.reading.units import split_unit
+from mmr1.rewards.reading.words import with_digits
 
 _OPENING = re.compile(
     r"(?:there (?:are|is|were|was|will be)"

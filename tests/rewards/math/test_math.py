@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, CompositeReward, Job, build_composite_reward
 from mmr1.rewards.math.equality import decide, gold_text
-from mmr1.rewards.math.numbers import parse_number, same_number
+from mmr1.rewards.reading.numbers import parse_number, same_number
 from mmr1.types import Status
 from tests.rewards.helpers import item, think
 from tests.rewards.math.math_cases import PAIRS

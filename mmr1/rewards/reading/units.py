@@ -7,136 +7,55 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmr1.rewards.math.qualifiers import qualifies
+from mmr1.rewards.reading.qualifiers import qualifies
 
 # Not by pint: docs/decisions.md says why.
-# name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
-_SYMBOLS: dict[str, tuple[str, str]] = {
-    "mm": ("length", "1/1000"),
-    "cm": ("length", "1/100"),
-    "dm": ("length", "1/10"),
-    "m": ("length", "1"),
-    "km": ("length", "1000"),
-    "in": ("length", "254/10000"),
-    "ft": ("length", "3048/10000"),
-    "yd": ("length", "9144/10000"),
-    "mi": ("length", "1609344/1000"),
-    "nmi": ("length", "1852"),
-    "mg": ("mass", "1/1000"),
-    "g": ("mass", "1"),
-    "kg": ("mass", "1000"),
-    "lb": ("mass", "45359237/100000"),
-    "lbs": ("mass", "45359237/100000"),
-    "oz": ("mass", "45359237/1600000"),
-    "ms": ("time", "1/1000"),
-    "s": ("time", "1"),
-    "sec": ("time", "1"),
-    "min": ("time", "60"),
-    "h": ("time", "3600"),
-    "hr": ("time", "3600"),
-    "hrs": ("time", "3600"),
-    "ml": ("volume", "1/1000"),
-    "mL": ("volume", "1/1000"),
-    "l": ("volume", "1"),
-    "L": ("volume", "1"),
-    "cc": ("volume", "1/1000"),
-    "gal": ("volume", "3785411784/1000000000"),
-    "ha": ("length2", "10000"),
-    "N": ("force", "1"),
-    "kN": ("force", "1000"),
-    "J": ("energy", "1"),
-    "kJ": ("energy", "1000"),
-    "W": ("power", "1"),
-    "mW": ("power", "1/1000"),
-    "kW": ("power", "1000"),
-    "MW": ("power", "1000000"),
-    "V": ("voltage", "1"),
-    "mV": ("voltage", "1/1000"),
-    "kV": ("voltage", "1000"),
-    "A": ("current", "1"),
-    "mA": ("current", "1/1000"),
-    "Hz": ("frequency", "1"),
-    "kHz": ("frequency", "1000"),
-    "MHz": ("frequency", "1000000"),
-    "C": ("charge", "1"),
-    "T": ("flux density", "1"),
-    "mol": ("amount", "1"),
-    "eV": ("electronvolt", "1"),
-    "unit": ("unit", "1"),
-    "Pa": ("pressure", "1"),
-    "mPa": ("pressure", "1/1000"),
-    "kPa": ("pressure", "1000"),
-    "MPa": ("pressure", "1000000"),
-    "mph": ("length/time", "1609344/3600000"),
-    "kmh": ("length/time", "1000/3600"),
-    "kph": ("length/time", "1000/3600"),
+# A line for each dimension: symbols, which are case-sensitive, each with its number of base units.
+_DIMENSIONS = """
+length: mm 1/1000, cm 1/100, dm 1/10, m 1, km 1000, in 254/10000, ft 3048/10000, yd 9144/10000,\
+        mi 1609344/1000, nmi 1852
+mass: mg 1/1000, g 1, kg 1000, lb 45359237/100000, lbs 45359237/100000, oz 45359237/1600000
+time: ms 1/1000, s 1, sec 1, min 60, h 3600, hr 3600, hrs 3600
+volume: ml 1/1000, mL 1/1000, l 1, L 1, cc 1/1000, gal 3785411784/1000000000
+length2: ha 10000
+force: N 1, kN 1000
+energy: J 1, kJ 1000
+power: W 1, mW 1/1000, kW 1000, MW 1000000
+voltage: V 1, mV 1/1000, kV 1000
+current: A 1, mA 1/1000
+frequency: Hz 1, kHz 1000, MHz 1000000
+charge: C 1
+flux density: T 1
+amount: mol 1
+electronvolt: eV 1
+unit: unit 1
+pressure: Pa 1, mPa 1/1000, kPa 1000, MPa 1000000
+length/time: mph 1609344/3600000, kmh 1000/3600, kph 1000/3600
+Celsius: °C 1
+Fahrenheit: °F 1
+"""
+_SYMBOLS: dict[str, tuple[str, Fraction]] = {
+    symbol: (dimension, Fraction(factor))
+    for dimension, _, units in (line.partition(":") for line in _DIMENSIONS.strip().splitlines())
+    for symbol, factor in (unit.split() for unit in units.split(","))
 }
-_WORDS: dict[str, str] = {
-    "millimeter": "mm",
-    "millimetre": "mm",
-    "centimeter": "cm",
-    "centimetre": "cm",
-    "decimeter": "dm",
-    "meter": "m",
-    "metre": "m",
-    "kilometer": "km",
-    "kilometre": "km",
-    "inch": "in",
-    "inche": "in",  # "inches" less its s
-    "foot": "ft",
-    "feet": "ft",
-    "yard": "yd",
-    "mile": "mi",
-    "milligram": "mg",
-    "gram": "g",
-    "kilogram": "kg",
-    "pound": "lb",
-    "ounce": "oz",
-    "second": "s",
-    "minute": "min",
-    "hour": "h",
-    "milliliter": "ml",
-    "millilitre": "ml",
-    "liter": "l",
-    "litre": "l",
-    "gallon": "gal",
-    "hectare": "ha",
-    "newton": "N",
-    "joule": "J",
-    "watt": "W",
-    "unit": "unit",
-    "volt": "V",
-}
+# Words in the singular, or less their final s; case does not count.
+_WORDS_PAIRS = (
+    "millimeter=mm millimetre=mm centimeter=cm centimetre=cm decimeter=dm meter=m metre=m "
+    "kilometer=km kilometre=km inch=in inche=in foot=ft feet=ft yard=yd mile=mi milligram=mg "
+    "gram=g kilogram=kg pound=lb ounce=oz millisecond=ms second=s minute=min hour=h "
+    "milliliter=ml millilitre=ml liter=l litre=l gallon=gal hectare=ha newton=N joule=J watt=W "
+    "unit=unit volt=V celsius=°C fahrenheit=°F"
+)
+_WORDS = dict(pair.split("=") for pair in _WORDS_PAIRS.split())
 _MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
-_CHINESE = {
-    "平方厘米": "cm^2",
-    "平方米": "m^2",
-    "立方厘米": "cm^3",
-    "立方米": "m^3",
-    "毫米": "mm",
-    "厘米": "cm",
-    "千米": "km",
-    "公里": "km",
-    "海里": "nmi",
-    "米": "m",
-    "小时": "h",
-    "分钟": "min",
-    "秒": "s",
-    "千克": "kg",
-    "公斤": "kg",
-    "克": "g",
-    "吨": "tons",
-    "毫升": "ml",
-    "升": "l",
-    "牛": "N",
-    "元": "yuan",
-    "度": "degrees",
-    "年": "years",
-    "岁": "years",
-    "天": "days",
-    "人": "people",
-    **dict.fromkeys("个只本次", "unit"),
-}
+_CHINESE_PAIRS = (
+    "平方厘米=cm^2 平方米=m^2 立方厘米=cm^3 立方米=m^3 毫米=mm 厘米=cm 千米=km 公里=km "
+    "海里=nmi 米=m 小时=h 分钟=min 毫秒=ms 秒=s 千克=kg 公斤=kg 克=g 吨=tons "
+    "毫升=ml 升=l 牛=N 元=yuan 度=degrees 年=years 岁=years 天=days 人=people "
+    "个=unit 只=unit 本=unit 次=unit"
+)
+_CHINESE = dict(pair.split("=") for pair in _CHINESE_PAIRS.split())
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 
 _UNIT_WORD = r"[A-Za-zµ€£¥]+"
@@ -274,8 +193,7 @@ def _listed(word: str) -> Unit | None:
     symbol = word if word in _SYMBOLS else _WORDS.get(lower) or _WORDS.get(_singular(lower))
     if symbol is None:
         return None
-    dimension, factor = _SYMBOLS[symbol]
-    return Unit(dimension, Fraction(factor))
+    return Unit(*_SYMBOLS[symbol])
 
 
 def _singular(word: str) -> str:
