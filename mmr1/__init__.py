@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mmr1.config.file import load_config
     from mmr1.python.trainer import Trainer, evaluate
     from mmr1.rewards.reading.extract import extract_answer
+    from mmr1.rewards.reading.read import read_answer
     from mmr1.rollout.engine import Probe
     from mmr1.trainer.runs.step import Step
     from mmr1.trainer.validation.evaluate import Evaluation
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "extract_answer",
     "load_config",
+    "read_answer",
 ]
 _HOME = {
     "Completion": "mmr1.types",
@@ -46,6 +48,7 @@ _HOME = {
     "evaluate": "mmr1.python.trainer",
     "extract_answer": "mmr1.rewards.reading.extract",
     "load_config": "mmr1.config.file",
+    "read_answer": "mmr1.rewards.reading.read",
 }
 
 

@@ -22,8 +22,9 @@ from math_verify import verify as math_verify
 from math_verify.grader import should_treat_as_complex, sort_key
 from sympy.core.relational import Relational
 
-from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.item import BadGoldError, unread
 from mmr1.rewards.reading.numbers import Number, parse_number, same_number
+from mmr1.types import Reward
 
 # It warns that nobody holds the deadline; the pool does.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -158,8 +159,8 @@ def warm() -> None:
     parse.cache_clear()
 
 
-def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
-    """1.0 where two normalised answers are equal, else 0.0.
+def verify(gold: str, prediction: str, percent: Percent = "neither") -> float | Reward:
+    """1.0 where two normalised answers are equal, else 0.0, or the status of an unread answer.
 
     Args:
         gold: The gold answer.
@@ -177,8 +178,8 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
         return _verify_stages(gold, stages, percent)
     try:
         value = parse(prediction)
-    except ValueError:
-        return 0.0
+    except ValueError as error:
+        return unread(f"no mathematics: {error}")
     gold_value, value = _with_imaginary_unit(gold_value, value)
     if percent == "prediction":
         return float(
@@ -221,7 +222,7 @@ def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
         return 0.0
     if any(abs(number - numbers[0]) > abs(numbers[0]) / 100 for number in numbers):
         return 0.0
-    return max(verify(gold, stage, percent) for stage in stages)
+    return float(any(verify(gold, stage, percent) == 1.0 for stage in stages))
 
 
 def check_gold(gold: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmr1.rewards.reading.qualifiers import qualifies
+from mmr1.rewards.reading.stance import qualifies
 
 # Not by pint: docs/decisions.md says why.
 # A line for each dimension: symbols, which are case-sensitive, each with its number of base units.
@@ -56,9 +56,10 @@ _CHINESE_PAIRS = (
     "个=unit 只=unit 本=unit 次=unit"
 )
 _CHINESE = dict(pair.split("=") for pair in _CHINESE_PAIRS.split())
+_KNOWN = {"%", "°", *"$€£¥", *(dimension for dimension, _ in _SYMBOLS.values())}
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 
-_UNIT_WORD = r"[A-Za-zµ€£¥]+"
+_UNIT_WORD = r"°?[A-Za-zµ€£¥]+"
 _UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}}?)?"
 _TAIL = re.compile(
     rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
@@ -70,6 +71,7 @@ _LEADING = re.compile(
 )
 # Letters that end an expression and are not units unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
+_TEMPERATURE = re.compile(r"\s*°\s*([CF])(?![A-Za-z])")
 _TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 
 
@@ -79,6 +81,11 @@ class Unit:
 
     dimension: str
     factor: Fraction = Fraction(1)
+
+    @property
+    def is_unknown(self) -> bool:
+        """True for a word that is no unit: the thing that is counted."""
+        return self.dimension.isalpha() and self.dimension not in _KNOWN
 
 
 PERCENT, DEGREE = Unit("%"), Unit("°")
@@ -101,6 +108,8 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
         if text.endswith(name):
             text = f"{text[: -len(name)].rstrip()} {symbol}"
             break
+    if "°" in text:
+        text = _TEMPERATURE.sub(r"°\1", text)
     for mark, sign_unit in (("%", PERCENT), ("°", DEGREE)):
         if text.endswith(mark) and len(text) > len(mark):
             if sign_unit == DEGREE and _TRIGONOMETRY.search(text):
