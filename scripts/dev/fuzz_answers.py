@@ -26,9 +26,9 @@ from mmr1.rewards.sandbox.pool import Pool
 SETS = Path(__file__).parents[2] / "tests" / "rewards" / "answer_sets"
 TABLES = ("answers", "first_sight", "second_sight")
 SIGNS = [
-    *"0123456789.,:;-+*/^%$°'\"()[]{}\\<>=!?~ \n\t#|_", "not ", " or ", " but ", " and ", "no ", "\\frac",
-    "\\text{", "\\boxed{", "\u200b", "²", "½", "到", "不是", "１", " to ", "wait, ", "the answer is ",
-    "because ", "```", "**", "e9", "<answer>",
+    *"0123456789.,:;-+*/^%$°'\"()[]{}\\<>=!?~ \n\t#|_", "not ", " or ", " but ", " and ", "no ",
+    "\\frac", "\\text{", "\\boxed{", "\u200b", "²", "½", "到", "不是", "１", " to ", "wait, ",
+    "the answer is ", "because ", "```", "**", "e9", "<answer>",
 ]  # fmt: skip
 
 
@@ -88,9 +88,8 @@ def main() -> int:
             jobs.append(outcome)
     with Pool(1, 2.0) as pool:
         statuses = Counter(str(reward.status) for rewards in pool.run(jobs) for reward in rewards)
-    print(
-        f"{arguments.texts} texts, {failed.total()} failed, slowest {slowest[0]:.3f} s: {slowest[1]}"
-    )
+    print(f"{arguments.texts} texts, {failed.total()} failed")
+    print(f"slowest: {slowest[0]:.3f} s, {slowest[1]}")
     print(f"{len(jobs)} jobs of the verifier: {dict(statuses)}")
     return int(failed.total() > 0 or "error" in statuses)
 

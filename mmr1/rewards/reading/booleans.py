@@ -22,7 +22,8 @@ _OPPOSITE = {
     False: re.compile(r"\b(?:yes|true|correct)\b", re.I),
 }
 _OPEN = re.compile(
-    r"^[^\s,.;:!?()–—-]|^ (?!(?:it|there|this|that|they|he|she|the|we|i|you|because|since|as)\b)[a-z]|\b(?:or|maybe|perhaps|possibly|unsure|unclear|uncertain)\b",
+    r"^[^\s,.;:!?()–—-]|^ (?!(?:it|there|th(?:is|at|ey|e)|s?he|we|i|you|because|since|as)\b)[a-z]|"
+    r"\b(?:or|maybe|perhaps|possibly|unsure|unclear|uncertain)\b",
     re.I,
 )
 

@@ -7,17 +7,14 @@ import unicodedata
 
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.units import split_unit
+from mmr1.rewards.reading.vocabulary import pairs
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _SUBSCRIPT = re.compile("[₀-₉]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _PLAIN = zip("−–—º˚′“”。、", '---°°\'"".,', strict=True)
-_COMMANDS = (
-    r"×times ⋅cdot ·cdot ÷div ±pm πpi θtheta αalpha βbeta λlambda ∞infty ≈approx ≤le ≥ge ≠ne ∪cup "
-    r"∩cap ∈in ∅emptyset ∠angle ∡angle ⟨langle ⟩rangle"
-)
-_UNICODE = {**dict(_PLAIN), **{name[0]: f"\\{name[1:]} " for name in _COMMANDS.split()}}
+_UNICODE = {**dict(_PLAIN), **{sign: f"\\{name} " for sign, name in pairs("commands").items()}}
 _UNICODE_TABLE = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _PLAIN_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*(?:\(((?:[^()]|\([^()]*\))*)\)|(\d+))")

@@ -12,6 +12,7 @@ from mmr1.rewards.reading.latex import normalise
 from mmr1.rewards.reading.numbers import MAX_DIGITS, Number, parse_number
 from mmr1.rewards.reading.stance import Reading, Unread, is_altered, read_asserted, states_none
 from mmr1.rewards.reading.units import PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.vocabulary import any_of
 from mmr1.rewards.reading.words import has_number_word, with_digits
 
 _NUMBER = re.compile(
@@ -19,7 +20,8 @@ _NUMBER = re.compile(
 )
 # Beside one of these a number is part of an expression or a bound: 5x, 2^5, 5+, - 5.
 _OPERATOR_BEFORE = re.compile(
-    r"(?:[*/^×÷√|_\\+–−±-]|\\pm|\b(?:before|after|preceding|following|past|except|(?<!ed )(?<!grew )(?<!rose )(?<!fell )by))\s*$"
+    r"(?:[*/^×÷√|_\\+–−±-]|\\pm|\b(?:before|after|preceding|following|past|except|"
+    r"(?<!ed )(?<!grew )(?<!rose )(?<!fell )by))\s*$"
 )
 _OPERATOR_BEHIND = re.compile(r"\s*[*/^×÷!|+\u00b2\u00b3\u2070-\u207f\\?]|[A-Za-z_π(]|[-–]\w")
 _MEASURE = (
@@ -59,13 +61,7 @@ _COPULA = re.compile(
 
 # A number right behind another word is its name (step 7, the cube 3).
 _LAST_WORD = re.compile(r"(?<!['’])\b([A-Za-z]+)[\s\"'(]*$")
-_MAY_PRECEDE = re.compile(
-    r"\w+ly|is|are|was|were|be|equals?|makes?|gives?|ha[sd]|have|counts?|counted|sees?|g[eo]ts?|totals?|"
-    r"totaling|of|to|at|about|around|approx|circa|ca|only|just|with|contains?|shows?|there|answer|"
-    r"result|value|reads?|says?|needs?|takes?|costs?|finds?|found|it|than|the|all|these|those|and|i|we|"
-    r"number|sum|by|in|from|so|or|for|as|not|either|between|another|possibly|maybe",
-    re.IGNORECASE,
-)
+_MAY_PRECEDE = re.compile(any_of("before_numbers"), re.IGNORECASE)
 _TOTAL = re.compile(r"[^\d,.;]{0,40}\b(?:in total|altogether|overall)\b", re.IGNORECASE)
 _LISTED = re.compile(r"[^\d]{0,40}?(?:,|\band\b|\bor\b|\bplus\b)\s+\d")
 
@@ -106,7 +102,7 @@ def read_quantity(text: str, *, none_is_zero: bool = True) -> Reading[Quantity] 
         text: A cleaned answer.
         none_is_zero: Read "no cars" and "none" as 0; in mathematics they are no solution.
 
-    >>> [str(read_quantity(text).value.value) for text in ("It is 5, not 6", "no cars", "5 ft 6 in")]
+    >>> [str(read_quantity(t).value.value) for t in ("It is 5, not 6", "no cars", "5 ft 6 in")]
     ['5', '0', '66']
     >>> [read_quantity(t).reason for t in ("not 5", "3 of 4", "3 or 4")]
     ['only negated: not 5', 'no number', 'no number']

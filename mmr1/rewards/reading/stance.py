@@ -14,77 +14,24 @@ from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
 from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.vocabulary import any_of, words
 
 MAX_SENTENCE = 1_000  # characters of words around a number or a letter
 MAX_MARKERS = 4  # so many of the last retractions and conclusions are tried
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
 Value = TypeVar("Value", bound=Hashable)
 
-# What takes an answer back.
-_NEGATING = (
-    r"not|no|never|none|neither|nor|cannot|nothing|without|except(?:ing)?|excluding|excludes?|"
-    r"excluded|besides|other than|rather than|instead|as opposed to|aside from|apart from|away from|unlike|"
-    r"contrary|opposite (?:of|to)|far from|differs?|different from|unequal|out of the question|"
-    r"wrong(?:ly)?|incorrect(?:ly)?|false|untrue|invalid|impossible|unlikely|improbable|"
-    r"an? (?:mistake|error|distractor|myth)|mistaken(?:ly)?|erroneous|inaccurate|implausible|"
-    r"(?:rul(?:e|ed|es|ing)|cross(?:ed|es|ing)?) (?:[\w ]{1,20} )?out|eliminat\w+|reject\w*|"
-    r"discard\w*|dismiss\w*|avoid|refus\w+|den(?:y|ies|ied)|doubt\w*|disagree\w*|hardly|barely|"
-    r"scarcely|fails?|refut\w+|disprov\w+|contradict\w*|inconsistent|too (?:many|few|much|little)|"
-    r"(?:all|none|nothing|else|(?:any|every)(?:thing|one|body)?)(?: \w+)? but"
-)
-# What is said of a letter only; beside a number these name a time or a place.
-_OF_LETTERS = (
-    r"least|worst|(?:before|after|next to|follow(?:s|ed|ing)|preced(?:es|ed|ing)) "
-    r"(?:option |choice )?\(?[A-Z]"
-)
-# What leaves an answer open.
-_HEDGING = (
-    r"or|either|maybe|perhaps|possibly|if|unless|though|although|however|but|versus|vs|than|"
-    r"between|unsure|uncertain|unclear|unknown|depends|(?:could|might|may) be"
-)
-# What makes another number of a number, or a bound.
-_ALTERING = (
-    r"at least|at most|(?:at|as) (?:a )?(?:minimum|maximum)|(?:minimum|maximum) of|"
-    r"(?<=\d )(?:minimum|maximum|max|tops|plus|short|off|score)|more|less|fewer|exceed\w*|"
-    r"surpass\w*|up to|as (?:many|much|few|little) as|(?:upper|lower) (?:bound|limit|estimate)|"
-    r"bounded|almost|nearly|short of|shy of|"
-    r"(?:under|over|below|above|beyond|near|close to)(?=\s*[-+$\d])|"
-    r"(?:under|over|below|above)(?=\W*$)|(?:and|so) (?:over|under|above|below|up|higher|greater|lower|change)|upwards?|within|until|"
-    r"times(?=\s*\w)|multiplied|divided|twice|thrice|doubled?|tripled?|quadrupled?|halved|squared|cubed|factorial|"
-    r"plus|minus|negative|(?:root|power|reciprocal|inverse|logarithm|square|cube|double|multiple|"
-    r"half|third|quarter|fraction|percent|part)s? of|modulo|mod|log|ln|lg|sqrt|sin|cos|tan|exp|"
-    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|lakhs?|crores?|gross|"
-    r"grand|bn|mn|tn|mil|mio|mrd|half|halves|fold|ish|tens|twos|threes|fours|fives|quintuple"
-)
-_NEGATING_SIGNS = (
-    r"[≠≮≯∉¬✗✘❌!]|^~|\\(?:ne|neq|neg|lnot|not|nless|ngtr|notin)(?![a-z])|n[’']t\b|"
-    r"\b(?:ca|wo|is|are|was|were|does|do)nt\b|不|非|没|沒|無|无|别|勿|错|除了|除.{1,8}外|以外|之外|排除"
-)
-_ALTERING_SIGNS = (
-    r"[<>≤≥±]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|sqrt|pm)(?![a-z])|至少|至多|最多|最少|超过|"
-    r"大于|小于|多于|少于|高于|低于|以上|以下|以内|将近|接近|个半|半个|一半|负"
-)
-_NEGATED = re.compile(rf"\b(?:{_NEGATING})\b|{_NEGATING_SIGNS}", re.IGNORECASE)
-_NEGATED_LETTER = re.compile(rf"\b(?:{_OF_LETTERS})\b|^-\s?(?=[A-Z]$)", re.IGNORECASE)
-_HEDGED = re.compile(rf"\b(?:{_HEDGING})\b|或|可能", re.IGNORECASE)
-_ALTERED = re.compile(rf"\b(?:{_ALTERING})\b|{_ALTERING_SIGNS}", re.IGNORECASE)
-_NO_UNIT = re.compile(
-    rf"{_NEGATING}|{_HEDGING}|more|less|fewer|plus|minus|tops|doubled|tripled|halved|squared|cubed|"
-    r"factorial|dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|quarters?|"
-    r"thirds?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|"
-    r"fold|ish|(?:min|max)imum|max|short|modulo|mod|score|lakhs?|crores?|gross|grand|bn|mn|tn|mil|"
-    r"mio|mrd|tens|twos|threes|fours|fives",
-    re.IGNORECASE,
-)
-
+_NEGATED = re.compile(f"{words('negating')}|{any_of('negating_signs')}", re.IGNORECASE)
+_NEGATED_LETTER = re.compile(rf"{words('negating_letters')}|^-\s?(?=[A-Z]$)", re.IGNORECASE)
+_HEDGED = re.compile(f"{words('hedging')}|或|可能", re.IGNORECASE)
+_ALTERED = re.compile(f"{words('altering')}|{any_of('altering_signs')}", re.IGNORECASE)
+_NO_UNIT = re.compile(any_of("negating", "hedging", "no_units"), re.IGNORECASE)
 _RETRACTION = re.compile(
-    r"(?:\b(?:wait|actually|correction|hmm+|sorry|i mean|oops|scratch that|or rather)\b|"
-    r"(?:^|[,;.]\s*)no(?=[,.]\s)|不对)[\s,.:!—-]*",
-    re.IGNORECASE,
+    rf"(?:{words('retracting')}|(?:^|[,;.]\s*)no(?=[,.]\s)|不对)[\s,.:!—-]*", re.IGNORECASE
 )
 _CONCLUSION = re.compile(
-    r"(?:(?:\b(?:so|thus|hence|therefore),?\s+)?\b(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?<!wrong )(?<!incorrect )answer\s*"
-    r"(?:is\b|:|=)|(?<=[.;,:]\s)(?:so|thus|hence|therefore)\b,?|"
+    r"(?:(?:\b(?:so|thus|hence|therefore),?\s+)?\b(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?"
+    r"(?<!wrong )(?<!incorrect )answer\s*(?:is\b|:|=)|(?<=[.;,:]\s)(?:so|thus|hence|therefore)\b,?|"
     r"\b(?:i|we)(?:['’]d| would|['’]ll| will)? (?:choose|pick|select|go with|say|answer)\b|"
     r"\b(?:right|correct|actual|true|final) (?:value|number|count|option|choice|one|result)\s*"
     r"(?:is\b|:|=)|\btotal\s*(?:is\b|:|=)|答案(?:是|为|:)|所以|因此)\s*(?:that\s+)?",
@@ -101,25 +48,14 @@ _REASON = re.compile(
 )
 _ASIDE = re.compile(r"(?<=\S)\s\(([^()]{3,})\)(?=[\s.,;!]|$)")
 _PLAIN_ASIDE = re.compile(r"(?<=\S)\s*\([^()\\]*[A-Za-z]{2,}[^()\\]* [A-Za-z]{2,}[^()\\]*\)\.?$")
-# With one of these an explanation leads to another answer.
-_CORRECTION = re.compile(
-    r"\b(?:answers?|final(?:ly)?|wait|actually|but|however|instead|alternatively|correct(?:ion|ed)?|"
-    r"rather|sorry|oops|hmm|mistaken?|should be|must be|could be|might be|may be|would be|"
-    r"another|also|second|other|or|unless|if|\\boxed|so it is|therefore|thus|"
-    r"hence)\b|答案|但|应该|应为|或|因此|所以",
-    re.IGNORECASE,
-)
+_CORRECTION = re.compile(f"{words('correcting')}|{any_of('correcting_signs')}", re.IGNORECASE)
 _OF_ITSELF = re.compile(
     r"\b(?:this|that|it|which|answer)\s?(?:is|was|must be|seems)?(?:n['’]t|\s(?:not|\w+ly)?\s?"
     r"(?:wrong|incorrect|false|invalid|impossible|untrue|a mistake))",
     re.IGNORECASE,
 )
-_OTHER = re.compile(
-    r"\b(?:another|other|also|alternatively|(?:could|might|may|would|should) be)\b", re.IGNORECASE
-)
-_REFERS = re.compile(
-    r"\b(?:it|this|that|which|those|answers?|options?|choices?|guess|sure|certain)\b", re.IGNORECASE
-)
+_OTHER = re.compile(words("another"), re.IGNORECASE)
+_REFERS = re.compile(words("referring"), re.IGNORECASE)
 _VERB = r"(?:is|are|was|were|does|did|can|could|would|has|had|seems?|looks?|fails?|fits?|may|might)"
 _CUT = re.compile(
     r"(?<!\d)\.\s+|(?<=\d)\.\s+(?=[A-Z])|[;\n。]\s*|[?!]\s+|"
@@ -142,11 +78,7 @@ _SUBJECT = re.compile(
     r"(?P<rest>.*)|\W*(?:(?:option|choice)\s+)?\W*(?-i:[A-J])\W*\s(?P<verb>(?-i:[a-z]{3,}s))\b",
     re.IGNORECASE | re.DOTALL,
 )
-_HOLDS = re.compile(
-    r"\b(?:correct|right|true|answers?|best|shown|visible|what|the one|the only one|number|count|"
-    r"total|result|value|fits?|match(?:es)?|works?|holds?|satisf(?:y|ies)|shows?)\b",
-    re.IGNORECASE,
-)
+_HOLDS = re.compile(words("holding"), re.IGNORECASE)
 _GOVERNED = re.compile(
     r"(?:\s+\w+)?(?:\s*\b(?:the|an?|one|box(?:es)?|region|area|span|segment|at|in|on|from|is|be|located|inside|"
     r"within|between|found|it|to|seen)\b)*[\s:\[(<|]*",
@@ -157,18 +89,15 @@ _VERDICT = re.compile(
     rf"[\])>|\s]*(?:{_VERB}\b\s*(?:\w+\s+)?(?:{_NEGATED.pattern})|fails\b|[\s?(]+(?:wrong|no|not|incorrect)\b)",
     re.IGNORECASE,
 )
-_NO = (
-    r"no (?!(?:more|fewer|less|longer|doubt|idea|way|clue|answer|info\w*|data|response|comment|reason|"
-    r"need|sense|question|problem|one)\b)(?=\w)"
-)
+_NO = rf"no (?!{words('no_absence')})(?=\w)"
 _IS, _IS_NOT = r"(?:is|are|was|were|can|could|has|have)", r"(?:is|are|was|were)(?: not|n['’]t)"
 _I_DO_NOT = r"(?:i|we) (?:do not|don['’]t|did not|didn['’]t|cannot|can['’]?t|could not|couldn['’]t)"
 _NOTHING = re.compile(
     rf"\W*(?:(?:there|i|we|it|they|the \w+)(?:['’]s| {_IS})? (?:\w+ )?(?:{_NO}|none\b|nothing\b|"
     rf"nobody\b)|there {_IS_NOT} (?:any|an?|one)\b|{_I_DO_NOT} (?:see|find|detect|count|spot) "
-    rf"(?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|are)\b)|{_NO}[\w ]{{1,40}}\W*$|"
-    rf"{_NO}(?:\w+ ){{1,4}}{_IS}\b|(?:the )?[\w ]{{1,40}} {_IS_NOT} (?:present|visible|in the|shown|"
-    r"found|there)\b|没有|[無无]$)(?!.*\d)",
+    rf"(?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|are)\b)|"
+    rf"{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|(?:the )?[\w ]{{1,40}} {_IS_NOT} "
+    r"(?:present|visible|in the|shown|found|there)\b|没有|[無无]$)(?!.*\d)",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -8,54 +8,16 @@ from fractions import Fraction
 from functools import lru_cache
 
 from mmr1.rewards.reading.stance import qualifies
+from mmr1.rewards.reading.vocabulary import VOCABULARY, pairs
 
 # Not by pint: docs/decisions.md says why.
-# A line for each dimension: symbols, which are case-sensitive, each with its number of base units.
-_DIMENSIONS = """
-length: mm 1/1000, cm 1/100, dm 1/10, m 1, km 1000, in 254/10000, ft 3048/10000, yd 9144/10000,\
-        mi 1609344/1000, nmi 1852
-mass: mg 1/1000, g 1, kg 1000, lb 45359237/100000, lbs 45359237/100000, oz 45359237/1600000
-time: ms 1/1000, s 1, sec 1, min 60, h 3600, hr 3600, hrs 3600
-volume: ml 1/1000, mL 1/1000, l 1, L 1, cc 1/1000, gal 3785411784/1000000000
-length2: ha 10000
-force: N 1, kN 1000
-energy: J 1, kJ 1000
-power: W 1, mW 1/1000, kW 1000, MW 1000000
-voltage: V 1, mV 1/1000, kV 1000
-current: A 1, mA 1/1000
-frequency: Hz 1, kHz 1000, MHz 1000000
-charge: C 1
-flux density: T 1
-amount: mol 1
-electronvolt: eV 1
-unit: unit 1
-pressure: Pa 1, mPa 1/1000, kPa 1000, MPa 1000000
-length/time: mph 1609344/3600000, kmh 1000/3600, kph 1000/3600
-Celsius: °C 1
-Fahrenheit: °F 1
-"""
 _SYMBOLS: dict[str, tuple[str, Fraction]] = {
     symbol: (dimension, Fraction(factor))
-    for dimension, _, units in (line.partition(":") for line in _DIMENSIONS.strip().splitlines())
+    for dimension, units in VOCABULARY["units"].items()
     for symbol, factor in (unit.split() for unit in units.split(","))
 }
-# Words in the singular, or less their final s; case does not count.
-_WORDS_PAIRS = (
-    "millimeter=mm millimetre=mm centimeter=cm centimetre=cm decimeter=dm meter=m metre=m "
-    "kilometer=km kilometre=km inch=in inche=in foot=ft feet=ft yard=yd mile=mi milligram=mg "
-    "gram=g kilogram=kg pound=lb ounce=oz millisecond=ms second=s minute=min hour=h "
-    "milliliter=ml millilitre=ml liter=l litre=l gallon=gal hectare=ha newton=N joule=J watt=W "
-    "unit=unit volt=V celsius=°C fahrenheit=°F"
-)
-_WORDS = dict(pair.split("=") for pair in _WORDS_PAIRS.split())
+_WORDS, _CHINESE = pairs("unit_words"), pairs("chinese_units")
 _MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
-_CHINESE_PAIRS = (
-    "平方厘米=cm^2 平方米=m^2 立方厘米=cm^3 立方米=m^3 毫米=mm 厘米=cm 千米=km 公里=km "
-    "海里=nmi 米=m 小时=h 分钟=min 毫秒=ms 秒=s 千克=kg 公斤=kg 克=g 吨=tons "
-    "毫升=ml 升=l 牛=N 元=yuan 度=degrees 年=years 岁=years 天=days 人=people "
-    "个=unit 只=unit 本=unit 次=unit"
-)
-_CHINESE = dict(pair.split("=") for pair in _CHINESE_PAIRS.split())
 _KNOWN = {"%", "°", *"$€£¥", *(dimension for dimension, _ in _SYMBOLS.values())}
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 
