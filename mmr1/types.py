@@ -332,13 +332,16 @@ class RolloutGroup:
 
 
 class Status(StrEnum):
-    """The outcome of scoring a completion. Only ``OK`` and ``NO_ANSWER`` have a number.
+    """The outcome of scoring a completion. Only ``OK``, ``NO_ANSWER`` and ``UNREAD`` have a number.
 
-    ``SKIPPED`` is that of a function that is not for this row: the others are summed without it.
+    ``NO_ANSWER`` is a completion without an answer, ``UNREAD`` one whose answer has no reading of
+    the type that the gold answer asks for; both score 0. ``SKIPPED`` is that of a function that is
+    not for this row: the others are summed without it.
     """
 
     OK = "ok"
     NO_ANSWER = "no_answer"
+    UNREAD = "unread"
     BAD_GOLD = "bad_gold"
     TIMEOUT = "timeout"
     ERROR = "error"
@@ -350,7 +353,7 @@ class Status(StrEnum):
         return self._value_ in _VALID
 
 
-_VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value})
+_VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value, Status.UNREAD.value})
 
 
 @quickly_pickled
@@ -363,13 +366,16 @@ class Reward:
         status: The outcome of scoring.
         components: The unweighted value of each reward function; None if it is not valid or if it
             skipped the row.
-        error: What went wrong, in one line, if the status is not valid.
+        error: What went wrong, in one line, if the status is not valid; why the answer could not be
+            read, if it is ``UNREAD``.
+        unread: Names of the reward functions that could not read the answer.
     """
 
     value: float | None
     status: Status = Status.OK
     components: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         is_valid = self.status._value_ in _VALID  # made for every completion several times

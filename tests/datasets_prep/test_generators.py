@@ -23,7 +23,7 @@ from datasets_prep.validate import validate
 from mmr1.data.record import read_records
 from mmr1.environments import toolbox
 from mmr1.environments.calls import read_calls
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 from mmr1.types import Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget
 from mmr1.vision.images import load_image

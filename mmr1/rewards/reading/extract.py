@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
+from mmr1.rewards.reading.characters import clean
+
 Where = Literal["answer", "boxed", "auto", "whole"]
 
 _THINK = re.compile(r"</?think>")
@@ -65,27 +67,37 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}")
     '\\\\frac{1}{2}'
     """
+    found = boxed(text)
+    return found[-1] if found else None
+
+
+def boxed(text: str) -> list[str]:
+    """Return the contents of all balanced ``\\boxed{...}`` that are in no other, in order."""
     if "box" not in text:
-        return None
-    last: tuple[int, int] | None = None
+        return []
+    found: list[tuple[int, int]] = []
     open_braces: list[int | None] = []  # where a box's content starts; None for a plain brace
     for token in _BRACE.finditer(text):
         if token[0] == "}":
             if open_braces and (start := open_braces.pop()) is not None:
-                last = start, token.start()
+                while found and found[-1][0] > start:
+                    found.pop()
+                found.append((start, token.start()))
         elif token[0][-1] == "{" and token[0] != "\\{":
             open_braces.append(None if token[0] == "{" else token.end())
-    return text[slice(*last)] if last else None
+    return [text[start:end] for start, end in found]
 
 
-def extract_answer(completion: str, where: Where = "auto") -> str | None:
-    """The answer's text, stripped, or None where there is no answer.
+def extract_answer(completion: str, where: Where = "auto", *, members: int = 1) -> str | None:
+    """The answer's text, cleaned, or None where there is no answer.
 
     Args:
         completion: The whole completion.
         where: ``answer`` needs the tags. ``boxed`` needs a box, inside the tags if there are any.
             ``auto`` takes the tags, or else a box. ``whole`` takes the tags, or else everything
             but the thinking.
+        members: Number of values of the gold answer. As many boxes are its members; of any other
+            number of boxes the last counts.
     """
     if where not in get_args(Where):
         raise ValueError(f"extract={where!r}: known are {', '.join(get_args(Where))}")
@@ -94,9 +106,8 @@ def extract_answer(completion: str, where: Where = "auto") -> str | None:
     if tagged is None and where == "answer":
         return None
     scope = text if tagged is None else tagged
-    boxed = last_boxed(scope)
-    if boxed is not None:
-        return boxed.strip() or None
+    if boxes := boxed(scope):
+        return clean(", ".join(boxes) if len(boxes) == members else boxes[-1]) or None
     if where == "boxed" or (where == "auto" and tagged is None):
         return None
-    return scope.strip() or None
+    return clean(scope) or None

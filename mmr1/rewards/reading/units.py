@@ -7,139 +7,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmr1.rewards.math.qualifiers import qualifies
+from mmr1.rewards.reading.stance import qualifies
+from mmr1.rewards.reading.vocabulary import VOCABULARY, pairs
 
 # Not by pint: docs/decisions.md says why.
-# name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
-_SYMBOLS: dict[str, tuple[str, str]] = {
-    "mm": ("length", "1/1000"),
-    "cm": ("length", "1/100"),
-    "dm": ("length", "1/10"),
-    "m": ("length", "1"),
-    "km": ("length", "1000"),
-    "in": ("length", "254/10000"),
-    "ft": ("length", "3048/10000"),
-    "yd": ("length", "9144/10000"),
-    "mi": ("length", "1609344/1000"),
-    "nmi": ("length", "1852"),
-    "mg": ("mass", "1/1000"),
-    "g": ("mass", "1"),
-    "kg": ("mass", "1000"),
-    "lb": ("mass", "45359237/100000"),
-    "lbs": ("mass", "45359237/100000"),
-    "oz": ("mass", "45359237/1600000"),
-    "ms": ("time", "1/1000"),
-    "s": ("time", "1"),
-    "sec": ("time", "1"),
-    "min": ("time", "60"),
-    "h": ("time", "3600"),
-    "hr": ("time", "3600"),
-    "hrs": ("time", "3600"),
-    "ml": ("volume", "1/1000"),
-    "mL": ("volume", "1/1000"),
-    "l": ("volume", "1"),
-    "L": ("volume", "1"),
-    "cc": ("volume", "1/1000"),
-    "gal": ("volume", "3785411784/1000000000"),
-    "ha": ("length2", "10000"),
-    "N": ("force", "1"),
-    "kN": ("force", "1000"),
-    "J": ("energy", "1"),
-    "kJ": ("energy", "1000"),
-    "W": ("power", "1"),
-    "mW": ("power", "1/1000"),
-    "kW": ("power", "1000"),
-    "MW": ("power", "1000000"),
-    "V": ("voltage", "1"),
-    "mV": ("voltage", "1/1000"),
-    "kV": ("voltage", "1000"),
-    "A": ("current", "1"),
-    "mA": ("current", "1/1000"),
-    "Hz": ("frequency", "1"),
-    "kHz": ("frequency", "1000"),
-    "MHz": ("frequency", "1000000"),
-    "C": ("charge", "1"),
-    "T": ("flux density", "1"),
-    "mol": ("amount", "1"),
-    "eV": ("electronvolt", "1"),
-    "unit": ("unit", "1"),
-    "Pa": ("pressure", "1"),
-    "mPa": ("pressure", "1/1000"),
-    "kPa": ("pressure", "1000"),
-    "MPa": ("pressure", "1000000"),
-    "mph": ("length/time", "1609344/3600000"),
-    "kmh": ("length/time", "1000/3600"),
-    "kph": ("length/time", "1000/3600"),
+_SYMBOLS: dict[str, tuple[str, Fraction]] = {
+    symbol: (dimension, Fraction(factor))
+    for dimension, units in VOCABULARY["units"].items()
+    for symbol, factor in (unit.split() for unit in units.split(","))
 }
-_WORDS: dict[str, str] = {
-    "millimeter": "mm",
-    "millimetre": "mm",
-    "centimeter": "cm",
-    "centimetre": "cm",
-    "decimeter": "dm",
-    "meter": "m",
-    "metre": "m",
-    "kilometer": "km",
-    "kilometre": "km",
-    "inch": "in",
-    "inche": "in",  # "inches" less its s
-    "foot": "ft",
-    "feet": "ft",
-    "yard": "yd",
-    "mile": "mi",
-    "milligram": "mg",
-    "gram": "g",
-    "kilogram": "kg",
-    "pound": "lb",
-    "ounce": "oz",
-    "second": "s",
-    "minute": "min",
-    "hour": "h",
-    "milliliter": "ml",
-    "millilitre": "ml",
-    "liter": "l",
-    "litre": "l",
-    "gallon": "gal",
-    "hectare": "ha",
-    "newton": "N",
-    "joule": "J",
-    "watt": "W",
-    "unit": "unit",
-    "volt": "V",
-}
+_WORDS, _CHINESE = pairs("unit_words"), pairs("chinese_units")
 _MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
-_CHINESE = {
-    "平方厘米": "cm^2",
-    "平方米": "m^2",
-    "立方厘米": "cm^3",
-    "立方米": "m^3",
-    "毫米": "mm",
-    "厘米": "cm",
-    "千米": "km",
-    "公里": "km",
-    "海里": "nmi",
-    "米": "m",
-    "小时": "h",
-    "分钟": "min",
-    "秒": "s",
-    "千克": "kg",
-    "公斤": "kg",
-    "克": "g",
-    "吨": "tons",
-    "毫升": "ml",
-    "升": "l",
-    "牛": "N",
-    "元": "yuan",
-    "度": "degrees",
-    "年": "years",
-    "岁": "years",
-    "天": "days",
-    "人": "people",
-    **dict.fromkeys("个只本次", "unit"),
-}
+_KNOWN = {"%", "°", *"$€£¥", *(dimension for dimension, _ in _SYMBOLS.values())}
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 
-_UNIT_WORD = r"[A-Za-zµ€£¥]+"
+_UNIT_WORD = r"°?[A-Za-zµ€£¥]+"
 _UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}}?)?"
 _TAIL = re.compile(
     rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
@@ -151,6 +33,7 @@ _LEADING = re.compile(
 )
 # Letters that end an expression and are not units unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
+_TEMPERATURE = re.compile(r"\s*°\s*([CF])(?![A-Za-z])")
 _TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 
 
@@ -160,6 +43,11 @@ class Unit:
 
     dimension: str
     factor: Fraction = Fraction(1)
+
+    @property
+    def is_unknown(self) -> bool:
+        """True for a word that is no unit: the thing that is counted."""
+        return self.dimension.isalpha() and self.dimension not in _KNOWN
 
 
 PERCENT, DEGREE = Unit("%"), Unit("°")
@@ -182,6 +70,8 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
         if text.endswith(name):
             text = f"{text[: -len(name)].rstrip()} {symbol}"
             break
+    if "°" in text:
+        text = _TEMPERATURE.sub(r"°\1", text)
     for mark, sign_unit in (("%", PERCENT), ("°", DEGREE)):
         if text.endswith(mark) and len(text) > len(mark):
             if sign_unit == DEGREE and _TRIGONOMETRY.search(text):
@@ -274,8 +164,7 @@ def _listed(word: str) -> Unit | None:
     symbol = word if word in _SYMBOLS else _WORDS.get(lower) or _WORDS.get(_singular(lower))
     if symbol is None:
         return None
-    dimension, factor = _SYMBOLS[symbol]
-    return Unit(dimension, Fraction(factor))
+    return Unit(*_SYMBOLS[symbol])
 
 
 def _singular(word: str) -> str:

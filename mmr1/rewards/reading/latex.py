@@ -5,47 +5,16 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from mmr1.rewards.math.units import split_unit
+from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.units import split_unit
+from mmr1.rewards.reading.vocabulary import pairs
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _SUBSCRIPT = re.compile("[₀-₉]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
-_UNICODE = {
-    "−": "-",
-    "–": "-",
-    "—": "-",
-    "×": r"\times ",
-    "⋅": r"\cdot ",
-    "·": r"\cdot ",
-    "÷": r"\div ",
-    "±": r"\pm ",
-    "π": r"\pi ",
-    "θ": r"\theta ",
-    "α": r"\alpha ",
-    "β": r"\beta ",
-    "λ": r"\lambda ",
-    "∞": r"\infty ",
-    "≈": r"\approx ",
-    "≤": r"\le ",
-    "≥": r"\ge ",
-    "≠": r"\ne ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∈": r"\in ",
-    "∅": r"\emptyset ",
-    "∠": r"\angle ",
-    "∡": r"\angle ",
-    "º": "°",
-    "˚": "°",
-    "′": "'",
-    "“": '"',
-    "”": '"',
-    "。": ".",
-    "、": ",",
-    "⟨": r"\langle ",
-    "⟩": r"\rangle ",
-}
+_PLAIN = zip("−–—º˚′“”。、", '---°°\'"".,', strict=True)
+_UNICODE = {**dict(_PLAIN), **{sign: f"\\{name} " for sign, name in pairs("commands").items()}}
 _UNICODE_TABLE = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _PLAIN_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*(?:\(((?:[^()]|\([^()]*\))*)\)|(\d+))")
@@ -73,19 +42,6 @@ _LABEL = re.compile(
 _OF_X = re.compile(r"y|[a-z](?:\^-1)?\(x\)")
 _ARROW = re.compile(r"\\(?:vec|overrightarrow)(?![a-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
-_FIRST = {opening[0] for opening, _ in _DELIMITERS}
-_MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
-_PREFIX = re.compile(
-    r"(?P<bold>\*\*|__)?(?:#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?"
-    r"(?:(?:final|correct|right)\s+)*(?:answers?|results?|(?<=correct )(?:option|choice))\b"
-    r"(?:\s+(?:is|are)\b)?\s*(?(bold)(?:\*\*|__)?)\s*[:=]?\s*(?(bold)(?:\*\*|__)?)\s*(?=\S)"
-    r"|\**(?:所以|因此|故|综上所述|综上|本题|最后)?[,，]?\s*(?:正确|最终)?的?(?:答案|选项|结果)\**"
-    r"(?:是|为|选|应为|[:：])+\**\s*(?=\S)"
-    r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])",
-    re.IGNORECASE,
-)
-_FENCE = re.compile(r"```[A-Za-z]*\s*\n?(.*?)\n?\s*```", re.DOTALL)
 _RECURS = re.compile(r"\\(?:overline|bar|dot)")
 _RECURRING = re.compile(
     r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
@@ -99,16 +55,9 @@ _SYSTEM = re.compile(
 )
 _ROW = re.compile(r"\s*[^=<>]{1,40}=[^=<>]+")
 _SYNONYMS = re.compile(r"\\(?:leqslant|geqslant|leq|geq|neq|varnothing|lbrace|rbrace)(?![A-Za-z])")
-_SYNONYM_TABLE = {
-    r"\leq": r"\le",
-    r"\leqslant": r"\le",
-    r"\geq": r"\ge",
-    r"\geqslant": r"\ge",
-    r"\neq": r"\ne",
-    r"\varnothing": r"\emptyset",
-    r"\lbrace": r"\{",
-    r"\rbrace": r"\}",
-}
+_SYNONYM_TABLE = {r"\leq": r"\le", r"\leqslant": r"\le", r"\geq": r"\ge", r"\geqslant": r"\ge"}
+_SYNONYM_TABLE |= {r"\neq": r"\ne", r"\varnothing": r"\emptyset", r"\lbrace": r"\{"}
+_SYNONYM_TABLE |= {r"\rbrace": r"\}"}
 
 
 def normalise(text: str) -> str:
@@ -119,9 +68,7 @@ def normalise(text: str) -> str:
     """
     if text.isascii() and text.isalnum():
         return text
-    if "```" in text and (fence := _FENCE.fullmatch(text.strip())):
-        text = fence[1]
-    text = _strip_delimiters(text)
+    text = unwrap(text, quotes=False)
     if len(_DOLLAR.findall(text)) % 2 == 0:
         text = _DOLLAR.sub("", text)
     if "\n" in text and all(line.count("{") == line.count("}") for line in text.splitlines()):
@@ -137,32 +84,7 @@ def normalise(text: str) -> str:
     if ".(" in text:
         text = _RECURRING.sub(_recurring, text)
     text = _CARETS.sub(r"^\1", " ".join(text.split()))
-    return _strip_delimiters(text)
-
-
-def _strip_delimiters(text: str) -> str:
-    """The text without math delimiters, emphasis, a leading "the answer is", a final stop."""
-    for _ in range(_MAX_WRAPPERS):
-        before = text
-        text = text.strip()
-        if text.endswith(".") and not text.endswith(".."):
-            text = text[:-1].rstrip()
-        for opening, closing in _DELIMITERS if text[:1] in _FIRST else ():
-            inner = text[len(opening) : -len(closing)]
-            if (
-                len(text) > len(opening) + len(closing)
-                and text.startswith(opening)
-                and text.endswith(closing)
-                and opening not in inner
-                and closing not in inner
-            ):
-                text = inner
-        match = _PREFIX.match(text)
-        if match:
-            text = text[match.end() :]
-        if text == before:
-            break
-    return text
+    return unwrap(text, quotes=False)
 
 
 def without_labels(gold: str, prediction: str) -> tuple[str, str]:
