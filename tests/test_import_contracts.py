@@ -20,6 +20,8 @@ REWARDS = "Layers of the rewards"
 RAY = "Only the distributed trainer imports ray"
 VLLM = "Only the vLLM engine imports vllm"
 TORCH = "Rewards and the configuration load no torch"
+WING = "The core imports no wing"
+WINGS = "No wing imports another"
 RECORDS = "Records and the report import no torch"
 CONTRACTS = [
     contract["name"]
@@ -42,6 +44,10 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (WING, "mmr1/cli.py", "import mmr1_contrib.lab.compare.command"),
+    (WING, "datasets_prep/conversion.py", "import mmr1_contrib.lab.compare.statistics"),
+    (WINGS, "mmr1_contrib/lab/compare/plan.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.lab.compare.statistics"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -94,7 +100,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder

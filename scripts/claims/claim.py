@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmr1.compare.plan import ComparisonFile, read_comparison
+from mmr1_contrib.lab.compare.plan import ComparisonFile, read_comparison
 
 CLAIMS = Path(__file__).parent
 

@@ -11,10 +11,10 @@ from statistics import fmean
 
 from matplotlib import pyplot as plt
 
-from mmr1.compare.plan import ComparisonFile
-from mmr1.compare.results import arms_table, draw_curves, formatted, save
-from mmr1.compare.statistics import with_seeds_needed
 from mmr1.files import atomic
+from mmr1_contrib.lab.compare.plan import ComparisonFile
+from mmr1_contrib.lab.compare.results import arms_table, draw_curves, formatted, save
+from mmr1_contrib.lab.compare.statistics import with_seeds_needed
 from scripts.claims.claim import CLAIMS, load, names
 from scripts.claims.results import Result, difference_of, of_arm, read_results
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mmr1.compare.plan import Hypothesis
-from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict
 from mmr1.files import atomic
+from mmr1_contrib.lab.compare.plan import Hypothesis
+from mmr1_contrib.lab.compare.statistics import Estimate, Verdict, estimate, paired, verdict
 from scripts.claims.claim import CLAIMS
 
 REPOSITORY = CLAIMS.parents[1]

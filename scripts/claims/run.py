@@ -21,8 +21,8 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from mmr1.compare.plan import read_plan
-from mmr1.compare.trials import run_trials
+from mmr1_contrib.lab.compare.plan import read_plan
+from mmr1_contrib.lab.compare.trials import run_trials
 from scripts.claims.claim import CLAIMS, claim_file, load, names
 from scripts.claims.page import table, write_all
 from scripts.claims.results import (

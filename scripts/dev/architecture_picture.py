@@ -13,10 +13,9 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "compare", "estimate"],
+    "cli": ["evaluation", "recipes", "start", "mmr1_migrate", "estimate"],
     "python": ["start"],
     "start": ["trainer.offline"],
-    "compare": ["trainer.runs"],
     "estimate": ["trainer.models"],
     "datasets_prep": ["data"],
     "evaluation": ["trainer.inputs", "report"],
@@ -52,7 +51,6 @@ ABOUT = {
     "start": "starts the runs of all commands",
     "python": "mmr1.Trainer",
     "mmr1_migrate": "migration, certificates",
-    "compare": "configurations over seeds",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",
     "evaluation": "benchmarks, comparisons",

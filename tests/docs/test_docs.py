@@ -60,7 +60,7 @@ def source() -> str:
     """All of our code, its string literals joined where they are broken over lines."""
     files = [
         p
-        for folder in ("mmr1", "mmr1_migrate", "datasets_prep")
+        for folder in ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep")
         for p in (REPOSITORY / folder).rglob("*.py")
     ]
     return re.sub(r'"\s+f?"', "", "\n".join(path.read_text() for path in files))

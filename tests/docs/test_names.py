@@ -12,7 +12,7 @@ from mmr1.config import Config
 from mmr1.section import Section, shapes
 from tests.paths import REPOSITORY
 
-FOLDERS = ("mmr1", "mmr1_migrate", "datasets_prep", "scripts", "tests", "docs")
+FOLDERS = ("mmr1", "mmr1_contrib", "mmr1_migrate", "datasets_prep", "scripts", "tests", "docs")
 PAGES = sorted(
     [
         *REPOSITORY.glob("*.md"),

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
 from mmr1.config.commands import command_named, optional_sections
 from mmr1.config.file import load_config, redacted
 from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
+from mmr1_contrib.lab.compare.metrics import BEFORE, check_metric
 
 TrainedBy = Literal["train", "sft", "dpo"]
 
@@ -297,8 +297,8 @@ def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
     for run in arm.runs:
         config = run.config(0, Path("compare"), model)
         model = Path(config.model.path)
-        check_training(config, resume=True, samples=run.command == "train")
-        records = config.eval_records if run.command == "train" else None
+        check_training(config, resume=True, samples=config.samples)
+        records = config.eval_records if config.samples else None
         if run.evaluation is not None:
             file, *overrides = run.evaluation_arguments(0, Path("compare"), model)
             evaluated = load_config(Path(file), overrides, "eval")

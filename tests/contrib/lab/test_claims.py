@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.compare.metrics import check_metric
-from mmr1.compare.plan import ComparisonFile, Hypothesis, Plot, arm_of
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from mmr1.types import MediaRef, Sample
+from mmr1_contrib.lab.compare.metrics import check_metric
+from mmr1_contrib.lab.compare.plan import ComparisonFile, Hypothesis, Plot, arm_of
 from scripts.claims.claim import CLAIMS, claim_file, load, names
 from scripts.claims.page import PAGE, anchor, facts, page, table, write_plot
 from scripts.claims.results import Result, by_seed, difference_of, read_results

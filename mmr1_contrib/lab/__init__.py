@@ -1,0 +1,1 @@
+"""The laboratory: comparisons of configurations, and claims of papers put to the test."""
