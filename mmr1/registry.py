@@ -94,6 +94,11 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
     return entry_points()
 
 
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    """The entry points of a group, by name."""
+    return {point.name: point.value for point in _installed(path).select(group=group)}
+
+
 class Registry:
     """Names of one kind of object, imported when loaded.
 
@@ -122,8 +127,8 @@ class Registry:
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
-        of_packages = _installed(tuple(sys.path)).select(group=self.group) if self.group else ()
-        return {**{point.name: point.value for point in of_packages}, **self.builtin}
+        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
+        return {**plugins, **self.builtin}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
