@@ -14,7 +14,7 @@ import pytest
 from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
-WING = "The core imports no wing"
+CORE = "The core imports no wing"
 WINGS = "No wing imports another"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
@@ -44,10 +44,9 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
-    (WING, "mmr1/cli.py", "import mmr1_contrib.agents.engine"),
-    (WING, "datasets_prep/conversion.py", "import mmr1_contrib.agents.sections"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.agents.engine"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.agents.sections"),
     (WINGS, "mmr1_contrib/agents/engine.py", "import mmr1_contrib.offline.sections"),
-    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.agents.sections"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
