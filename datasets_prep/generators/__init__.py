@@ -39,7 +39,6 @@ GENERATORS = Registry(
     {
         "calculate": "datasets_prep.generators.calculate:CALCULATE",
         "counting": "datasets_prep.generators.counting:COUNTING",
-        "digit-sums": "datasets_prep.generators.digit_sums:DIGIT_SUMS",
         "digits": "datasets_prep.generators.digits:DIGITS",
         "frame": "datasets_prep.generators.frame:FRAME",
         "grounding": "datasets_prep.generators.grounding:GROUNDING",

@@ -155,7 +155,7 @@ def test_a_worker_that_does_not_answer_is_killed(name: str) -> None:
 
 
 def test_64_items_of_which_8_hang(pool: Pool) -> None:
-    """Every good verdict, and no orphan; scripts/bench takes the seconds."""
+    """Every good verdict, and no orphan."""
     jobs = [verify(rf"\sqrt{{{n * n * 2}}}", rf"{n}\sqrt{{2}}") for n in range(2, 58)]
     for n in range(8):
         jobs.insert(n * 7, verify(rf"\sqrt{{{n + 60}}}", r"9^{9^{9^9}}"))
