@@ -151,6 +151,7 @@ WARNS = [
     (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
     (["dpo.rounds.count=2", "dpo.loss=kto", "dpo.rounds.pairs_per_prompt=2"], "dpo"),
     (["eval.sampled.best_of=math"], "eval"),
+    (["environment={type: tools, tools: [zoom], sandbox: null}"], "train"),
 ]
 
 
