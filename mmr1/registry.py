@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,8 +89,11 @@ def check_is_file(path: Path) -> None:
 
 
 @lru_cache
-def _installed(path: tuple[str, ...]) -> EntryPoints:
-    """The entry points of all packages on this path; finding them reads many files."""
+def _installed(path: tuple[str, ...]) -> Any:
+    """The entry points of all packages on this path; finding them reads many files.
+
+    Its type is another one in Python 3.11 than from 3.12 on; both have ``select``.
+    """
     return entry_points()
 
 
