@@ -89,21 +89,17 @@ def check_is_file(path: Path) -> None:
 
 
 @lru_cache
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """Return the entry points of a group, by name."""
-    return {point.name: point.value for point in _installed(path).select(group=group)}
-
-
-@lru_cache
 def _installed(path: tuple[str, ...]) -> Any:
-    """Return the entry points of all packages on this path; finding them reads many files."""
+    """The entry points of all packages on this path; finding them reads many files.
+
+    Its type is another one in Python 3.11 than from 3.12 on; both have ``select``.
+    """
     return entry_points()
 
 
-@lru_cache
-def _is_installed(target: str) -> bool:
-    """True if the package of an entry point can be found; its files may have been deleted."""
-    return importlib.util.find_spec(target.partition(":")[0].partition(".")[0]) is not None
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    """The entry points of a group, by name."""
+    return {point.name: point.value for point in _installed(path).select(group=group)}
 
 
 class Registry:
@@ -133,14 +129,9 @@ class Registry:
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
-        """Every name and the target it loads, with the entry points of packages that are there."""
-        plugins = {
-            name: target for name, target in self._plugins().items() if _is_installed(target)
-        }
+        """Every name and the target it loads, entry points included."""
+        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
         return {**plugins, **self.builtin}
-
-    def _plugins(self) -> dict[str, str]:
-        return _entry_points(self.group, tuple(sys.path)) if self.group else {}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
@@ -161,7 +152,7 @@ class Registry:
     def _target(self, spec: str) -> tuple[str, str]:
         """The module (or file) and the attribute behind a name."""
         # The plugins of all installed packages take a while to find.
-        names = self.builtin if spec in self.builtin else {**self._plugins(), **self.builtin}
+        names = self.builtin if spec in self.builtin else self.names()
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
         if not separator:
@@ -241,5 +232,5 @@ TRACKERS = Registry(
 )
 """Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
 
-The extra of a built-in one's name installs its package.
+A built-in one needs the package of its name, which the extra of its name installs.
 """
