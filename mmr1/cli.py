@@ -170,34 +170,6 @@ def evaluate(
 
 
 @app.command()
-def compare(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            help="YAML files of configurations, or one with arms; key.path=value for all of them"
-        ),
-    ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="eval/greedy, or NAME of metrics.jsonl, or NAME:mean, :sum, :last"),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each configuration")] = 5,
-    output: Annotated[Path, typer.Option(help="Folder of the runs and results")] = Path(
-        "runs/compare"
-    ),
-    margin: Annotated[
-        float | None,
-        typer.Option(help="Smallest difference that matters; below 0: not worse by as much"),
-    ] = None,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train configurations over the same seeds and compare them; repeat it to continue."""
-    from mmr1.compare.command import run_comparison
-
-    run_comparison(arguments, metric or (), seeds, output, margin)
-
-
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run, or of two runs to compare")],
     output: Annotated[

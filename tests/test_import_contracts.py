@@ -16,12 +16,14 @@ from tests.paths import REPOSITORY
 LAYERS = "Layers of the packages"
 CORE = "The core imports no wing"
 WINGS = "No wing imports another"
+AUDIT = "The audit shares nothing with what it audits"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
 RAY = "Only the distributed trainer imports ray"
 VLLM = "Only the vLLM engine imports vllm"
 TORCH = "Rewards and the configuration load no torch"
+WINGS = "No wing imports another"
 RECORDS = "Records and the report import no torch"
 CONTRACTS = [
     contract["name"]
@@ -56,6 +58,11 @@ PLANTS = [
     (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.migrate.command"),
     (WINGS, "mmr1_contrib/migrate/source.py", "import mmr1_contrib.offline.sections"),
     (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.migrate.source"),
+    (AUDIT, "mmr1_contrib/lab/audit/formulas.py", "import mmr1.trainer.algorithms.losses"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.lab.compare.command"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.lab.compare.statistics"),
+    (WINGS, "mmr1_contrib/lab/compare/plan.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.lab.compare.statistics"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),

@@ -38,6 +38,12 @@ def _keeps_nothing(c: Config) -> bool:
 
 IDLE: tuple[Row, ...] = (
     Row(
+        ("trainer.step_files",),
+        lambda c: _set(c.trainer, "step_files"),
+        "this command writes no step files; leave it out",
+        OFFLINE,
+    ),
+    Row(
         ("data.curriculum",),
         lambda c: c.data.curriculum is not None,
         "this command does not choose samples by their pass rates; leave it out",

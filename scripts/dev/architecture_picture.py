@@ -13,10 +13,9 @@ from statistics import fmean
 
 PICTURE = Path(__file__).parents[2] / "docs/images/architecture.svg"
 ARROWS = {
-    "cli": ["evaluation", "recipes", "start", "compare", "estimate"],
+    "cli": ["evaluation", "recipes", "start", "estimate"],
     "python": ["start"],
     "start": ["estimate", "trainer.inputs"],
-    "compare": ["trainer.runs"],
     "estimate": ["trainer.models"],
     "datasets_prep": ["data"],
     "evaluation": ["trainer.inputs", "report"],
@@ -54,7 +53,6 @@ ABOUT = {
     "start": "starts the runs of all commands",
     "python": "mmr1.Trainer",
     "mmr1_contrib": "wings beside the core",
-    "compare": "configurations over seeds",
     "estimate": "what a run needs of GPUs",
     "datasets_prep": "mmr1-data",
     "evaluation": "benchmarks, comparisons",

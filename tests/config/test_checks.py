@@ -26,6 +26,7 @@ SERVER = [
 MOVING = ["algorithm.kl.coef=1", "algorithm.kl.reference.type=moving"]
 
 FIRES = [
+    (["trainer.step_files=false"], "sft"),
     (["data.curriculum.function=math"], "sft"),
     (["trainer.validation.data=x", "trainer.validation.steps=2"], "sft"),
     (["resources.engines=2"], "sft"),

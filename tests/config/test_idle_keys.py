@@ -189,8 +189,3 @@ def test_what_a_run_does_not_read_is_refused(name: str, folder: Path) -> None:
     run = Run(name, command, keys, samples=command != "sft")
     reads = reads_of(run.load(folder).config, folder)
     assert idle(run, folder, reads) == ELSEWHERE.get(name, [])
-
-
-def test_the_runs_have_every_preset() -> None:
-    named = {name.partition(",")[0] for name in RUNS}
-    assert set(PRESETS) <= named

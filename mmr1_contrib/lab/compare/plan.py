@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from mmr1.compare.metrics import BEFORE, check_metric
 from mmr1.config import Config
 from mmr1.config.commands import command_named, optional_sections
 from mmr1.config.file import load_config, redacted
 from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
+from mmr1_contrib.lab.compare.metrics import BEFORE, check_metric
 
 
 def _check_trains(command: str) -> str:
@@ -313,7 +313,7 @@ def _check_runs(arm: Arm, metrics: Collection[str]) -> None:
         config = run.config(0, Path("compare"), model)
         model = Path(config.model.path)
         check_training(config, resume=True, samples=config.samples)
-        records = config.eval_records if run.command == "train" else None
+        records = config.eval_records if config.samples else None
         if run.evaluation is not None:
             file, *overrides = run.evaluation_arguments(0, Path("compare"), model)
             evaluated = load_config(Path(file), overrides, "eval")

@@ -18,19 +18,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.compare.metrics import check_metric
-from mmr1.compare.plan import ComparisonFile, Hypothesis, Plot, arm_of
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import CLAIMS, claim_file, load, names
-from scripts.claims.page import PAGE, anchor, facts, page, table, write_plot
-from scripts.claims.results import Result, by_seed, difference_of, read_results
+from mmr1_contrib.lab.claims.claim import (
+    Result,
+    claim_file,
+    claim_names,
+    hypothesis_verdict,
+    read_claim,
+    values_by_seed,
+)
+from mmr1_contrib.lab.claims.page import PAGE, anchor, facts, page, table, write_plot
+from mmr1_contrib.lab.claims.run import QUICK
+from mmr1_contrib.lab.compare.metrics import check_metric
+from mmr1_contrib.lab.compare.plan import ComparisonFile, Hypothesis, Plot, arm_of
 from scripts.claims.start.start import read, write_splits
 from scripts.claims.tasks import build_once, scans
-from scripts.claims.training import QUICK
 from tests.paths import REPOSITORY
 
+CLAIMS = REPOSITORY / "scripts/claims"
+NAMES = claim_names(CLAIMS)
 YAMLS = sorted(path for path in CLAIMS.rglob("*.yaml") if path.name != "claim.yaml")
 
 
@@ -39,8 +47,8 @@ def test_results_are_matched_by_seed_whatever_their_order():
         return Result(arm, seed, {"x": value}, [], 1, "abc")
 
     results = [result("b", 1, 0.4), result("a", 0, 0.3), result("b", 0, 0.2), result("a", 1, 0.6)]
-    assert by_seed(results, "a", "x") == [0.3, 0.6]
-    difference, _ = difference_of(
+    assert values_by_seed(results, "a", "x") == [0.3, 0.6]
+    difference, _ = hypothesis_verdict(
         results, Hypothesis(text="", metric="x", more="a", less="b", smallest=0.05)
     )
     assert difference.mean == pytest.approx((0.1 + 0.2) / 2)
@@ -91,15 +99,15 @@ def test_every_yaml_is_a_configuration(path):
     assert load_config(path, command=command).trainer.threads == 1
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_arm_is_a_configuration(name):
     """Quick trials change its length last, and not what it is about."""
-    claim = load(name)
+    claim = read_claim(CLAIMS / name).comparison
     if claim.base is None:
         assert (CLAIMS / name / "measure.py").is_file()
         return
     for arm in claim.arms:
-        runs = arm_of(claim_file(name), claim, arm, QUICK).runs
+        runs = arm_of(claim_file(CLAIMS / name), claim, arm, QUICK).runs
         assert runs[-1].config(0, Path("own")).trainer.max_steps == 40
         assert all(run.config(0, Path("own")).trainer.max_steps != 40 for run in runs[:-1])
         for run in runs:
@@ -112,10 +120,11 @@ def test_every_arm_is_a_configuration(name):
         check_metric(metric)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_claim_is_whole(name):
     """What was written before the run is what is tested."""
-    claim, folder = load(name), CLAIMS / name
+    folder = CLAIMS / name
+    claim = read_claim(folder).comparison
     readme = " ".join((folder / "README.md").read_text().split())
     assert readme.startswith(f"# {claim.title} ")
     for number, hypothesis in enumerate(claim.hypotheses, 1):
@@ -131,9 +140,10 @@ def test_a_claim_is_whole(name):
     assert re.fullmatch(r"[a-z -]+", anchor(claim.title))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_the_results_are_of_every_arm_and_seed(name):
-    claim, results = load(name), read_results(name)
+    found = read_claim(CLAIMS / name)
+    claim, results = found.comparison, found.results
     seeds = sorted({result.seed for result in results})
     assert seeds == list(range(len(seeds)))
     assert [(r.seed, r.arm) for r in results] == [(s, arm) for s in seeds for arm in claim.arms]
@@ -142,8 +152,10 @@ def test_the_results_are_of_every_arm_and_seed(name):
         assert re.fullmatch(r"[0-9a-f]{12}\+?", result.commit)
 
 
-def test_the_page_is_what_the_script_writes():
-    assert PAGE.read_text() == page(), "run: python -m scripts.claims.page"
+def test_the_page_is_what_the_script_writes(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    written = page(Path("scripts/claims"))
+    assert PAGE.read_text() == written, "run: python -m mmr1_contrib.lab.claims.page"
 
 
 def test_no_scan_is_in_two_splits(digits, tmp_path):
@@ -333,7 +345,7 @@ def test_quick_trials_learn(tmp_path):
     assert fmean(learned.curve[-3:]) > fmean(learned.curve[:3]) + 0.05
     assert learned.numbers["sampled"] > arms["RL alone"].numbers["sampled"] + 0.3
     assert arms["SFT alone"].numbers["greedy"] > 0.6
-    assert set(arms) == set(load("cold_start").arms)
+    assert set(arms) == set(read_claim(CLAIMS / "cold_start").comparison.arms)
 
     weighed = run_quick("deviation_in_advantage", tmp_path)
     without, with_deviation = (weighed[f"{word} deviation"].numbers for word in ("without", "with"))

@@ -14,11 +14,18 @@ matplotlib.use("Agg")  # no screen needed
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from mmr1.compare.plan import Hypothesis, Plan, differing
-from mmr1.compare.statistics import Estimate, Verdict, estimate, paired, verdict, with_seeds_needed
-from mmr1.compare.trials import Trial
 from mmr1.files import atomic
 from mmr1.report.colours import COLOURS, DPI
+from mmr1_contrib.lab.compare.plan import Hypothesis, Plan, differing
+from mmr1_contrib.lab.compare.statistics import (
+    Estimate,
+    Verdict,
+    estimate,
+    paired,
+    verdict,
+    with_seeds_needed,
+)
+from mmr1_contrib.lab.compare.trials import Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmr1.compare.statistics import (
+from mmr1_contrib.lab.compare.statistics import (
     Estimate,
     estimate,
     seeds_needed,

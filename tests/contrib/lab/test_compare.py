@@ -17,13 +17,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from mmr1.compare.metrics import check_metric, evaluation_of, tenths, values_of
-from mmr1.compare.plan import Arm, Plan, Run, differing, read_plan
-from mmr1.compare.results import differences, page, write_plot
-from mmr1.compare.statistics import Estimate, estimate, paired, verdict
-from mmr1.compare.trials import RunFailedError, Trial, run_trials
 from mmr1.config.file import load_config
 from mmr1.report.colours import COLOURS
+from mmr1_contrib.lab.compare.metrics import check_metric, evaluation_of, tenths, values_of
+from mmr1_contrib.lab.compare.plan import Arm, Plan, Run, differing, read_plan
+from mmr1_contrib.lab.compare.results import differences, page, write_plot
+from mmr1_contrib.lab.compare.statistics import Estimate, estimate, paired, verdict
+from mmr1_contrib.lab.compare.trials import RunFailedError, Trial, run_trials
 from tests.jsonl import read_jsonl
 
 T_2, T_4 = 4.302653, 2.776445

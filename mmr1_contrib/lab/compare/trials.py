@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmr1.compare.metrics import BEFORE, curve_of, values_of
-from mmr1.compare.plan import Plan, Run
 from mmr1.config import Config
 from mmr1.trainer.runs.checkpoint import step_of
 from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import finished
+from mmr1_contrib.lab.compare.metrics import BEFORE, curve_of, values_of
+from mmr1_contrib.lab.compare.plan import Plan, Run
 
 
 class RunFailedError(RuntimeError):
