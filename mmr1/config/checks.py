@@ -14,6 +14,7 @@ from mmr1.config.advantages import (
     ProcessAdvantage,
     ReinforcePpBaselineAdvantage,
 )
+from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
@@ -610,5 +611,12 @@ WARNED: tuple[Row, ...] = (
         "of one completion there is none to pick; raise eval.sampled.n",
         ("policy", "evaluation"),
     ),
+    Row(
+        ("environment.sandbox",),
+        lambda c: isinstance(c.environment, EnvironmentConfig) and c.environment.sandbox is None,
+        "tools run without walls, on text that the policy writes: they read, write, start and "
+        "reach what you can; leave it out for tools that need none of it",
+        ("policy", "evaluation"),
+    ),
 )
-"""Combinations that run as they are written and do less than they seem to."""
+"""Combinations that run as they are written and do less than they seem to, or are open to more."""

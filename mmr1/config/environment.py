@@ -5,86 +5,13 @@ Another package declares a type of it as an entry point in the group ``mmr1.envi
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from mmr1.config.rewards import SandboxConfig
 from mmr1.registry import Registry
 from mmr1.section import Coefficient, EnvironmentSection, Positive
-
-_HOST = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<name>[^\s:/\[\]*@]+))(?::(?P<port>\d{1,5}))?")
-
-
-def host_and_port(text: str) -> tuple[str, int | None]:
-    """The host and the port of ``example.org``, ``example.org:443`` or ``[::1]:443``.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if _is_address(text):
-        return text, None
-    found = _HOST.fullmatch(text)
-    host = (found["bracketed"] or found["name"]) if found else ""
-    port = int(found["port"]) if found and found["port"] else None
-    if found is None or (found["bracketed"] and not _is_address(host)) or port in (0, *_TOO_HIGH):
-        raise ValueError(
-            f"'{text}' is not a host; write example.org, or example.org:443 for one port, without "
-            "http:// and *"
-        )
-    if _is_address(host) and ipaddress.ip_address(host).is_unspecified:
-        raise ValueError(f"'{text}': a server that listens on {host} is reached at localhost")
-    return host, port
-
-
-_TOO_HIGH = range(65536, 100_000)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _checked_host(text: str) -> str:
-    host_and_port(text)
-    return text
-
-
-def _network(value: Any) -> Any:
-    """Refuse in one sentence what is neither of the words nor a list."""
-    if isinstance(value, str) and value not in ("none", "loopback"):
-        raise ValueError(f"write none, loopback or a list of hosts: ['{value}']")
-    if value is None or value in ((), []):
-        raise ValueError("write none, loopback or a list of hosts; sandbox: null has no walls")
-    return value
-
-
-Hosts = tuple[Annotated[str, AfterValidator(_checked_host)], ...]
-
-
-class ToolSandboxConfig(SandboxConfig):
-    """A sandbox without file writes, with limited memory, and a network of the listed hosts."""
-
-    network: Annotated[Literal["none", "loopback"] | Hosts, BeforeValidator(_network)] = Field(
-        "none",
-        description="Servers that it may reach over TCP by Python's socket module. loopback: all "
-        "of this machine's 127.0.0.1; or a list of hosts, each with a port if only that one is "
-        "meant: [localhost:9000, example.org:443]",
-    )
-
-    @property
-    def hosts(self) -> tuple[tuple[str, int | None], ...]:
-        """What may be reached: hosts with a port, or None for all ports."""
-        if self.network == "none":
-            return ()
-        if self.network == "loopback":
-            return (("localhost", None),)
-        return tuple(map(host_and_port, self.network))
 
 
 class EnvironmentConfig(EnvironmentSection):
@@ -128,10 +55,10 @@ class EnvironmentConfig(EnvironmentSection):
         5.0, description="Seconds allowed for one call; then its process is killed"
     )
     workers: Positive = Field(2, description="Processes that tools run in")
-    sandbox: ToolSandboxConfig | None = Field(
-        ToolSandboxConfig(),
-        description="Where tools of your own run; null: without walls, for those that write files, "
-        "start programs, use a GPU or hold a client that is not written in Python",
+    sandbox: SandboxConfig | None = Field(
+        SandboxConfig(),
+        description="Where tools of your own run; null: without walls, for those that ask a "
+        "server, write files, start programs or use a GPU",
     )
 
     @property

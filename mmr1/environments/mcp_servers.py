@@ -1,8 +1,9 @@
 """Tools of MCP servers: programs that are started, or servers on the network.
 
 A file lists them as editors do: ``{"mcpServers": {"maps": {"command": "maps-mcp", "args": []},
-"search": {"url": "http://127.0.0.1:9000/mcp"}}}``. Each process of the environment has connections
-of its own, which end with it.
+"search": {"url": "http://127.0.0.1:9000/mcp"}}}``. The process of the run itself asks those with a
+url, over one connection to each. Each process of the environment has programs of its own, which end
+with it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,11 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-from mmr1.types import MediaRef
-from mmr1.vision.images import load_image
 
 
 def is_server_list(spec: str) -> bool:
@@ -26,41 +24,50 @@ def is_server_list(spec: str) -> bool:
     return spec.endswith(".json")
 
 
+PROGRAM, URL = "command", "url"
+"""The kinds of servers, by the key that an entry of the file has."""
+
+
 @lru_cache(8)
-def servers_of(spec: str) -> Servers:
-    """The servers of a file, connected.
+def servers_of(spec: str, kind: str) -> Servers:
+    """The servers of a kind that a file lists, connected.
 
     Raises:
         ValueError: The file cannot be read, or a server not reached.
     """
+    listed = _listed(spec)
+    names = [name for name, server in listed.items() if _kind(server) == kind]
+    if not names:
+        return Servers(spec, {})
     try:
-        targets = {name: _target(server) for name, server in _listed(spec).items()}
+        targets = {name: _target(listed[name]) for name in names}
     except ImportError as error:
         raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[mcp]'") from error
     return Servers(spec, targets)
 
 
-def check_reachable(spec: str, network: bool) -> None:
-    """Check that tools behind walls can use the servers of a file.
+def for_processes(specs: Sequence[str], walls: bool) -> tuple[str, ...]:
+    """The tools that the processes of an environment load: no list of servers with a url alone.
 
     Args:
-        network: The tools may reach hosts.
+        specs: As the configuration names them.
+        walls: The processes have them.
 
     Raises:
-        ValueError: They cannot, or the file cannot be read.
+        ValueError: A file cannot be read, or lists a program, which no sandbox starts.
     """
-    servers = _listed(spec)
-    if started := next((name for name, server in servers.items() if "url" not in server), None):
+    return tuple(s for s in specs if not is_server_list(s) or _has_programs(s, walls))
+
+
+def _has_programs(spec: str, walls: bool) -> bool:
+    programs = [name for name, server in _listed(spec).items() if _kind(server) == PROGRAM]
+    if programs and walls:
         raise ValueError(
-            f"environment.tools '{spec}': the MCP server '{started}' is a program, which the "
+            f"environment.tools '{spec}': the MCP server '{programs[0]}' is a program, which the "
             "sandbox does not start; set environment.sandbox=null, or start it yourself and give "
             "its url"
         )
-    if servers and not network:
-        raise ValueError(
-            f"environment.tools '{spec}': the sandbox has no network; list the hosts of the MCP "
-            "servers in environment.sandbox.network, or set environment.sandbox=null"
-        )
+    return bool(programs)
 
 
 def _listed(spec: str) -> Mapping[str, Mapping[str, Any]]:
@@ -76,9 +83,13 @@ def _listed(spec: str) -> Mapping[str, Mapping[str, Any]]:
     return dict(listed)
 
 
+def _kind(server: Mapping[str, Any]) -> str:
+    return URL if URL in server else PROGRAM
+
+
 def _target(server: Mapping[str, Any]) -> Any:
-    if "url" in server:
-        return str(server["url"])
+    if _kind(server) == URL:
+        return str(server[URL])
     from mcp import StdioServerParameters
 
     fields = {name: server[name] for name in ("command", "args", "env", "cwd") if name in server}
@@ -107,17 +118,31 @@ class Servers:
                     f"{spec}: the MCP server '{name}' cannot be reached: {told}"
                 ) from error
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> list[Any]:
-        """Call a tool; returns texts and pictures.
+    def call(
+        self, name: str, arguments: Mapping[str, Any], timeout_s: float | None = None
+    ) -> list[str | bytes]:
+        """Call a tool; returns texts, and pictures as their files.
+
+        Args:
+            name: Of the tool.
+            arguments: Of the policy.
+            timeout_s: Longest wait for its answer; None: no limit.
 
         Raises:
-            ValueError: The tool says that it failed, or answers with something else.
+            ValueError: It does not answer in time, cannot be reached, says that it failed, or
+                answers with something else.
         """
-        result = self._wait(self._clients[name].call_tool(name, dict(arguments)))
-        parts = [_part(content) for content in result.content]
+        asked = self._clients[name].call_tool(name, dict(arguments))
+        try:
+            result = self._wait(asyncio.wait_for(asked, timeout_s))
+        except TimeoutError as error:
+            raise ValueError(f"no answer in {timeout_s:g} s") from error
+        except Exception as error:  # whatever its transport raises
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        contents = [_content(content) for content in result.content]
         if result.is_error:
-            raise ValueError(" ".join(part for part in parts if isinstance(part, str)))
-        return parts
+            raise ValueError(" ".join(text for text in contents if isinstance(text, str)))
+        return contents
 
     async def _connect(self, target: Any) -> None:
         from mcp import Client
@@ -138,11 +163,11 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(made, self._loop).result()
 
 
-def _part(content: Any) -> Any:
+def _content(content: Any) -> str | bytes:
     if content.type == "text":
-        return content.text
+        return str(content.text)
     if content.type == "image":
-        return load_image(MediaRef("image", data=base64.b64decode(content.data)))
+        return base64.b64decode(content.data)
     if content.type == "resource" and getattr(content.resource, "text", None) is not None:
-        return content.resource.text
+        return str(content.resource.text)
     raise ValueError(f"it answered with {content.type}, which the policy cannot read")

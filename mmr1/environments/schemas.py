@@ -17,10 +17,16 @@ from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
 from mmr1.environments.custom import load_environment
 from mmr1.environments.interpreter import python
-from mmr1.environments.mcp_servers import check_reachable, is_server_list, servers_of
+from mmr1.environments.mcp_servers import (
+    PROGRAM,
+    URL,
+    for_processes,
+    is_server_list,
+    servers_of,
+)
 from mmr1.environments.styles import ToolClass, is_tool_file, tool_file
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
-from mmr1.environments.workers import network_of, readable_of
+from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits
@@ -42,6 +48,7 @@ class Tool:
         sees_pictures: It is given all pictures of the conversation.
         alone: A process serves one call of it.
         shows: Does it return pictures, by its type hint?
+        remote: It is a tool of an MCP server with a url, which this process asks.
     """
 
     spec: str
@@ -52,12 +59,13 @@ class Tool:
     sees_pictures: bool = False
     alone: bool = False
     shows: bool = False
+    remote: bool = False
 
 
-def warm_up(without_network: bool) -> None:
+def warm_up(walls: bool) -> None:
     """Import transformers in the zygote, as it takes longer than all the rest."""
     importlib.import_module("transformers.utils.chat_template_utils")
-    worker.warm_up(without_network)
+    worker.warm_up(walls)
 
 
 def tool_schemas(config: EnvironmentSection | None) -> list[dict[str, Any]]:
@@ -75,15 +83,17 @@ def described(config: EnvironmentConfig) -> list[Tool]:
             be loaded, or does not read an empty turn.
     """
     own = isinstance(config, CustomEnvironmentConfig)
-    specs = config.specs
-    for listed in filter(is_server_list, specs if config.sandbox is not None else ()):
-        check_reachable(listed, bool(network_of(config)))
+    walls = config.sandbox is not None
+    specs = for_processes(config.specs, walls)
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
     options = json.dumps(config.arguments, sort_keys=True)
-    walls = config.sandbox is not None
-    network = network_of(config)
-    tools = _described(specs, own, options, config.parser, readable, walls, network)
+    own_tools = _described(specs, own, options, config.parser, readable, walls) if files else {}
+    tools = []
+    for spec in config.specs:
+        if is_server_list(spec):
+            tools += [Tool(**tool, remote=True) for tool in _of_servers(spec, URL)]
+        tools += own_tools.get(spec, ())
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
@@ -98,19 +108,18 @@ def _described(
     parser: str | None,
     readable: tuple[str, ...],
     walls: bool,
-    network: tuple[tuple[str, int | None], ...],
-) -> list[Tool]:
+) -> dict[str, list[Tool]]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
-    warm = Job("mmr1.environments.schemas:warm_up", (walls and not network,))
-    of_pool: Any = {"limits": _LIMITS, "readable": readable, "walls": walls, "network": network}
+    warm = Job("mmr1.environments.schemas:warm_up", (walls,))
+    of_pool: Any = {"limits": _LIMITS, "readable": readable, "walls": walls}
     with Pool(1, warm=warm, prepare=job, **of_pool) as pool:
-        return [Tool(**tool) for tool in pool.start()]
+        return {spec: [Tool(**tool) for tool in tools] for spec, tools in pool.start().items()}
 
 
 def describe(
     specs: Sequence[str], own: bool, options: Mapping[str, Any], parser: str | None
-) -> list[dict[str, Any]]:
-    """The fields of each :class:`Tool`. Runs in the sandbox.
+) -> dict[str, list[dict[str, Any]]]:
+    """The fields of each :class:`Tool`, by what names them. Runs in the sandbox.
 
     Args:
         own: They name an environment, which has tools if its methods are some.
@@ -119,7 +128,7 @@ def describe(
     """
     if parser is not None:
         check_parser(parser)
-    return [tool for spec in specs for tool in _describe(spec, own, options)]
+    return {spec: _describe(spec, own, options) for spec in specs}
 
 
 def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -137,10 +146,7 @@ def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str
             for name, schema in file.schemas.items()
         ]
     if is_server_list(spec):
-        return [
-            {"spec": spec, "name": name, "schema": schema, "media": {}, "shows": True}
-            for name, schema in servers_of(spec).schemas.items()
-        ]
+        return _of_servers(spec, PROGRAM)
     functions = _methods(spec, options) if own else load_functions(spec)
     return [
         {
@@ -158,6 +164,13 @@ def _methods(spec: str, options: Mapping[str, Any]) -> Mapping[str, Callable[...
     """Return the methods of an environment that are tools, by name."""
     environment = load_environment(spec, options)
     return environment.tools if isinstance(environment, ToolClass) else {}
+
+
+def _of_servers(spec: str, kind: str) -> list[dict[str, Any]]:
+    return [
+        {"spec": spec, "name": name, "schema": schema, "media": {}, "shows": True}
+        for name, schema in servers_of(spec, kind).schemas.items()
+    ]
 
 
 def _of_function(spec: str, tool: Callable[..., Any], *, method: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 from mmr1.config import EnvironmentConfig, ToolsConfig
 from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
+from mmr1.environments.mcp_servers import URL, for_processes, servers_of
 from mmr1.environments.pictures import MAX_PARTS
 from mmr1.environments.schemas import Tool, described
 from mmr1.environments.workers import REPLACED, Budget, code_workers, tool_workers
@@ -49,7 +51,8 @@ class ToolEnvironment:
         self._by_name = {tool.name: tool for tool in described(config)}
         self.tools: Sequence[str] = tuple(self._by_name)
         self.kept = tuple(dict.fromkeys(t.spec for t in self._by_name.values() if t.kept))
-        tools = config.tools if isinstance(config, ToolsConfig) else self.kept
+        walls = config.sandbox is not None
+        tools = for_processes(config.tools, walls) if isinstance(config, ToolsConfig) else self.kept
         specs = [*tools, *([config.parser] if config.parser else [])]
         prepare = Job("mmr1.environments.worker:prepare", (specs,))
         self.workers = tool_workers(config, specs, prepare)
@@ -152,6 +155,8 @@ class ToolEnvironment:
         given, media = _with_media(tool, arguments, shown)
         config = self.config
         limits = (config.boxes, config.max_pixels, config.max_characters)
+        if tool.remote:
+            return self._ask_server(tool, given, budget)
         if not tool.kept:
             workers = self._code_workers if tool.alone else self.workers
             asked = (tool.spec, tool.name, given, media, *limits)
@@ -160,6 +165,17 @@ class ToolEnvironment:
         images = [picture.read() for picture in seen]
         kept = (number, tool.spec, tool.name, given, media, images, *limits)
         return self.workers.call("call_stateful_tool", *kept, worker=number, budget=budget)
+
+    def _ask_server(self, tool: Tool, arguments: Mapping[str, Any], budget: Budget) -> pool.Answer:
+        """Ask an MCP server from this process; its pictures are decoded in one of the workers."""
+        begin = time.monotonic()
+        try:
+            server = servers_of(tool.spec, URL)
+            contents = server.call(tool.name, arguments, self.config.timeout_s)
+        finally:
+            budget.spend(time.monotonic() - begin)
+        limits = (self.config.max_pixels, self.config.max_characters)
+        return self.workers.call("read_contents", contents, *limits, budget=budget)
 
     def _not_run(self, call: ToolCall) -> ToolCall:
         error = call.error or "not run: the conversation ended with this turn"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmr1.environments.calls import call_of
 from mmr1.environments.custom import load_environment
-from mmr1.environments.mcp_servers import is_server_list, servers_of
+from mmr1.environments.mcp_servers import PROGRAM, is_server_list, servers_of
 from mmr1.environments.pictures import Picture, Video, picture, to_parts
 from mmr1.environments.styles import (
     BrokenToolError,
@@ -30,6 +30,8 @@ from mmr1.environments.styles import (
     tool_styles,
 )
 from mmr1.environments.toolbox import TOOLS
+from mmr1.types import MediaRef
+from mmr1.vision.images import load_image
 
 MEDIA: dict[Any, str] = {Picture: "picture", Image.Image: "image", Video: "video"}
 """What a parameter of such a type is given."""
@@ -40,14 +42,14 @@ Media = Mapping[str, tuple[str, bytes, Sequence[int]]]
 saw."""
 
 
-def warm_up(without_network: bool) -> None:
+def warm_up(walls: bool) -> None:
     """Provide the styles' modules in the zygote, whose imports every worker then has.
 
     Args:
-        without_network: The walls block the network. The error that a tool then gets names the key.
+        walls: They block the network. The error that a tool then gets names the key.
     """
     provide_modules()
-    if without_network:
+    if walls:
         sys.addaudithook(_explain_network)
 
 
@@ -56,7 +58,7 @@ def _explain_network(event: str, arguments: tuple[Any, ...]) -> None:
     internet = event == "socket.__new__" and arguments[1] in (socket.AF_INET, socket.AF_INET6)
     if internet or event == "socket.getaddrinfo":
         raise PermissionError(
-            errno.EPERM, "the sandbox has no network; list the host in environment.sandbox.network"
+            errno.EPERM, "the sandbox has no network; set environment.sandbox=null"
         )
 
 
@@ -64,7 +66,7 @@ def prepare(specs: Sequence[str]) -> bool:
     """Import the tools and the parser. Raises ValueError if one cannot be."""
     for spec in specs:
         if is_server_list(spec):
-            servers_of(spec)
+            servers_of(spec, PROGRAM)
             continue
         _ = tool_file(spec) if is_tool_file(spec) else TOOLS.load(spec)
     return True
@@ -139,11 +141,19 @@ def call_tool(
         Exception: Whatever the tool raises.
     """
     if is_server_list(spec):
-        value = servers_of(spec).call(name, arguments)
-        return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
+        contents = servers_of(spec, PROGRAM).call(name, arguments)
+        return read_contents(contents, max_pixels, max_characters)
     tool = load_functions(spec)[name]
     bound = inspect.signature(tool).bind(**{**arguments, **_given(media, space)})
     value = awaited(tool(*bound.args, **bound.kwargs))
+    return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
+
+
+def read_contents(
+    contents: Sequence[str | bytes], max_pixels: int, max_characters: int
+) -> dict[str, Any]:
+    """The answer of an MCP server as :func:`call_tool` returns it: texts, and files of pictures."""
+    value = [c if isinstance(c, str) else load_image(MediaRef("image", data=c)) for c in contents]
     return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
 
 

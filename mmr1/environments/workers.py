@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
-from mmr1.environments.mcp_servers import is_server_list
 from mmr1.environments.styles import is_tool_file
 from mmr1.lifetime import Deadline, Watch
 from mmr1.rewards.item import Job
@@ -28,14 +27,7 @@ _LIMITS = Limits(memory=8 * GIB, open_files=256)
 def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     """The files that a tool may read: the folder of its file, and those in the configuration."""
     readable = config.sandbox.readable if config.sandbox is not None else ()
-    if is_server_list(spec):
-        return plugin_paths("", (spec, *readable))  # the file alone, not what lies beside it
     return plugin_paths(f"{spec}:" if is_tool_file(spec) else spec, readable)
-
-
-def network_of(config: EnvironmentConfig) -> tuple[tuple[str, int | None], ...]:
-    """The hosts that a tool may reach from the sandbox."""
-    return config.sandbox.hosts if config.sandbox is not None else ()
 
 
 def tool_workers(
@@ -49,8 +41,8 @@ def tool_workers(
         prepare: A job that each runs first.
     """
     readable = [path for spec in specs for path in readable_of(spec, config)]
-    without_network = config.sandbox is not None and not network_of(config)
-    warm = Job("mmr1.environments.worker:warm_up", (without_network,))
+    walls = config.sandbox is not None
+    warm = Job("mmr1.environments.worker:warm_up", (walls,))
     return ToolWorkers(
         config.workers,
         config.timeout_s,
@@ -58,8 +50,7 @@ def tool_workers(
         prepare=prepare,
         limits=_LIMITS,
         readable=readable,
-        walls=config.sandbox is not None,
-        network=network_of(config),
+        walls=walls,
     )
 
 

@@ -28,8 +28,7 @@ from mmr1.rollout.engine import (
     StreamingEngine,
     TurnEngine,
 )
-from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once
-from mmr1.rollout.tcp_transfer import TcpReceiver
+from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once, transfers_weights
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -62,13 +61,13 @@ class BuiltEngine:
     Attributes:
         rollout: As it samples completions.
         turns: As it samples the turns of conversations.
-        receiving: As it is sent weights on Ray.
+        receiving: As it is sent weights on GPUs; None where ``load_weights`` brings them.
         sleeping: As it gives up its memory; None if it cannot.
     """
 
     rollout: RolloutEngine
     turns: TurnEngine
-    receiving: ReceivingEngine
+    receiving: ReceivingEngine | None
     sleeping: SleepingEngine | None
 
 
@@ -82,7 +81,7 @@ def assemble(setting: EngineSetting) -> BuiltEngine:
     return BuiltEngine(
         rollout,
         turns=engine if kind.holds_conversations else BatchedTurns(rollout, setting.family),
-        receiving=engine if kind.receives_transfers else CollectedTransfer(rollout),
+        receiving=engine if transfers_weights(config) else None,
         sleeping=engine if kind.sleeps else None,
     )
 
@@ -272,29 +271,3 @@ class BatchedTurns:
         text = self._family.tokenizer.decode(tokens, skip_special_tokens=True)
         logprobs = completion.logprobs[:length]
         return replace(completion, token_ids=tokens, logprobs=logprobs, text=text, truncated=True)
-
-
-class CollectedTransfer:
-    """A ``ReceivingEngine`` that collects the weights in main memory for ``load_weights``."""
-
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
-        self._receiver = TcpReceiver()
-        self._weights: dict[str, torch.Tensor] = {}
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._receiver.connect(**init_info)
-
-    def start_weight_update(self) -> None:
-        self._weights = {}
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._receiver.receive(**update_info, load=self._weights.update)
-
-    def finish_weight_update(self, version: int) -> None:
-        weights, self._weights = self._weights, {}
-        self._engine.load_weights(weights, version)
-
-    def abandon_weight_update(self) -> None:
-        self._weights = {}
-        self._receiver.close()

@@ -12,7 +12,12 @@ import torch
 from mmr1.config import Config
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.engines import EngineSetting, hands_over_gpu_memory, returns_experts
+from mmr1.rollout.engines import (
+    EngineSetting,
+    hands_over_gpu_memory,
+    returns_experts,
+    transfers_weights,
+)
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
 from mmr1.rollout.vllm_settings import Transfer
@@ -71,7 +76,8 @@ def build_vllm_engine(
     """
     model, family = config.model, family_of(config)
     adapters = adapter_shape(model.lora)
-    if adapters is not None and names is None and not is_packed(family):
+    given = adapters is not None or (transfer is not None and not transfers_weights(config))
+    if given and names is None and not is_packed(family):  # by load_weights
         names = names_of_hub(model.path, model.trust_remote_code)
     return VllmEngine(
         model.path,

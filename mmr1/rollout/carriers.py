@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from mmr1.rollout.shared_weights import SharedWeights, share_weights
-from mmr1.rollout.tcp_transfer import SyncClient, WeightSender, WeightSource
+from mmr1.rollout.transfer import SyncClient, WeightSender, WeightSource
 from mmr1.rollout.weight_layout import Layout, MappingSource
 
 Ask = Callable[..., Any]

@@ -67,11 +67,9 @@ class EngineType:
         holds_conversations: It is a ``TurnEngine``. Otherwise turns are sampled in batches.
         updates_in_flight: It is one that takes new weights while turns are under way: they continue
             with these, and each completion says which sampled which of its tokens.
-        receives_transfers: It is a ``ReceivingEngine``. Otherwise weights that are sent on Ray are
-            collected, and given to ``load_weights``.
-        receives_on_gpus: Weights reach its GPUs by vLLM's own transfer, over NCCL or IPC.
-        reads_file_layout: It is sent weights as the model's files have them. Otherwise as the
-            transformers model has them.
+        receives_on_gpus: It is a ``ReceivingEngine``: weights reach its GPUs by vLLM's own
+            transfer, over NCCL or IPC, as the model's files have them. Otherwise ``load_weights``
+            is given them, on Ray from its object store.
         sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
         takes_adapters: ``load_weights`` takes LoRA adapters alone (``model.lora.merge=false``).
         require: Raises ValueError, with the remedy, if what it needs is not installed.
@@ -83,9 +81,7 @@ class EngineType:
     streams: bool = False
     holds_conversations: bool = False
     updates_in_flight: bool = False
-    receives_transfers: bool = False
     receives_on_gpus: bool = False
-    reads_file_layout: bool = False
     sleeps: bool = False
     takes_adapters: bool = False
     require: Callable[[], None] = lambda: None
@@ -115,16 +111,21 @@ def _with_options(kind: EngineType, engine: CustomEngineConfig) -> EngineType:
     return replace(kind, build=partial(kind.build, **engine.options)) if engine.options else kind
 
 
+def transfers_weights(config: Config) -> bool:
+    """True if weights reach engines by vLLM's transfer, from GPU to GPU; asked beside a GPU."""
+    import torch
+
+    if not engine_type(config).receives_on_gpus or config.model.sync_adapters_only:
+        return False
+    return torch.cuda.is_available()
+
+
 def hands_over_gpu_memory(config: Config) -> bool:
     """True if the trainer hands an engine on its GPU the memory of its weights (CUDA IPC).
 
     In one process an engine on several GPUs shares one of them; it gets weights by main memory.
     """
-    import torch
-
-    if not engine_type(config).receives_on_gpus or config.model.sync_adapters_only:
-        return False
-    if not torch.cuda.is_available():
+    if not transfers_weights(config):
         return False
     alone = not config.distributed and config.rollout.gpus_per_engine == 1
     return config.rollout.colocated or alone
@@ -227,12 +228,10 @@ VLLM = EngineType(
     streams=True,
     holds_conversations=True,
     updates_in_flight=True,
-    receives_transfers=True,
     receives_on_gpus=True,
-    reads_file_layout=True,
     sleeps=True,
     takes_adapters=True,
     require=_require_vllm,
     preload=_preload_vllm,
 )
-HF = EngineType(_build_hf, samples_from_policy=True, receives_transfers=True)
+HF = EngineType(_build_hf, samples_from_policy=True)

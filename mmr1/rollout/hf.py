@@ -31,7 +31,6 @@ from mmr1.rollout.decoding import (
     transposed_weights,
 )
 from mmr1.rollout.engine import Probe, Request
-from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.routers import Routers, Routing, watch_routers
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, ReadPrompt, is_packed
@@ -73,7 +72,6 @@ class HfEngine:
         self._one_by_one = GeneratingSampler(model, family, routers)
         self._decodes_up_to = 0  # tokens of the longest sequence that was tried
         self._version = 0
-        self._receiver = TcpReceiver()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         training = self._model.training
@@ -110,29 +108,10 @@ class HfEngine:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
-            self._model.load_state_dict(weights)
+            own = self._model.state_dict()
+            for name, weight in weights.items():  # not those that it has from the model's files
+                own[name].copy_(weight)
         self._version = version
-
-    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
-        self._receiver.connect(**init_info)
-
-    def start_weight_update(self) -> None:
-        """Do nothing: nothing has to be prepared."""
-
-    def update_weights(self, update_info: Mapping[str, Any]) -> None:
-        own = self._model.state_dict()
-
-        def load(chunk: list[tuple[str, torch.Tensor]]) -> None:
-            for name, tensor in chunk:
-                own[name].copy_(tensor)
-
-        self._receiver.receive(**update_info, load=load)
-
-    def finish_weight_update(self, version: int) -> None:
-        self._version = version
-
-    def abandon_weight_update(self) -> None:
-        self._receiver.close()
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         probes = []

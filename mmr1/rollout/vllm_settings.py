@@ -96,29 +96,16 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
-def transfer_backend(on_gpus: bool, same_gpu: bool) -> str:
-    """The backend of transfers: ``nccl``, ``tcp``, or on one GPU ``ipc``.
-
-    Args:
-        on_gpus: ``EngineType.receives_on_gpus``.
-    """
-    if not on_gpus or not torch.cuda.is_available():
-        return "tcp"
-    return "ipc" if same_gpu else "nccl"
-
-
 def transfer_settings(
     model_path: str, transfer: Transfer, trust_remote_code: bool
 ) -> dict[str, Any]:
-    """vLLM's arguments for weights that come by its own transfer."""
-    backend = transfer_backend(True, transfer.same_gpu)
-    return {
-        "sleep_preserve_parameter_names": preserved_parameters(
-            model_path, transfer.left_out, trust_remote_code
-        ),
-        "weight_transfer_config": {"backend": backend},
-        "enable_sleep_mode": transfer.sleeps and torch.cuda.is_available(),
-    }
+    """vLLM's arguments for weights that come by its own transfer; a CPU backend has none."""
+    kept = preserved_parameters(model_path, transfer.left_out, trust_remote_code)
+    settings: dict[str, Any] = {"sleep_preserve_parameter_names": kept}
+    if torch.cuda.is_available():
+        settings["weight_transfer_config"] = {"backend": "ipc" if transfer.same_gpu else "nccl"}
+        settings["enable_sleep_mode"] = transfer.sleeps
+    return settings
 
 
 def parallel_settings(config: RolloutConfig) -> dict[str, Any]:

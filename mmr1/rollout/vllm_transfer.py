@@ -1,99 +1,28 @@
-"""How vLLM's workers get weights: what mmr1 adds to them and to vLLM's own transfer, and senders.
+"""How vLLM's workers get weights: what mmr1 adds to them, and the senders of vLLM's transfer.
 
-vLLM imports this module in each of its workers, as the module of ``worker_extension_cls``; that is
-how they know the backend ``tcp``.
+vLLM imports this module in each of its workers, as the module of ``worker_extension_cls``.
 """
 
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
 import torch
 from vllm.config import set_current_vllm_config
-from vllm.distributed.weight_transfer import (
-    WeightTransferEngine,
-    WeightTransferEngineFactory,
-    WeightTransferTrainerFactory,
-)
-from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
-from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
-from vllm.model_executor.model_loader.reload import (
-    finalize_layerwise_reload,
-    initialize_layerwise_reload,
-)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
 from mmr1.rollout.shared_weights import MappedWeights
-from mmr1.rollout.tcp_transfer import (
-    CHUNK_BYTES,
-    SyncClient,
-    TcpReceiver,
-    WeightSender,
-    WeightSource,
-)
+from mmr1.rollout.transfer import SyncClient, WeightSender, WeightSource
 from mmr1.rollout.vllm_sleep import blank_scratch
 from mmr1.runtime import return_freed_memory
 
-
-@dataclass
-class TcpInitInfo(WeightTransferInitInfo):
-    """The arguments of ``TcpReceiver.connect``."""
-
-    host: str
-    port: int
-    token: str
-    timeout_s: float
-    chunk_bytes: int
-
-
-@dataclass
-class TcpUpdateInfo(WeightTransferUpdateInfo):
-    """The weights of a transfer, in its order."""
-
-    names: list[str]
-    dtype_names: list[str]
-    shapes: list[list[int]]
-
-
-class TcpWeightTransferEngine(WeightTransferEngine[TcpInitInfo, TcpUpdateInfo]):
-    """The backend ``tcp`` in a worker of vLLM."""
-
-    init_info_cls = TcpInitInfo
-    update_info_cls = TcpUpdateInfo
-
-    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: Any) -> None:
-        super().__init__(config, vllm_config, device, model)
-        self._receiver = TcpReceiver()
-
-    def init_transfer_engine(self, init_info: TcpInitInfo) -> None:
-        self._receiver.connect(**asdict(init_info))
-
-    def start_weight_update(self) -> None:
-        if self.device.type == "cpu":
-            forget_packed_experts(self.model)
-        initialize_layerwise_reload(self.model)
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive weights without vLLM's wait for a device that a CPU backend does not have."""
-        self.receive_weights(self.parse_update_info(update_info))
-
-    def receive_weights(self, update_info: TcpUpdateInfo) -> None:
-        with disable_mtp_completeness_check():
-            self._receiver.receive(**asdict(update_info), load=self.model.load_weights)
-
-    def finish_weight_update(self) -> None:
-        finalize_layerwise_reload(self.model, self.model_config)
-
-    def shutdown(self) -> None:
-        self._receiver.close()
-
-
-WeightTransferEngineFactory.register_engine("tcp", TcpWeightTransferEngine)
+_NCCL_BUFFER_BYTES = 256 * 2**20
 
 
 class WorkerExtension:
@@ -166,7 +95,7 @@ def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: in
         master_port=_free_port(host),
         world_size=1 + workers,
         packed=True,
-        packed_buffer_size_bytes=CHUNK_BYTES,
+        packed_buffer_size_bytes=_NCCL_BUFFER_BYTES,
         rank=0,
     )
     sender: WeightSender = WeightTransferTrainerFactory.trainer_init(

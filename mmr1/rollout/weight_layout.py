@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mmr1.config import Config
-from mmr1.rollout.engines import engine_type
-from mmr1.rollout.tcp_transfer import ParamMeta
+from mmr1.rollout.transfer import ParamMeta
 from mmr1.vision.families.loading import find_architecture, names_of_hub
 
 
@@ -40,10 +39,8 @@ class Layout:
 
 
 def layout_for(config: Config) -> Layout:
-    """The layout of weights in the engines of ``rollout.engine``."""
+    """The layout of weights in an engine to which they are transferred: that of files."""
     dtype = getattr(torch, config.rollout_dtype)
-    if not engine_type(config).reads_file_layout:
-        return Layout(dtype, lambda name, weight: weight, {})
     model = config.model
     architecture = find_architecture(model.path)
     known = architecture.shares_prompts

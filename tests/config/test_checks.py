@@ -144,6 +144,7 @@ WARNS = [
     (["algorithm.loss.agg_scope=rollout"], "train"),
     (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
     (["eval.sampled.best_of=math"], "eval"),
+    (["environment={type: tools, tools: [zoom], sandbox: null}"], "train"),
 ]
 
 

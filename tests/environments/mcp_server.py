@@ -1,5 +1,6 @@
 """An MCP server for the tests; over stdio where it is started."""
 
+import asyncio
 import io
 
 from mcp.server import MCPServer
@@ -36,6 +37,13 @@ def clear() -> Image:
     file = io.BytesIO()
     Pictures.new("RGBA", (56, 56)).save(file, "PNG")
     return Image(data=file.getvalue(), format="png")
+
+
+@server.tool()
+async def wait(seconds: float) -> str:
+    """Take so long."""
+    await asyncio.sleep(seconds)
+    return "late"
 
 
 if __name__ == "__main__":

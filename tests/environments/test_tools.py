@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -586,3 +588,48 @@ def test_the_policys_code_starts_no_thread(few):
         one(few, "python", code="import numpy as np\nprint(np.ones((50, 50)) @ np.ones(50))")[1]
         is None
     )
+
+
+@pytest.fixture
+def server():
+    """A server that answers the path, or waits where the path is /slow."""
+
+    class Pages(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/slow":
+                time.sleep(30)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"page {self.path}".encode())
+
+        def log_message(self, *args: object) -> None:
+            """Nothing."""
+
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Pages) as here:
+        threading.Thread(target=here.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{here.server_port}"
+        here.shutdown()
+
+
+def test_a_tool_in_the_sandbox_reaches_no_server(server):
+    config = ToolsConfig(tools=(f"{OWN}:fetch", f"{OWN}:dial"), workers=1)
+    built = ToolEnvironment(config)
+    for host in (server, "http://example.org"):
+        (part,), _ = one(built, "fetch", url=f"{host}/a")
+        assert "the sandbox has no network; set environment.sandbox=null" in part.text
+    (part,), _ = one(built, "dial")  # past Python, by the system call itself
+    assert part.text == "-1"
+    built.close()
+
+
+def test_a_tool_without_walls_can_be_killed(server):
+    config = ToolsConfig(tools=(f"{OWN}:fetch",), workers=1, timeout_s=1, sandbox=None)
+    built = ToolEnvironment(config)
+    for path, told in (("/a", "page /a"), ("/slow", "Error: no answer in 1 s"), ("/b", "page /b")):
+        (part,), _ = one(built, "fetch", url=server + path)
+        assert part.text == told
+    built.close()

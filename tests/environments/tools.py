@@ -1,13 +1,9 @@
 """Tools of a user's own, for the tests."""
 
-import asyncio
-import json
 import os
 import socket
-import ssl
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -170,42 +166,8 @@ def fetch(url: str) -> str:
         return str(page.read().decode())
 
 
-def fetch_all(urls: list[str]) -> str:
-    """Read pages at once, in threads and in an event loop.
-
-    Args:
-        urls: Their addresses.
-    """
-    import httpx
-
-    with ThreadPoolExecutor(8) as threads:
-        pages = list(threads.map(fetch, urls))
-
-    async def read() -> list[str]:
-        async with httpx.AsyncClient() as client:
-            return [page.text for page in await asyncio.gather(*map(client.get, urls))]
-
-    return json.dumps(pages + asyncio.run(read()))
-
-
-def fetch_encrypted(url: str, certificate: str) -> str:
-    """Read a page over TLS.
-
-    Args:
-        url: Its address.
-        certificate: The file of the authority; empty for the system's.
-    """
-    context = ssl.create_default_context(cafile=certificate or None)
-    with urllib.request.urlopen(url, timeout=3, context=context) as page:
-        return str(page.read().decode())
-
-
-def dial(port: int) -> str:
-    """Ask the kernel for a socket, past Python.
-
-    Args:
-        port: Not reached.
-    """
+def dial() -> str:
+    """Ask the kernel for a socket, past Python."""
     import ctypes
 
     return str(ctypes.CDLL(None).socket(2, 1, 0))

@@ -138,7 +138,7 @@ def test_where_the_second_runner_keeps_encoded_media():
 
 def test_what_the_transfer_of_weights_reads_and_is_read_of():
     """vLLM's sender reads a source and calls a client; ours have what it asks for."""
-    from mmr1.rollout.tcp_transfer import ParamMeta, SyncClient, WeightSource
+    from mmr1.rollout.transfer import ParamMeta, SyncClient, WeightSource
 
     base = f"{TRANSFER}/base.py"
     assert fields(base, "ParamMeta") == set(ParamMeta.__slots__)

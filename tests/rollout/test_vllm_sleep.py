@@ -26,21 +26,19 @@ from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.tcp_transfer import TcpSender
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.vllm_sleep import blank_scratch, preserved_parameters
-from mmr1.rollout.weight_layout import layout_for
-from mmr1.trainer.distributed.weight_source import RankSource, left_out
+from mmr1.trainer.distributed.weight_source import left_out
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.sampling.parity import check_parity
-from mmr1.vision.families.loading import load_family
+from mmr1.vision.families.family import is_packed
+from mmr1.vision.families.loading import load_family, names_of_hub
 from mmr1.vision.prepare import MediaCache
 from tests.rollout.test_vllm import SAMPLING, shake
-from tests.rollout.test_vllm_transfer import Client
 from tests.vision.families.general_family import GENERAL
 from tests.vision.families.general_models import MODELS
 from tests.vision.families.tiny_family import FAMILIES, TEXT
@@ -78,7 +76,14 @@ def forgetful_engine(config: Config, left_out: tuple[str, ...]) -> ForgetfulEngi
     path, transfer = config.model.path, Transfer(True, True, left_out)
     family = load_family(path)
     return ForgetfulEngine(
-        path, config.rollout, family, "float32", 0, vision_frozen=True, transfer=transfer
+        path,
+        config.rollout,
+        family,
+        "float32",
+        0,
+        vision_frozen=True,
+        names=None if is_packed(family) else names_of_hub(path, False),
+        transfer=transfer,
     )
 
 
@@ -111,21 +116,14 @@ class Asleep:
         self.process = EngineProcess(forgetful_engine, (self.config, kept), folder / "log", 1, 600)
         inputs = ModelInputs(self.family, self.media)
         self.packed = PackedModel(self.model, inputs, SAMPLING.temperature, budget=1000)
-        self.source = RankSource(self.packed.engine_weights, layout_for(self.config))
 
     def wake_up(self) -> list[str]:
         """In the order of colocated ranks; the names that are sent."""
-        client = Client(self.process)
-        sender = TcpSender(client, "127.0.0.1", 1, 600)
-        try:
-            self.process._call("wake_up", "weights")
-            self.source.begin()
-            sender.source = self.source
-            sender.send_weights()
-            self.process._call("wake_up", "kv_cache")
-        finally:
-            sender.shutdown()
-        return [m.name for m in self.source.metadata()]
+        weights = self.packed.engine_weights()
+        self.process._call("wake_up", "weights")
+        self.process.load_weights(weights, 1)
+        self.process._call("wake_up", "kv_cache")
+        return list(weights)
 
     def check(self, prompts: Any) -> None:
         engine = PrefetchingEngine(self.process, self.media)

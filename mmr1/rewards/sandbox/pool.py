@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 from mmr1.lifetime import Deadline, Stopwatch, Watch, rule_deadline
 from mmr1.logs import report_fault
 from mmr1.rewards.item import Job, invalid
-from mmr1.rewards.sandbox.broker import Host
 from mmr1.rewards.sandbox.processes import Processes, Worker, ZygoteGoneError
 from mmr1.rewards.sandbox.walls import (
     Limits,
@@ -97,7 +96,6 @@ class Pool:
         allow_weak: Work where a required wall is missing.
         walls: Raise them. Without, a worker is a process that has what this one has, and can still
             be killed; its code runs in its main thread.
-        network: Hosts that a worker may reach from behind its walls, with a port or None.
         once: A worker serves one job, and another one is put in its place.
         lambdify: Leave sympy's ``lambdify``, for code that may run anything.
         max_result: Bytes of the longest answer; a worker that sends more is replaced.
@@ -118,7 +116,6 @@ class Pool:
         start_s: float = START_S,
         allow_weak: bool = False,
         walls: bool = True,
-        network: Sequence[Host] = (),
         once: bool = False,
         lambdify: bool = False,
         max_result: int = MAX_RESULT,
@@ -127,9 +124,7 @@ class Pool:
             raise ValueError(f"a pool has at least 1 worker, not {workers}")
         self._deadline = deadline or rule_deadline(timeout_s)
         self._warm = warm
-        self._settings = Settings(
-            limits or Limits(), readable, allow_weak, lambdify, walls, network
-        )
+        self._settings = Settings(limits or Limits(), readable, allow_weak, lambdify, walls)
         self._prepare = prepare
         environment = os.environ if environment is None else environment
         self._environment = worker_environment(environment) if walls else dict(environment)

@@ -183,8 +183,7 @@ class Processes:
 _BOOT = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
     "from mmr1.rewards.sandbox import zygote; "
-    "zygote.main(int(sys.argv[2]), a['target'], a['args'], walls=a['walls'], "
-    "network=a['network'])"
+    "zygote.main(int(sys.argv[2]), a['target'], a['args'], walls=a['walls'])"
 )
 _END_S = 2.0
 
@@ -280,8 +279,7 @@ _keepers: list[set[Zygote]] = []
 def shared_zygote(
     warm: Job, environment: Mapping[str, str], patience_s: float, settings: Settings
 ) -> Zygote:
-    """The zygote of this folder with this warm-up, environment, walls and network; started if there
-    is none.
+    """The zygote of this folder with this warm-up, environment and walls; started if there is none.
 
     Raises:
         ValueError: Its warm-up fails or takes too long.
@@ -291,7 +289,6 @@ def shared_zygote(
         "target": warm.target,
         "args": warm.args,
         "walls": settings.walls,
-        "network": settings.network,
     }
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
     folder = Path().stat()  # relative paths of plugins are looked up in it

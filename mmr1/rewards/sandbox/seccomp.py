@@ -97,20 +97,9 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "rseq": (334, 293),
     "faccessat2": (439, 439),
 }
-# For sockets that the broker connects. Not connect, bind, listen and accept.
-_ALLOWED_OF_NETWORK: dict[str, tuple[int, int]] = {
-    "dup2": (33, -1),
-    "recvmsg": (47, 212),
-    "shutdown": (48, 210),
-    "getsockname": (51, 204),
-    "getpeername": (52, 205),
-    "getsockopt": (55, 209),
-    "dup3": (292, 24),
-}
 # Allowed with some arguments only, below.
 _OPEN, _OPENAT, _IOCTL, _FCNTL = (2, -1), (257, 56), (16, 29), (72, 25)
 _SOCKETPAIR, _CLONE, _CLONE3, _PRLIMIT64 = (53, 199), (56, 220), (435, 435), (302, 261)
-_SOCKET, _SENDTO, _SENDMSG, _SETSOCKOPT = (41, 198), (44, 206), (46, 211), (54, 208)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 # open(2): O_TMPFILE has O_RDWR in it, and O_ASYNC would send signals (see _F_COMMANDS).
@@ -127,35 +116,29 @@ _F_COMMANDS = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETF
 _O_ASYNC = getattr(os, "O_ASYNC", 0)
 # socketpair(2): asyncio wakes its loop through a pair of streams; datagrams could go elsewhere.
 _AF_UNIX, _NOT_A_STREAM = 1, 2 | 4
-# socket(2): TCP. send(2): no address, for a message to an address connects with MSG_FASTOPEN.
-# setsockopt(2): the older options, up to SO_SNDTIMEO and the like; no filters (SO_ATTACH_BPF), no
-# device, no TCP_FASTOPEN_CONNECT.
-_INET, _STREAM_FLAGS, _TCP = (2, 10), 1 | 0x800 | 0x80000, 6
-_MSG_FASTOPEN, _SOL_SOCKET, _LAST_OPTION = 0x20000000, 1, 21
 # clone(2): the flags of a thread as glibc and musl (CLONE_DETACHED, without effect) make it:
 # VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, PARENT_SETTID, CHILD_CLEARTID. No namespaces.
 _CLONE_THREAD, _FLAGS_OF_A_THREAD = 0x10000, 0x3D0F00 | 0x400000
 
-# Classic BPF: load a word, jump if equal, if greater, if any bit is set, return.
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
+# Classic BPF: load a word, jump if equal, if any bit is set, return.
+_LOAD, _JUMP_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _REFUSE, _ABSENT = _ERRNO | 1, _ERRNO | 38  # EPERM, ENOSYS
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
-def filter_system_calls(threads: bool = True, network: bool = False) -> None:
+def filter_system_calls(threads: bool = True) -> None:
     """Install the filter for this process and all it will ever be; needs no_new_privs.
 
     Args:
         threads: Threads may be started; processes never.
-        network: TCP sockets may be made and used. They still cannot be connected.
 
     Raises:
         OSError: The machine or the kernel has none.
     """
     if platform.machine() not in _ARCHITECTURES:
         raise OSError(f"there is no system call filter for {platform.machine()}")
-    program = _program(*_ARCHITECTURES[platform.machine()], threads, network)
+    program = _program(*_ARCHITECTURES[platform.machine()], threads)
     described = _SockFprog(len(program) // 8, program)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0) != 0:
@@ -166,7 +149,7 @@ class _SockFprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def _program(column: int, architecture: int, threads: bool, network: bool) -> bytes:
+def _program(column: int, architecture: int, threads: bool) -> bytes:
     """The filter; a system call's number is equal to at most one of the numbers in it."""
     program = [
         _instruction(_LOAD, _ARCH),
@@ -201,41 +184,10 @@ def _program(column: int, architecture: int, threads: bool, network: bool) -> by
             *_return(_ALLOW),
         ],
     }
-    if network:
-        rules |= _network_rules(column)
     for number, rule in rules.items():
         if number >= 0:
             program += [_instruction(_JUMP_EQUAL, number, 0, len(rule)), *rule]
     return b"".join([*program, *_return(_REFUSE)])
-
-
-def _network_rules(column: int) -> dict[int, list[bytes]]:
-    """What is allowed besides, for TCP sockets."""
-    rules = {numbers[column]: _return(_ALLOW) for numbers in _ALLOWED_OF_NETWORK.values()}
-    return rules | {
-        _SOCKET[column]: [
-            *_argument(0),
-            *_if_not_in(_INET),
-            *_argument(1),
-            *_if_any(0xFFFFFFFF ^ _STREAM_FLAGS, _REFUSE),
-            *_argument(2),
-            *_if_not_in((0, _TCP)),
-            *_return(_ALLOW),
-        ],
-        _SENDTO[column]: [
-            *(i for half in (32, 36) for i in _if_not_zero(_ARGUMENTS + half)),
-            *_return(_ALLOW),
-        ],
-        _SENDMSG[column]: [*_argument(2), *_if_any(_MSG_FASTOPEN, _REFUSE), *_return(_ALLOW)],
-        _SETSOCKOPT[column]: [
-            *_argument(1),
-            *_if_not_in((_SOL_SOCKET, _TCP)),
-            *_argument(2),
-            _instruction(_JUMP_GREATER, _LAST_OPTION, 0, 1),
-            *_return(_REFUSE),
-            *_return(_ALLOW),
-        ],
-    }
 
 
 def _fcntl_rule() -> list[bytes]:
@@ -262,13 +214,6 @@ def _argument(index: int) -> list[bytes]:
 
 def _if_equal(value: int, result: int) -> list[bytes]:
     return [_instruction(_JUMP_EQUAL, value, 0, 1), *_return(result)]
-
-
-def _if_not_in(values: tuple[int, int]) -> list[bytes]:
-    """Refuse unless it is one of these."""
-    first, second = values
-    jumps = [_instruction(_JUMP_EQUAL, first, 2, 0), _instruction(_JUMP_EQUAL, second, 1, 0)]
-    return [*jumps, *_return(_REFUSE)]
 
 
 def _if_any(flags: int, result: int) -> list[bytes]:

@@ -48,23 +48,20 @@ def drop_network() -> Missing:
     return _try(NETWORK, _unshare_network)
 
 
-def raise_walls(
-    limits: Limits, readable: Sequence[str], parent: int, *, network: bool = False
-) -> Missing:
+def raise_walls(limits: Limits, readable: Sequence[str], parent: int) -> Missing:
     """Raise every wall but the network's around this process, the system call filter last.
 
     Args:
         limits: Memory and file limits.
         readable: Files and folders that may be opened, for reading.
         parent: Process id whose death must end this process; if it is already gone, exit.
-        network: It has sockets, which a broker connects.
     """
     return {
         **_try(DEATH_SIGNAL, lambda: _die_with(parent)),
         **_try(NO_NEW_PRIVS, _set_no_new_privs),
         **_try(LANDLOCK, lambda: landlock.restrict(readable)),
         **_try(LIMITS, lambda: set_limits(limits)),  # they may forbid to open what Landlock opens
-        **_try(SECCOMP, lambda: filter_system_calls(limits.threads, network)),
+        **_try(SECCOMP, lambda: filter_system_calls(limits.threads)),
     }
 
 

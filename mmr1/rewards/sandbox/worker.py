@@ -14,12 +14,10 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from mmr1.lifetime import die_with
 from mmr1.rewards.item import as_reward, reward_of_exception
-from mmr1.rewards.sandbox.network import use_broker
 from mmr1.rewards.sandbox.walls import Limits, Missing, python_paths, raise_walls, refusal
 from mmr1.rewards.sandbox.wire import LENGTH, VALUE, pack_answer, reward_rows
 from mmr1.types import Reward
@@ -35,7 +33,6 @@ def work(
     allow_weak: bool,
     lambdify: bool,
     walls: bool,
-    line: socket.socket | None = None,
 ) -> None:
     """Raise the walls, report which are missing, and serve jobs on this channel.
 
@@ -48,7 +45,6 @@ def work(
         allow_weak: Go on without a wall that is required.
         lambdify: Leave sympy's ``lambdify`` as it is.
         walls: Raise them; without, no more is done than to die with the parent.
-        line: To the broker, which makes its connections; None: it has none.
     """
     if walls and not lambdify:
         disable_lambdify()
@@ -57,17 +53,15 @@ def work(
     # The filter allows read and write only; a socket's own methods are other system calls.
     reader = os.fdopen(channel.fileno(), "rb")
     writer = os.fdopen(channel.detach(), "wb", closefd=False)
-    close_other_descriptors(reader.fileno(), *([] if line is None else [line.fileno()]))
+    close_other_descriptors(reader.fileno())
     if walls:
         paths = [*python_paths(), *readable]
-        missing = {**missing, **raise_walls(limits, paths, parent, network=line is not None)}
+        missing = {**missing, **raise_walls(limits, paths, parent)}
     else:
         die_with(parent)
     _send(writer, json.dumps(missing).encode())
     if refusal(missing) and not allow_weak:
         return
-    if line is not None:
-        use_broker(line)
     while True:
         size = reader.read(LENGTH.size)
         if len(size) < LENGTH.size:
@@ -77,11 +71,10 @@ def work(
         _send(writer, pack_answer(number, answer))
 
 
-def close_other_descriptors(*kept: int) -> None:
-    """Leave standard input, output and error, which are /dev/null, and these."""
-    ends = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
-    for below, above in pairwise(ends):
-        os.closerange(below + 1, above)
+def close_other_descriptors(kept: int) -> None:
+    """Leave standard input, output and error, which are /dev/null, and this one."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _send(writer: Any, body: bytes) -> None:

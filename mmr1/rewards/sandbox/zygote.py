@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmr1.rewards.sandbox.broker import Host, new_line, start_broker
 from mmr1.rewards.sandbox.walls import Limits, Missing, drop_network
 from mmr1.rewards.sandbox.wire import recv_exactly, recv_frame, send_frame
 from mmr1.rewards.sandbox.worker import call_target, error_line, work
@@ -40,7 +39,6 @@ class Settings:
         allow_weak: Let workers run without a required wall.
         lambdify: Leave sympy's ``lambdify`` as it is.
         walls: Raise them.
-        network: Hosts that the workers may reach from behind them.
     """
 
     limits: Limits
@@ -48,22 +46,18 @@ class Settings:
     allow_weak: bool
     lambdify: bool
     walls: bool
-    network: Sequence[Host] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _PoolConnection:
-    """A pool, seen from the zygote: its line, the broker's door, and its workers."""
+    """A pool, seen from the zygote: its line and its workers."""
 
     line: socket.socket
     settings: Settings
-    broker: socket.socket | None
     workers: set[int] = field(default_factory=set)
 
 
-def main(
-    door_fd: int, target: str, args: Sequence[Any], *, walls: bool, network: Sequence[Host]
-) -> None:
+def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None:
     """Warm up, report, then fork and kill until the owner hangs up.
 
     Args:
@@ -71,13 +65,11 @@ def main(
         target: ``"module:function"`` of ours to warm up with.
         args: Its arguments.
         walls: The workers have them.
-        network: Hosts that the workers may reach from behind them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getppid()
     door = socket.socket(fileno=door_fd)
-    broker = start_broker(network, door_fd) if network else None
     missing = (
         drop_network() if walls else {}
     )  # before an import starts a thread, which would forbid it
@@ -98,14 +90,14 @@ def main(
                 poll.unregister(line)
                 _show_out(customers.pop(line))
         if door_fd in ready:
-            if (customer := _accept_pool(door, broker)) is None:
+            if (customer := _accept_pool(door)) is None:
                 break
             customers[customer.line.fileno()] = customer
             poll.register(customer.line, select.POLLIN)
     # The workers' PDEATHSIG ends them with this process.
 
 
-def _accept_pool(door: socket.socket, broker: socket.socket | None) -> _PoolConnection | None:
+def _accept_pool(door: socket.socket) -> _PoolConnection | None:
     """Admit a new pool, whose settings are already on its line; None when the owner has hung up."""
     message, descriptors, _, _ = socket.recv_fds(door, 1, 1)
     if not message:
@@ -113,7 +105,7 @@ def _accept_pool(door: socket.socket, broker: socket.socket | None) -> _PoolConn
     line = socket.socket(fileno=descriptors[0])
     settings = json.loads(recv_frame(line))
     settings["limits"] = Limits(**settings["limits"])
-    return _PoolConnection(line, Settings(**settings), broker)
+    return _PoolConnection(line, Settings(**settings))
 
 
 def _serve(customer: _PoolConnection, missing: Missing) -> bool:
@@ -138,18 +130,12 @@ def recv_number(line: socket.socket) -> int:
 
 
 def _fork(channel_fd: int, customer: _PoolConnection, missing: Missing) -> int:
-    """Fork a worker; returns its process id, or a negative system error.
-
-    Raises:
-        OSError: The broker is gone. The pool's line is then closed, and it starts another zygote.
-    """
+    """Fork a worker; returns its process id, or a negative system error."""
     zygote, settings = os.getpid(), customer.settings
-    line = None if customer.broker is None else new_line(customer.broker)
     try:
         pid = os.fork()
     except OSError as error:
         os.close(channel_fd)
-        _close(line)
         return -(error.errno or errno.EAGAIN)
     if pid == 0:
         try:
@@ -162,19 +148,12 @@ def _fork(channel_fd: int, customer: _PoolConnection, missing: Missing) -> int:
                 allow_weak=settings.allow_weak,
                 lambdify=settings.lambdify,
                 walls=settings.walls,
-                line=line,
             )
         finally:
             os._exit(0)
     os.close(channel_fd)
-    _close(line)
     customer.workers.add(pid)
     return pid
-
-
-def _close(line: socket.socket | None) -> None:
-    if line is not None:
-        line.close()
 
 
 def _end(pid: int, customer: _PoolConnection) -> int:

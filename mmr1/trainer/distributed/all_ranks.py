@@ -56,6 +56,7 @@ class AllRanks(Generic[Built]):
     """The ranks of a run, as actors of ``Rank``.
 
     Args:
+        transfers: Weights reach engines over GPUs. Otherwise Ray's object store brings them.
         prompt_cost: By which work is divided into equal shares.
         context: So many neighbouring ranks share each sequence, and so have the same work.
         transfer_s: Longest time to wait until weights are sent; see ``transfer_seconds``.
@@ -68,11 +69,13 @@ class AllRanks(Generic[Built]):
     def __init__(
         self,
         ranks: Sequence[Actor[Rank]],
+        transfers: bool,
         prompt_cost: PromptCost,
         context: int,
         transfer_s: float,
         collective_s: float,
     ) -> None:
+        self.transfers = transfers
         self.actors = ranks
         self._collective_s = collective_s
         self.transfer_s = transfer_s
@@ -256,6 +259,8 @@ class OnRanks(Generic[Part]):
             copy: Those of now, also when the ranks have learnt more.
         """
         own, ranks = PartMethod(self.find, method), self.ranks
+        if not ranks.transfers:
+            return self._stored(own)
         # Colocated engines sample nothing while the ranks learn: they need no copy.
         if not copy or ranks.colocation is not None:
             return LiveWeights(ranks.actors, own, ranks.transfer_s)
@@ -263,13 +268,11 @@ class OnRanks(Generic[Part]):
         ranks.get([rank.start(Rank.keep, own, key) for rank in ranks.actors])
         return KeptWeights(ranks.actors[0], key, ranks.transfer_s)
 
-    def adapters(self, method: Callable[[Part], Weights]) -> AdapterWeights:
-        """The adapters that a method gives; they stay as they are when the ranks learn more."""
+    def _stored(self, method: PartMethod) -> StoredWeights:
         self.ranks.begin()
-        own = PartMethod(self.find, method)
-        calls = [rank.start(Rank.share, own) for rank in self.ranks.actors]
+        calls = [rank.start(Rank.share, method) for rank in self.ranks.actors]
         (stored,) = self.ranks.get(calls)[0]
-        return AdapterWeights(stored, self.ranks.transfer_s)
+        return StoredWeights(stored, self.ranks.transfer_s)
 
     def gather(self, method: Callable[[Part], Weights]) -> Weights:
         """The weights that a method gives, in this process."""
@@ -351,8 +354,8 @@ class KeptWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterWeights:
-    """A copy of the adapters: small enough for Ray to bring it to the engines.
+class StoredWeights:
+    """A copy in Ray's object store, which stays as it is when the ranks learn more.
 
     Attributes:
         stored: Refers to those of rank 0, on its machine.
@@ -369,7 +372,9 @@ class AdapterWeights:
         }
         _, lost = outcomes(calls, self.timeout_s)
         for i, why in lost.items():
-            raise TransferError(f"rollout engine {i} was lost in load_weights ({why})")
+            raise TransferError(
+                f"the weights did not reach all engines: rollout engine {i} was lost ({why})"
+            )
 
     def release(self) -> None:
-        """Do nothing: Ray frees the adapters when nothing refers to them."""
+        """Do nothing: Ray frees them when nothing refers to them."""

@@ -210,8 +210,10 @@ def _started(
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, samples_at_once(config)
         )
+        transfers = get([rank.start(Rank.transfers_weights) for rank in trainers])
         all_ranks: AllRanks[Built] = AllRanks(
             trainers,
+            all(transfers),
             prompt_cost(config),
             resources.context_parallel_size,
             transfer_seconds(config),

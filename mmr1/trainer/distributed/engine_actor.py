@@ -61,7 +61,13 @@ class Engine:
 
     def call(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method of ``ReceivingEngine``."""
+        assert self._engine.receiving is not None, "ranks ask for transfers_weights"
         getattr(self._engine.receiving, method.__name__)(*args)
+
+    def abandon_weights(self) -> None:
+        """Drop the part of a broken transfer that has come."""
+        if self._engine.receiving is not None:
+            self._engine.receiving.abandon_weight_update()
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._engine.rollout.load_weights(weights, version)

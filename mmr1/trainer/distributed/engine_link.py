@@ -9,9 +9,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.rollout.engine import ReceivingEngine
-from mmr1.rollout.engines import engine_type
-from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
-from mmr1.rollout.vllm_settings import transfer_backend
+from mmr1.rollout.transfer import WeightSender, WeightSource
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import Actor, outcomes
@@ -38,7 +36,8 @@ def transfer_seconds(config: Config) -> float:
 
 
 class EngineLink:
-    """Sends weights to engines; connects at the first transfer and after an engine was replaced.
+    """Sends weights to engines by vLLM's transfer, over NCCL, or over IPC to engines on the ranks'
+    own GPUs; connects at the first transfer and after an engine was replaced.
 
     Args:
         host: Address of this machine that the engines reach.
@@ -48,9 +47,7 @@ class EngineLink:
     def __init__(self, config: Config, host: str, rank: int) -> None:
         self._host = host
         self._rank = rank
-        self._backend = transfer_backend(
-            engine_type(config).receives_on_gpus, config.rollout.colocated
-        )
+        self._same_gpu = config.rollout.colocated
         self._workers = config.rollout.gpus_per_engine
         self._timeout_s, self._limit = call_seconds(config), call_limit(config)
         self._engines: list[Actor[Engine]] = []
@@ -60,12 +57,7 @@ class EngineLink:
     @property
     def sends(self) -> bool:
         """True if this rank sends: the first one, or every rank to an engine on its own GPU."""
-        return self._rank == 0 or self._backend == "ipc"
-
-    @property
-    def device(self) -> str:
-        """The device that weights are sent from."""
-        return "cpu" if self._backend == "tcp" else "cuda"
+        return self._rank == 0 or self._same_gpu
 
     def send(self, source: WeightSource, engines: Sequence[Actor[Engine]], version: int) -> None:
         """Send the weights of the source to these engines, and wait until they sample with them.
@@ -89,7 +81,7 @@ class EngineLink:
             if getattr(source, "failure", None) is error:  # of the ranks, not of the engines
                 raise
             what = f"the weights did not reach all engines: {error}"
-            if self._backend == "ipc":  # the other ranks are in a call that waits for this one
+            if self._same_gpu:  # the other ranks are in a call that waits for this one
                 raise WorkerLostError(
                     f"{what}; --resume continues from the last checkpoint"
                 ) from error
@@ -108,17 +100,11 @@ class EngineLink:
         client.give_up = lambda error: sender.shutdown()
 
     def _sender_for(self, client: EngineClient, source: WeightSource) -> WeightSender:
-        workers = self._workers * len(self._engines)
-        if self._backend == "nccl":
-            from mmr1.rollout.vllm_transfer import nccl_sender
+        from mmr1.rollout.vllm_transfer import ipc_sender, nccl_sender
 
-            return nccl_sender(client, source, self._host, workers)
-        if self._backend == "ipc":
-            from mmr1.rollout.vllm_transfer import ipc_sender
-
+        if self._same_gpu:
             return ipc_sender(client, source, self._rank)
-        # The client gives up first, and says which key ends its waiting.
-        return TcpSender(client, self._host, workers, self._timeout_s + _LAST_WORDS_S)
+        return nccl_sender(client, source, self._host, self._workers * len(self._engines))
 
 
 class EngineClient:

@@ -17,7 +17,7 @@ from torch.profiler import profile
 
 from mmr1.config import Config
 from mmr1.parallel import cores
-from mmr1.rollout.engines import hands_over_gpu_memory
+from mmr1.rollout.engines import hands_over_gpu_memory, transfers_weights
 from mmr1.rollout.weight_layout import layout_for
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
@@ -171,6 +171,10 @@ class Rank:
         if config.rollout.offload_trainer:
             self._offload = CpuOffload(models, self._built.optimizers)
 
+    def transfers_weights(self) -> bool:
+        """True if this rank sends weights over GPUs; else Ray's object store brings them."""
+        return transfers_weights(self.config)
+
     @collective
     def call(self, method: PartMethod, *args: Any) -> Any:
         """Call a method of what was built, and return its result."""
@@ -211,7 +215,7 @@ class Rank:
         source.begin()
         if self._rank == 0:
             copies = {name: weight.to("cpu", copy=True) for name, weight in source}
-            self._kept[key] = KeptSource(source.metadata(), copies, self._link.device)
+            self._kept[key] = KeptSource(source.metadata(), copies, "cuda")
         source.end()
 
     def send_kept(self, key: int, engines: list[Actor[Engine]], version: int) -> None:

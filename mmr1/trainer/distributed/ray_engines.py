@@ -11,7 +11,7 @@ import numpy as np
 
 from mmr1.config import SamplingConfig
 from mmr1.logs import report_fault
-from mmr1.rollout.engine import PreparedRequest, Probe, ReceivingEngine, Request
+from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
@@ -196,8 +196,7 @@ class RayEngines:
             except TransferError as error:
                 # Whoever answers has dropped what it had of the transfer.
                 engines = dict(enumerate(self._engines))
-                abandon = ReceivingEngine.abandon_weight_update
-                calls = {i: e.start(Engine.call, abandon) for i, e in engines.items()}
+                calls = {i: e.start(Engine.abandon_weights) for i, e in engines.items()}
                 _, lost = outcomes(calls, self._timeout_s)
                 if repeated and not lost:
                     raise WorkerLostError(

@@ -67,10 +67,9 @@ class RayPolicy:
         return learnt
 
     def weights(self, copy: bool = False) -> SentWeights:
-        """A handle of the weights, which stay on the ranks."""
-        if self._sync_adapters_only:
-            return self._policy.adapters(LocalPolicy.weights)
-        return self._policy.weights(LocalPolicy.engine_weights, copy)
+        """A handle of the weights, which the ranks have."""
+        own = LocalPolicy.weights if self._sync_adapters_only else LocalPolicy.engine_weights
+        return self._policy.weights(own, copy)
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
         return self._policy.snapshot(LocalPolicy.snapshot, copy, only_model)

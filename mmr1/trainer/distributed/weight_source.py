@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mmr1.config import Config
-from mmr1.rollout.tcp_transfer import ParamMeta
+from mmr1.rollout.transfer import ParamMeta
 from mmr1.rollout.weight_layout import Layout, layout_for
 from mmr1.trainer.models.loading import trainable_on_meta
 from mmr1.trainer.models.parts import untrained_vision

@@ -142,8 +142,8 @@ def _load_tool(entry: Any, place: str) -> Any:
     config = dict(entry.get("config") or {})
     if config.get("type", "native") != "native":
         raise ValueError(
-            f"{place}: config.type is {config['type']!r}; a tool in the sandbox has no network, so "
-            "there are only native ones"
+            f"{place}: config.type is {config['type']!r}; only native ones run. List an MCP server "
+            "in environment.tools"
         )
     module, _, name = entry["class_name"].rpartition(".")
     try:

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -239,57 +238,3 @@ def use_cpu(seconds: float) -> float:
     while time.process_time() < end:
         pass
     return 1.0
-
-
-def ask_broker(*messages: str) -> float:
-    """How many of these raw messages on the broker's line are answered with a refusal."""
-    refused = 0
-    for message in messages:
-        with socket.socket(fileno=os.dup(_line())) as line:
-            line.sendall(struct.pack("!I", len(message)) + message.encode())
-            head, descriptors, _, _ = socket.recv_fds(line, 4, 1)
-            error, _ = json.loads(line.recv(struct.unpack("!I", head)[0]))
-            refused += not descriptors and error is not None
-    return float(refused)
-
-
-def shout_at_broker(data: bytes) -> float:
-    """1.0 where the broker hangs up on what is not a request."""
-    with socket.socket(fileno=os.dup(_line())) as line:
-        line.sendall(data)
-        return float(line.recv(1) == b"")
-
-
-def _line() -> int:
-    """The descriptor that leads to the broker: the second of the two sockets here."""
-    sockets = []
-    for descriptor in range(3, 64):
-        with suppress(OSError):
-            if socket_type(descriptor):
-                sockets.append(descriptor)
-    first, second = sockets
-    return max(first, second)
-
-
-def message_to_an_address(port: int) -> float:
-    """1.0 where no message makes a connection: sendto(2) and sendmsg(2) with MSG_FASTOPEN."""
-    refused = 0
-    with socket.socket() as made:
-        for send in (
-            lambda: made.sendto(b"x", socket.MSG_FASTOPEN, ("127.0.0.1", port)),
-            lambda: made.sendmsg([b"x"], [], socket.MSG_FASTOPEN, ("127.0.0.1", port)),
-        ):
-            try:
-                send()
-            except PermissionError:
-                refused += 1
-    return refused / 2
-
-
-def connect_in_c(port: int) -> float:
-    """1.0 where connect(2) is refused."""
-    with socket.socket() as made:
-        place = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), b"\x7f\0\0\1")
-        libc = ctypes.CDLL(None, use_errno=True)
-        result = libc.connect(made.fileno(), place, len(place))
-        return float(result < 0 and ctypes.get_errno() == errno.EPERM)

@@ -85,7 +85,8 @@ def test_no_ioctl_but_one(pool: Pool, command: int) -> None:
 
 
 _CALLS = {
-    "socket": (41, 2, 1, 0), "kill": (62, 0, 0), "tgkill": (234, 1, 1, 0), "fork": (57,),
+    "socket": (41, 2, 1, 0), "connect": (42, 3, 0, 0), "kill": (62, 0, 0),
+    "tgkill": (234, 1, 1, 0), "fork": (57,),
     "clone of a process": (56, 17, 0, 0, 0, 0), "clone of a network": (56, 0x40010000),
     "execve": (59, 0, 0, 0), "execveat": (322, 0, 0, 0, 0, 0), "ptrace": (101, 16, 1, 0, 0),
     "prctl": (157, 1, 0), "setpriority": (141, 0, 0, 0), "memfd_create": (319, 0, 0),

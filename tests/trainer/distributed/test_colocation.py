@@ -117,7 +117,7 @@ def test_an_engine_with_gpus_of_its_own_is_not_told_how_to_share_them(engine):
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_colocated_ranks_send_what_an_engine_that_keeps_its_frozen_tower_needs(copy):
-    ranks: AllRanks[TrainingModels] = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
+    ranks: AllRanks[TrainingModels] = AllRanks([], True, lambda prompt: 0.0, 1, 60, 60)
     ranks.colocation = Recorder().colocation
     policy = RayPolicy(ranks.part(lambda models: models.policy))
     weights = policy.weights(copy)  # nothing is sampled ahead: no copy

@@ -130,14 +130,6 @@ def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
     with pytest.raises(WorkerLostError, match=r"rollout\.max_restarts=3 are used up"):
         engines.generate(requests, sampling)
 
-    # A rank that is stuck: nobody else waits for it, as there is no other rank.
-    kept = cluster.policy.weights(copy=True)
-    (rank,) = (p for p in psutil.Process().children(recursive=True) if "Rank" in p.name())
-    rank.suspend()
-    for sent in (cluster.policy.weights(), kept):
-        with pytest.raises(WorkerLostError, match=r"is stuck \(no answer for 3 s\)"):
-            engines.load_weights(replace(sent, timeout_s=3), 8)
-
 
 @pytest.mark.slow
 def test_a_copy_of_the_weights_outlives_what_the_ranks_learn(
@@ -154,10 +146,8 @@ def test_a_copy_of_the_weights_outlives_what_the_ranks_learn(
     os.kill(processes()[0].pid, signal.SIGKILL)
     assert tokens(cluster.engines.generate(requests, sampling)) == expected
     assert cluster.engines.restarted == 1
-    cluster.engines.load_weights(cluster.policy.weights(), 7)  # and the copy is freed
+    cluster.engines.load_weights(cluster.policy.weights(), 7)
     assert tokens(cluster.engines.generate(requests, sampling)) != expected
-    with pytest.raises(KeyError):
-        kept.send(cluster.engines._engines, 7)
 
 
 PLUGINS = str(Path(__file__).parents[2] / "environments" / "plugins.py")
