@@ -23,7 +23,6 @@ from typing import Any
 
 import common
 import psutil
-from matplotlib import pyplot as plt
 from PIL import Image
 
 from mmr1.config import Config
@@ -60,12 +59,8 @@ def main() -> None:
     for row in rows:
         row["TRL's best / this"] = best / row["CPU s"]
     common.table(rows)
-    figure, axes = plt.subplots(figsize=(6, 2.5))
-    axes.barh([row["run"] for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
-    axes.set_xlabel("CPU seconds of a step")
-    common.save(
-        args.output, f"against_trl-n{args.n}{'-bf16' if args.bf16 else ''}", {"rows": rows}, figure
-    )
+    name = f"against_trl-n{args.n}{'-bf16' if args.bf16 else ''}"
+    common.save(args.output, name, {"rows": rows})
 
 
 def _inputs(work: Path) -> tuple[Path, Path]:

@@ -16,21 +16,14 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 import psutil
 import torch
-from matplotlib.figure import Figure
-from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
 from transformers import Qwen2_5_VLForConditionalGeneration as Model
 
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -119,15 +112,6 @@ def _group(
     positions = family.prompt_positions(ids, media)
     start = family.completion_start(positions)
     return GroupInput(torch.tensor(ids), positions, start, tuple(media), completions)
-
-
-def noise_prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Prompt:
-    """A random picture of ``pixels`` by ``pixels``, and a question."""
-    path = folder / f"{seed}.png"
-    noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
-    Image.fromarray(noise).save(path)
-    parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
-    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
 
 
 def flops(run: Callable[[], object]) -> int:
@@ -248,7 +232,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def save(output: Path, name: str, results: dict[str, Any], figure: Figure | None = None) -> None:
+def save(output: Path, name: str, results: dict[str, Any]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     about = {
         "command": " ".join(sys.argv),
@@ -258,6 +242,3 @@ def save(output: Path, name: str, results: dict[str, Any], figure: Figure | None
     }
     (output / f"{name}.json").write_text(json.dumps({**about, **results}, indent=1) + "\n")
     print(f"written: {output / name}.json")
-    if figure is not None:
-        figure.savefig(output / f"{name}.png", dpi=120, bbox_inches="tight")
-        print(f"written: {output / name}.png")

@@ -12,7 +12,6 @@ import json
 
 import common
 import torch
-from matplotlib import pyplot as plt
 
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.padded import padded_scores
@@ -46,10 +45,7 @@ def main() -> None:
     for row in rows:
         row["of unshared"] = row["MiB"] / rows[0]["MiB"]
     common.table(rows)
-    figure, axes = plt.subplots(figsize=(6, 3))
-    axes.barh([row["case"] for row in rows][::-1], [row["MiB"] for row in rows][::-1])
-    axes.set_xlabel("peak of forward and backward over the loaded model, MiB")
-    common.save(args.output, f"memory-{args.shape}", {"rows": rows}, figure)
+    common.save(args.output, f"memory-{args.shape}", {"rows": rows})
 
 
 def measure(args: argparse.Namespace) -> dict[str, object]:

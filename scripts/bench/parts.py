@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import common
 import torch
-from matplotlib import pyplot as plt
 from torch.nn import functional as F
 
 from mmr1.attention import Blocks
@@ -109,15 +108,7 @@ def main() -> None:
             }
         )
     common.table(rows)
-    figure, axes = plt.subplots(figsize=(4.5, 3))
-    names = [row["case"] for row in rows]
-    for i, ratio in enumerate(("time ratio", "memory ratio")):
-        places = [at + 0.35 * i for at in range(len(rows))]
-        axes.bar(places, [row[ratio] for row in rows], 0.3, label=ratio)
-    axes.set_xticks([at + 0.17 for at in range(len(rows))], names)
-    axes.set_ylabel("ours / plain PyTorch")
-    axes.legend()
-    common.save(args.output, "parts", {"rows": rows}, figure)
+    common.save(args.output, "parts", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from typing import Any
 import common
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
@@ -33,7 +32,7 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
@@ -53,7 +52,7 @@ def main() -> None:
     new_model(folder / "model", "20m")
     family = load_family(str(folder / "model"))
     model = AutoModelForImageTextToText.from_pretrained(folder / "model", dtype=torch.float32)
-    prompts = [common.noise_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
+    prompts = [noise_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
     media = MediaCache(family.prepare_media)
     sampling = SamplingConfig(max_tokens=TOKENS)
     # A random model may end early, so the end-of-sequence token is forbidden.
@@ -86,10 +85,16 @@ def main() -> None:
     for row in rows:
         row["generate / this"] = rows[0]["CPU s"] / row["CPU s"]
     common.table(rows)
-    figure, axes = plt.subplots(figsize=(6, 2.5))
-    axes.barh([str(row["run"]) for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
-    axes.set_xlabel("CPU seconds of a step's rollout")
-    common.save(args.output, "rollout", {"rows": rows, "mixed": mixed}, figure)
+    common.save(args.output, "rollout", {"rows": rows, "mixed": mixed})
+
+
+def noise_prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Prompt:
+    """A random picture of ``pixels`` by ``pixels``, and a question."""
+    path = folder / f"{seed}.png"
+    noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+    parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
+    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
 
 
 def _mixed(

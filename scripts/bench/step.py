@@ -22,7 +22,6 @@ from typing import Any
 import common
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
 from PIL import Image
 
 from mmr1.config import ModelConfig
@@ -57,7 +56,7 @@ def main() -> None:
     if args.model:
         rows = [measure_model(args, n) for n in args.sizes]
         common.table(rows)
-        common.save(args.output, f"step-{args.model.name}", {"rows": rows}, plot(rows))
+        common.save(args.output, f"step-{args.model.name}", {"rows": rows})
         return
     model, family = common.new_model(args.shape, args.device)
     if args.checkpointing:
@@ -66,7 +65,7 @@ def main() -> None:
     rows = [measure(args, model, family, n) for n in args.sizes]
     common.table(rows)
     bf16 = "-bf16" if args.bf16 else ""
-    common.save(args.output, f"step-{args.shape}{bf16}", {"rows": rows}, plot(rows))
+    common.save(args.output, f"step-{args.shape}{bf16}", {"rows": rows})
 
 
 def measure(args: argparse.Namespace, model: Any, family: Any, n: int) -> dict[str, Any]:
@@ -180,18 +179,6 @@ def cuda_peak(run: Any) -> float:
     torch.cuda.reset_peak_memory_stats()
     run()
     return torch.cuda.max_memory_allocated() / 2**20
-
-
-def plot(rows: list[dict[str, Any]]) -> plt.Figure:
-    figure, axes = plt.subplots(figsize=(5, 3.5))
-    sizes = [row["n"] for row in rows]
-    names = ("bound ratio", "token ratio", "FLOP ratio", "time ratio", "memory ratio")
-    for name in (name for name in names if name in rows[0]):
-        axes.plot(sizes, [row[name] for row in rows], marker="o", label=name)
-    axes.set(xlabel="completions per prompt", ylabel="packed / unshared", ylim=(0, 1))
-    axes.set_xscale("log", base=2)
-    axes.legend()
-    return figure
 
 
 if __name__ == "__main__":
