@@ -24,11 +24,11 @@ WORKDIR /mmr1
 COPY pyproject.toml README.md LICENSE ./
 COPY scripts/setup_env.sh scripts/
 COPY scripts/env scripts/env
-RUN mkdir -p mmr1 mmr1_migrate datasets_prep scripts/recipes \
-    && touch mmr1/__init__.py mmr1_migrate/__init__.py datasets_prep/__init__.py \
+RUN mkdir -p mmr1 mmr1_contrib datasets_prep scripts/recipes \
+    && touch mmr1/__init__.py mmr1_contrib/__init__.py datasets_prep/__init__.py \
     && MMR1_STACK=${STACK} MMR1_EXTRA=data,ray,serve PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 scripts/setup_env.sh
 COPY . .
-RUN .venv/bin/python -m compileall -q mmr1 mmr1_migrate datasets_prep \
+RUN .venv/bin/python -m compileall -q mmr1 mmr1_contrib datasets_prep \
     && (id -u 1000 >/dev/null 2>&1 || useradd --uid 1000 --create-home mmr1) \
     && mkdir -p runs && chown 1000 runs
 ENV PATH=/mmr1/.venv/bin:$PATH

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mmr1.contributed import add_commands
 from mmr1.logs import failing_output_muted, printable
 
 
@@ -346,22 +347,6 @@ def demonstrations(
 
 
 @app.command()
-def rankings(
-    path: Records,
-    completions: Annotated[
-        Path, typer.Argument(help="completions.jsonl of mmr1 eval, or the rollouts folder of a run")
-    ],
-    output: Annotated[Path, typer.Option(help="Record file to write")],
-    function: Annotated[str, typer.Option(help="Reward function that ranks")],
-) -> None:
-    """Write rankings of a model's completions, for mmr1 rm."""
-    from datasets_prep.completions import write_rankings
-
-    written, _, total = write_rankings(path, completions, output, function)
-    typer.echo(f"{output}: {written:,} rankings, of {total:,} records")
-
-
-@app.command()
 def frames(
     folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, named in order")],
     fps: Annotated[float, typer.Option(help="Frame rate of the images")],
@@ -371,6 +356,9 @@ def frames(
     from datasets_prep.frames import list_frames
 
     typer.echo(f"{list_frames(folder, fps, every)} written")
+
+
+add_commands("mmr1.data_cli", {"": app})
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from mmr1.files import atomic_binary, sha256_of, stamp
 from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.rewards.item import Job
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.audio import MAX_SECONDS, RATE, load_audio
 from mmr1.vision.images import check_image
 from mmr1.vision.paths import resolve_media
 from mmr1.vision.videos import check_video, probe_video
@@ -51,8 +50,8 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
     return dump(encode(final, folder))
 
 
-def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int] | None:
-    """``(width, height)`` of a medium, None of audio. Images and audio are decoded.
+def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
+    """``(width, height)`` of a medium. Images are decoded.
 
     Of videos the packets are read, or with ``deep`` every frame is decoded.
 
@@ -61,9 +60,6 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int] | None:
     """
     if ref.kind == "image":
         return check_image(ref)
-    if ref.kind == "audio":
-        load_audio(ref, RATE, MAX_SECONDS)
-        return None
     header = check_video(ref) if deep else probe_video(ref)
     return header.width, header.height
 
@@ -106,8 +102,6 @@ def _place(digest: str, suffix: str) -> str:
 def _suffix(kind: str, data: bytes) -> str:
     if kind == "video":
         return ".mp4"
-    if kind == "audio":
-        return {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}.get(data[:4], ".audio")
     suffixes = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp", b"GIF8": ".gif"}
     return next((suffix for magic, suffix in suffixes.items() if data.startswith(magic)), ".img")
 

@@ -153,7 +153,7 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     """A predicate on samples from a jinja expression, compiled once per process.
 
     Its variables are ``id``, ``task``, ``source``, ``answer``, ``question``, ``images``,
-    ``videos``, ``audios``, ``width`` and ``height`` (of the first image) and ``meta``.
+    ``videos``, ``width`` and ``height`` (of the first image) and ``meta``.
 
     Raises:
         ValueError: The expression is not valid, or fails on a sample.
@@ -185,7 +185,6 @@ def variables(sample: Sample) -> dict[str, object]:
         "question": sample.question,
         "images": len(images),
         "videos": sum(m.kind == "video" for m in sample.media),
-        "audios": sum(m.kind == "audio" for m in sample.media),
         "width": width,
         "height": height,
         "meta": dict(sample.meta),

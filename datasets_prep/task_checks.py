@@ -69,9 +69,6 @@ def _check_medium(ref: MediaRef) -> None:
         check_options(ref.options)
         if ref.kind == "video":
             sampled_grid(ref, VideoBudget())  # as training asks for it
-        elif ref.kind == "audio":
-            if ref.options or ref.size:
-                raise ValueError("audio has no options, no width and no height; remove them")
         elif timed := sorted({"fps", "nframes", "start", "end"} & ref.options.keys()):
             raise ValueError(f"the media option '{timed[0]}' is one of videos")
         else:

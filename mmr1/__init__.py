@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mmr1.config import Config
     from mmr1.config.file import load_config
     from mmr1.python.trainer import Trainer, evaluate
-    from mmr1.rewards.extract import extract_answer
+    from mmr1.rewards.reading.extract import extract_answer
+    from mmr1.rewards.reading.read import read_answer
     from mmr1.rollout.engine import Probe
     from mmr1.trainer.runs.step import Step
     from mmr1.trainer.validation.evaluate import Evaluation
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "extract_answer",
     "load_config",
+    "read_answer",
 ]
 _HOME = {
     "Completion": "mmr1.types",
@@ -44,8 +46,9 @@ _HOME = {
     "Step": "mmr1.trainer.runs.step",
     "Trainer": "mmr1.python.trainer",
     "evaluate": "mmr1.python.trainer",
-    "extract_answer": "mmr1.rewards.extract",
+    "extract_answer": "mmr1.rewards.reading.extract",
     "load_config": "mmr1.config.file",
+    "read_answer": "mmr1.rewards.reading.read",
 }
 
 

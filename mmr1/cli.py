@@ -18,12 +18,10 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
-from mmr1.recipes import recipe as folder_of
-from mmr1.registry import Registry
-from mmr1.rewards.reward_cli import SPEC_HELP, one_line_errors
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -39,14 +37,9 @@ app = typer.Typer(
     add_completion=False,
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
-rollout_app = typer.Typer(help="The policy as agent programs see it.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
-app.add_typer(rollout_app, name="rollout")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
-
-CONTRIBUTED = "Commands of mmr1_contrib and other packages"
-"""Heading of the commands that are declared as entry points."""
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
@@ -87,28 +80,8 @@ def options(
     """R1-style reinforcement learning for vision-language models."""
 
 
-@reward_app.command("what-if")
-def what_if(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of mmr1 train")],
-    reward: Annotated[str, typer.Option(help=SPEC_HELP)],
-    output: Annotated[
-        Path | None, typer.Option(help="JSONL row of each completion, with both advantages")
-    ] = None,
-) -> None:
-    """Score a run's completions again: which advantages another reward would change."""
-    with one_line_errors():
-        from mmr1.evaluation.what_if import print_result, write_rows
-        from mmr1.evaluation.what_if import what_if as score_again
-        from mmr1.rewards.specs import read_spec
-
-        result = score_again(run, read_spec(reward))
-        print_result(result, reward)
-        if output is not None:
-            write_rows(output, result)
-
-
 def _add_training(command: Command) -> None:
-    panel = None if command.name in COMMANDS.builtin else CONTRIBUTED
+    panel = None if command.name in COMMANDS.builtin else HEADING
 
     @app.command(command.name, help=command.about, rich_help_panel=panel)
     def run(
@@ -128,19 +101,7 @@ for _name in COMMANDS.names():
     if (_command := command_named(_name)).trains:
         _add_training(_command)
 
-CONTRIBUTED_COMMANDS = Registry("command", {}, group="mmr1.cli")
-"""Each is a function that Typer can run; ``recipe check`` is a command of ``mmr1 recipe``."""
-
-
-def _add_contributed() -> None:
-    groups = {"model": model_app, "recipe": recipe_app, "reward": reward_app}
-    for name in sorted(CONTRIBUTED_COMMANDS.names()):
-        group, _, command = name.rpartition(" ")
-        parent = groups[group] if group else app
-        parent.command(command, rich_help_panel=CONTRIBUTED)(CONTRIBUTED_COMMANDS.load(name))
-
-
-_add_contributed()
+add_commands("mmr1.cli", {"": app, "model": model_app, "recipe": recipe_app, "reward": reward_app})
 
 
 @app.command()
@@ -209,34 +170,6 @@ def evaluate(
 
 
 @app.command()
-def compare(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            help="YAML files of configurations, or one with arms; key.path=value for all of them"
-        ),
-    ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="eval/greedy, or NAME of metrics.jsonl, or NAME:mean, :sum, :last"),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each configuration")] = 5,
-    output: Annotated[Path, typer.Option(help="Folder of the runs and results")] = Path(
-        "runs/compare"
-    ),
-    margin: Annotated[
-        float | None,
-        typer.Option(help="Smallest difference that matters; below 0: not worse by as much"),
-    ] = None,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Train configurations over the same seeds and compare them; repeat it to continue."""
-    from mmr1.compare.command import run_comparison
-
-    run_comparison(arguments, metric or (), seeds, output, margin)
-
-
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run, or of two runs to compare")],
     output: Annotated[
@@ -280,75 +213,6 @@ def export(
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
     if push_to_hub is not None:
         typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
-
-
-@rollout_app.command("serve")
-def rollout_serve(
-    config: ConfigFile,
-    overrides: Overrides = None,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0: a free one")] = 8001,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Serve the policy of a run by OpenAI's chat API, for agent programs (environment.type=agent).
-
-    The configuration is that of the run. Says which requests continue which, when it ends.
-    """
-    from mmr1.evaluation.serve import serve_policy
-
-    resolved = _resolve(config, overrides, command_in(config), False)
-    assert resolved is not None
-    serve_policy(resolved, port, typer.echo)
-
-
-@recipe_app.command("check")
-def recipe_check(
-    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
-    original: Annotated[Path, typer.Option(help="A checkout of the project")],
-    model: Annotated[
-        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
-    ] = None,
-) -> None:
-    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_migrate.originals.certificate import check_recipe
-
-    for line in check_recipe(folder_of(recipe), original, model, output, commit):
-        typer.echo(line)
-
-
-@app.command()
-def migrate(
-    config: Annotated[Path, typer.Argument(help="Their configuration (YAML), or a shell script")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value on top, with their keys")
-    ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="easyr1, verl, trl, openrlhf or a kind such as trl-dpo; default: by the content",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
-    ] = False,
-) -> None:
-    """Convert the configuration of another project."""
-    from mmr1_migrate.command import migrate_file
-
-    migrated = migrate_file(config, overrides or (), project=project)
-    text = migrated.side_by_side if check else migrated.yaml
-    if output is None:
-        typer.echo(text, nl=False)
-    elif output.exists():
-        raise ValueError(f"{output} already exists; name another --output")
-    else:
-        output.write_text(text)
-        typer.echo(migrated.report(output), nl=False)
 
 
 @app.command()

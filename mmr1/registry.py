@@ -90,15 +90,20 @@ def check_is_file(path: Path) -> None:
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """Return the entry points of the packages on this path, by name; finding them reads many files.
+    """Return the entry points of a group, by name."""
+    return {point.name: point.value for point in _installed(path).select(group=group)}
 
-    Those of a package that was deleted, while its distribution is still listed, are left out.
-    """
-    return {
-        point.name: point.value
-        for point in entry_points(group=group)
-        if importlib.util.find_spec(point.module.partition(".")[0]) is not None
-    }
+
+@lru_cache
+def _installed(path: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages on this path; finding them reads many files."""
+    return entry_points()
+
+
+@lru_cache
+def _is_installed(target: str) -> bool:
+    """True if the package of an entry point can be found; its files may have been deleted."""
+    return importlib.util.find_spec(target.partition(":")[0].partition(".")[0]) is not None
 
 
 class Registry:
@@ -128,9 +133,14 @@ class Registry:
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
-        """Every name and the target it loads, entry points included."""
-        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
+        """Every name and the target it loads, with the entry points of packages that are there."""
+        plugins = {
+            name: target for name, target in self._plugins().items() if _is_installed(target)
+        }
         return {**plugins, **self.builtin}
+
+    def _plugins(self) -> dict[str, str]:
+        return _entry_points(self.group, tuple(sys.path)) if self.group else {}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
@@ -151,7 +161,7 @@ class Registry:
     def _target(self, spec: str) -> tuple[str, str]:
         """The module (or file) and the attribute behind a name."""
         # The plugins of all installed packages take a while to find.
-        names = self.builtin if spec in self.builtin else self.names()
+        names = self.builtin if spec in self.builtin else {**self._plugins(), **self.builtin}
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
         if not separator:
@@ -231,5 +241,5 @@ TRACKERS = Registry(
 )
 """Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
 
-A built-in one needs the package of its name, which the extra of its name installs.
+The extra of a built-in one's name installs its package.
 """

@@ -132,6 +132,23 @@ class CustomPart(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
 
+class EnvironmentSection(Section):
+    """What answers the policy between its turns: one of the types of the section ``environment``.
+
+    ``builder``: ``module:function`` with parameters config, engine, turns, family and media, which
+    returns the engine that samples completions with it. ``rewards_turns``: a turn may have a reward
+    of its own, beside that of the whole completion.
+    """
+
+    builder: ClassVar[str]
+    rewards_turns: ClassVar[bool] = False
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """What it names of the user's own, such as ``file.py:function``."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The sections that a field may hold.

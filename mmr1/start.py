@@ -45,7 +45,7 @@ def with_gpus(config: Config, *, resume: bool) -> tuple[Config, str | None]:
         return config, None
     from mmr1.estimate.proposal import propose
 
-    proposal = propose(config, config.command, gpus_of_this_machine(), resume=resume)
+    proposal = propose(config, gpus_of_this_machine(), resume=resume)
     return proposal.config, proposal.why
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # reward workers import this module and must stay light
 
 T = TypeVar("T")
 
-MediaKind = Literal["image", "video", "audio"]
+MediaKind = Literal["image", "video"]
 
 
 def quickly_pickled(cls: type[T]) -> type[T]:
@@ -52,12 +52,12 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """An image, a video or sound that has not been decoded yet.
+    """An image or a video that has not been decoded yet.
 
     Attributes:
-        kind: ``"image"``, ``"video"`` or ``"audio"``.
+        kind: ``"image"`` or ``"video"``.
         path: The file on disk, or None when the encoded bytes are in ``data``.
-        data: The encoded bytes (PNG, MP4, WAV, ...), or None when they are in ``path``.
+        data: The encoded bytes (PNG, MP4, ...), or None when they are in ``path``.
         size: Original ``(width, height)`` in pixels where the record states it.
         options: Video sampling (``fps``, ``start``, ``end``, ``frames``, ...) and pixel budgets for
             this reference alone; mostly empty.
@@ -240,7 +240,7 @@ class Span:
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
         fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
-            completion is not read. An agent program may hold several conversations.
+            completion is not read. A completion may hold several conversations.
     """
 
     role: Literal["assistant", "tool"]
@@ -332,13 +332,16 @@ class RolloutGroup:
 
 
 class Status(StrEnum):
-    """The outcome of scoring a completion. Only ``OK`` and ``NO_ANSWER`` have a number.
+    """The outcome of scoring a completion. Only ``OK``, ``NO_ANSWER`` and ``UNREAD`` have a number.
 
-    ``SKIPPED`` is that of a function that is not for this row: the others are summed without it.
+    ``NO_ANSWER`` is a completion without an answer, ``UNREAD`` one whose answer has no reading of
+    the type that the gold answer asks for; both score 0. ``SKIPPED`` is that of a function that is
+    not for this row: the others are summed without it.
     """
 
     OK = "ok"
     NO_ANSWER = "no_answer"
+    UNREAD = "unread"
     BAD_GOLD = "bad_gold"
     TIMEOUT = "timeout"
     ERROR = "error"
@@ -350,7 +353,7 @@ class Status(StrEnum):
         return self._value_ in _VALID
 
 
-_VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value})
+_VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value, Status.UNREAD.value})
 
 
 @quickly_pickled
@@ -363,13 +366,16 @@ class Reward:
         status: The outcome of scoring.
         components: The unweighted value of each reward function; None if it is not valid or if it
             skipped the row.
-        error: What went wrong, in one line, if the status is not valid.
+        error: What went wrong, in one line, if the status is not valid; why the answer could not be
+            read, if it is ``UNREAD``.
+        unread: Names of the reward functions that could not read the answer.
     """
 
     value: float | None
     status: Status = Status.OK
     components: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         is_valid = self.status._value_ in _VALID  # made for every completion several times

@@ -382,8 +382,8 @@ finally:
         ("train", "algorithm.advantage={folder}/gone.py:mine", "no such Python file"),
         ("train", "algorithm.loss={folder}/gone.py:mine", "no such Python file"),
         ("sft", "data.train={folder}/gone.jsonl", "data.train"),
-        ("rm", "model.path={folder}/gone", "mmr1 model new"),
-        ("dpo", "trainer.output_dir={folder}/used", "already holds a run"),
+        ("sft", "model.path={folder}/gone", "mmr1 model new"),
+        ("sft", "trainer.output_dir={folder}/used", "already holds a run"),
         ("eval", "eval.models.a={folder}/gone", "eval.models.a"),
         ("eval", "eval.data.a={folder}/gone.jsonl", "eval.data.a"),
     ],
@@ -394,7 +394,7 @@ def test_a_wrong_path_or_name_is_told_before_anything_slow_is_imported(
     (folder / "used/checkpoints/step_000001").mkdir(parents=True)
     (folder / "other").mkdir()
     (folder / "other/config.json").write_text('{"model_type": "bert"}')
-    file = "offline.yaml" if command in ("sft", "rm", "dpo") else "run.yaml"
+    file = "offline.yaml" if command == "sft" else "run.yaml"
     arguments = [command, str(folder / file), override.format(folder=folder)]
     result = subprocess.run(
         [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True

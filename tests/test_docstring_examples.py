@@ -22,7 +22,7 @@ def modules_with_examples() -> list[str]:
     """Found by reading, so that no optional package is needed to find them."""
     files = [
         p
-        for package in ("mmr1", "mmr1_migrate", "datasets_prep")
+        for package in ("mmr1", "mmr1_contrib", "datasets_prep")
         for p in (REPOSITORY / package).rglob("*.py")
     ]
     names = [p.relative_to(REPOSITORY).with_suffix("") for p in files if count_examples(p)]

@@ -14,12 +14,16 @@ import pytest
 from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
+CORE = "The core imports no wing"
+WINGS = "No wing imports another"
+AUDIT = "The audit shares nothing with what it audits"
 TRAINER = "Layers of the trainer"
 ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
 RAY = "Only the distributed trainer imports ray"
 VLLM = "Only the vLLM engine imports vllm"
 TORCH = "Rewards and the configuration load no torch"
+WINGS = "No wing imports another"
 RECORDS = "Records and the report import no torch"
 CONTRACTS = [
     contract["name"]
@@ -42,6 +46,23 @@ PLANTS = [
     (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
     (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
     (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (CORE, "mmr1/types.py", "import mmr1_contrib"),
+    (CORE, "mmr1/start.py", "from mmr1_contrib.offline import dpo"),
+    (CORE, "datasets_prep/completions.py", "import mmr1_contrib.offline.rankings"),
+    (WINGS, "mmr1_contrib/other.py", "import mmr1_contrib.offline.sections"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.agents.engine"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.agents.sections"),
+    (WINGS, "mmr1_contrib/agents/engine.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.agents.sections"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.migrate.cli"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.migrate.command"),
+    (WINGS, "mmr1_contrib/migrate/source.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.migrate.source"),
+    (AUDIT, "mmr1_contrib/lab/audit/formulas.py", "import mmr1.trainer.algorithms.losses"),
+    (CORE, "mmr1/cli.py", "import mmr1_contrib.lab.compare.command"),
+    (CORE, "datasets_prep/conversion.py", "import mmr1_contrib.lab.compare.statistics"),
+    (WINGS, "mmr1_contrib/lab/compare/plan.py", "import mmr1_contrib.offline.sections"),
+    (WINGS, "mmr1_contrib/offline/commands.py", "import mmr1_contrib.lab.compare.statistics"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.scores"),
     (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
     (TRAINER, "mmr1/trainer/forward/scores.py", "import mmr1.trainer.models.policy"),
@@ -58,11 +79,11 @@ PLANTS = [
     (ESTIMATE, "mmr1/estimate/shapes.py", "import mmr1.estimate.load"),
     (ESTIMATE, "mmr1/estimate/load.py", "import mmr1.estimate.memory"),
     (ESTIMATE, "mmr1/estimate/memory.py", "import mmr1.estimate.advice"),
-    (ESTIMATE, "mmr1/estimate/gpu_split.py", "import mmr1.estimate.proposal"),
+    (ESTIMATE, "mmr1/estimate/step_time.py", "import mmr1.estimate.proposal"),
     (ESTIMATE, "mmr1/estimate/unplaced.py", ""),
     (REWARDS, "mmr1/rewards/item.py", "import mmr1.rewards.sandbox.pool"),
-    (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.extract"),
-    (REWARDS, "mmr1/rewards/math/latex.py", "import mmr1.rewards.plugins.columns"),
+    (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.reading.extract"),
+    (REWARDS, "mmr1/rewards/reading/latex.py", "import mmr1.rewards.plugins.columns"),
     (REWARDS, "mmr1/rewards/answers/text.py", "import mmr1.rewards.shaping"),
     (REWARDS, "mmr1/rewards/shaping.py", "import mmr1.rewards.builtin"),
     (REWARDS, "mmr1/rewards/builtin.py", "import mmr1.rewards.plugins.columns"),
@@ -78,7 +99,7 @@ PLANTS = [
     (TORCH, "mmr1/rewards/answers/text.py", "import torch"),
     (TORCH, "mmr1/config/tree.py", "from torch import nn"),
     (TORCH, "mmr1/registry.py", "import transformers"),
-    (TORCH, "mmr1/rewards/math/latex.py", "import mmr1.attention"),
+    (TORCH, "mmr1/rewards/reading/latex.py", "import mmr1.attention"),
     (RECORDS, "mmr1/report/page.py", "import torch"),
     (RECORDS, "mmr1/data/record.py", "import transformers"),
     (TORCH, "mmr1/types.py", "import torch"),
@@ -94,7 +115,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
+    for package in ("mmr1", "mmr1_contrib", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder
@@ -137,7 +158,7 @@ def test_a_forbidden_import_breaks_its_contract(
 
 @pytest.mark.parametrize(
     ("contract", "file", "statement"),
-    [plant for plant in PLANTS if plant[0] in (RAY, VLLM, TORCH, RECORDS)],
+    [plant for plant in PLANTS if plant[0] in (CORE, WINGS, RAY, VLLM, TORCH, RECORDS)],
 )
 def test_an_import_inside_a_function_counts(
     copy: Path, contract: str, file: str, statement: str

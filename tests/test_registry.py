@@ -17,7 +17,6 @@ from mmr1.config import (
     AlgorithmConfig,
     Config,
     CustomEnvironmentConfig,
-    CustomPreferenceLoss,
     ToolsConfig,
 )
 from mmr1.data.forms import read_row
@@ -33,7 +32,6 @@ from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling import step_rewards
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.loading import architecture_named
-from mmr1_contrib.offline.preference_losses import loss_on_pairs
 from tests.jsonl import read_jsonl
 
 
@@ -67,10 +65,6 @@ def _use_advantage(name: str, folder: Path) -> None:
 def _use_loss(name: str, folder: Path) -> None:
     config = AlgorithmConfig(loss={"type": "custom", "use": name})
     assert build_algorithm(config).policy_loss.of_tokens(TOKENS).eq(8).all()
-
-
-def _use_preference_loss(name: str, folder: Path) -> None:
-    assert loss_on_pairs(CustomPreferenceLoss(use=name))(3) == 4
 
 
 def _use_engine(name: str, folder: Path) -> None:
@@ -184,9 +178,6 @@ KINDS = {
     "reward": Kind("mmr1.rewards", "def mine(completion): return 1.0", _use_reward),
     "advantage": Kind("mmr1.advantages", ADVANTAGE, _use_advantage),
     "loss": Kind("mmr1.losses", LOSS, _use_loss),
-    "preference loss": Kind(
-        "mmr1.preference_losses", "def mine(pairs, config): return pairs + 1", _use_preference_loss
-    ),
     "engine": Kind("mmr1.engines", ENGINE, _use_engine),
     "tracker": Kind("mmr1.trackers", TRACKER, _use_tracker),
     "family": Kind("mmr1.families", FAMILY, _use_family),
@@ -241,3 +232,16 @@ def test_a_file_is_imported_once_and_again_when_it_changed(tmp_path):
 def test_a_tracker_that_is_not_there_is_refused(tracker, message):
     with pytest.raises(ValueError, match=message):
         check_trackers(Config(model={"path": "a"}, trainer=tracking(tracker)).trainer.trackers)
+
+
+def test_an_entry_point_of_a_deleted_package_is_not_listed(tmp_path, monkeypatch):
+    """Its metadata may have been left behind; whoever asks for the name is told what is missing."""
+    package = tmp_path / "deleted-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: deleted\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[mmr1.things]\nadded = deleted_package:mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry("thing", {}, group="mmr1.things")
+    assert "added" not in registry.names()
+    with pytest.raises(ValueError, match="No module named 'deleted_package'"):
+        registry.load("added")

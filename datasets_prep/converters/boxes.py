@@ -19,7 +19,7 @@ from mmr1.data.media_values import locate
 from mmr1.data.readers import read_rows
 from mmr1.data.readers.classes import Located
 from mmr1.data.record import parse_json
-from mmr1.rewards.grounding.iou import read_boxes
+from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 

@@ -82,7 +82,7 @@ def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sam
     others = without_media(row, kinds)
     sample = assemble_question(
         others, place, values["question"], answer, images=values.get("image"),
-        videos=values.get("video"), audios=values.get("audio"), task=task,
+        videos=values.get("video"), task=task,
         options={} if options is None else options,
         system=values.get("system"), used=",".join(columns.values()).split(","),
     )  # fmt: skip

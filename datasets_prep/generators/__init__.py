@@ -39,11 +39,9 @@ GENERATORS = Registry(
     {
         "calculate": "datasets_prep.generators.calculate:CALCULATE",
         "counting": "datasets_prep.generators.counting:COUNTING",
-        "digit-sums": "datasets_prep.generators.digit_sums:DIGIT_SUMS",
         "digits": "datasets_prep.generators.digits:DIGITS",
         "frame": "datasets_prep.generators.frame:FRAME",
         "grounding": "datasets_prep.generators.grounding:GROUNDING",
-        "tones": "datasets_prep.generators.tones:TONES",
         "video": "datasets_prep.generators.video:VIDEO",
         "zoom": "datasets_prep.generators.zoom:ZOOM",
     },

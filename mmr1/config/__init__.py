@@ -37,7 +37,6 @@ from mmr1.config.algorithm import (
 )
 from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.environment import (
-    AgentConfig,
     CustomEnvironmentConfig,
     EnvironmentConfig,
     ToolsConfig,
@@ -93,7 +92,6 @@ from mmr1.section import Section
 
 __all__ = [
     "AdvantageConfig",
-    "AgentConfig",
     "AlgorithmConfig",
     "CispoLoss",
     "ClipCovLoss",

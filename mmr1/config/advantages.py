@@ -27,7 +27,7 @@ class CriticConfig(Section):
 
     path: str | None = Field(
         None,
-        description="Initial weights: a model, or a reward model of mmr1 rm; null: model.path",
+        description="Initial weights: a model, or a reward model; null: model.path",
     )
     lr: Coefficient = Field(
         1e-5, description="Learning rate, constant after optimizer.scheduler.warmup_steps"
@@ -173,8 +173,8 @@ class ProcessAdvantage(AdvantageConfig):
     of_tokens: ClassVar[bool] = True
     type: Literal["process"] = "process"
     step_rewards: str = Field(
-        description="What rewards the steps of a completion: file.py:function, or a checkpoint of "
-        "mmr1 rm with rm.type=process"
+        description="What rewards the steps of a completion: file.py:function, or a reward "
+        "model of steps"
     )
 
 

@@ -14,7 +14,7 @@ from mmr1.config.advantages import (
     ProcessAdvantage,
     ReinforcePpBaselineAdvantage,
 )
-from mmr1.config.environment import AgentConfig, EnvironmentConfig
+from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
 from mmr1.config.kl import KlFull, KlLoss, KlReward
@@ -207,7 +207,7 @@ def _one_text(c: Config) -> bool:
 def _without_turns(c: Config) -> bool:
     if not isinstance(c.algorithm.advantage, GigpoAdvantage):
         return False
-    return c.environment is None or isinstance(c.environment, AgentConfig)
+    return c.environment is None or not c.environment.rewards_turns
 
 
 REFUSED: tuple[Row, ...] = (
@@ -371,7 +371,7 @@ REFUSED: tuple[Row, ...] = (
     Row(
         ("rollout.streaming", "environment"),
         lambda c: c.rollout.streaming is not None and c.environment is not None,
-        "turns of conversations and agent programs are not streamed; leave rollout.streaming out: "
+        "turns of conversations are not streamed; leave rollout.streaming out: "
         "max_off_policy_steps alone samples them ahead",
     ),
     Row(
@@ -453,8 +453,8 @@ REFUSED: tuple[Row, ...] = (
     Row(
         ("algorithm.advantage.type", "environment"),
         _without_turns,
-        "it compares the turns of conversations with tools or an environment, and an agent program "
-        "has one reward for all; set environment, or another advantage",
+        "it compares the turns of conversations with tools or an environment of your own; set "
+        "environment.type to tools or custom, or another advantage",
     ),
     Row(
         ("environment", "algorithm.filter_groups.type"),
@@ -528,7 +528,7 @@ def _biased_kl(c: Config) -> bool:
 
 
 def _evaluates(c: Config) -> bool:
-    """True if a key of ``eval`` is set, besides those that rank completions in ``mmr1 iterate``."""
+    """True if a key of ``eval`` is set, besides the one that also ranks or labels completions."""
     return c.eval.changed(accuracy_function=None) != EvalConfig()
 
 

@@ -27,7 +27,7 @@ class Command:
     """A command that reads a configuration.
 
     Attributes:
-        name: Name on the command line; also the name of its own section, if it has one.
+        name: Name on the command line.
         about: One sentence for ``mmr1 --help``.
         kind: ``policy`` if it updates a policy by the ``algorithm`` section, ``offline`` if it
             learns by another loss, ``evaluation`` if it trains nothing.
@@ -63,6 +63,11 @@ class Command:
     def trains(self) -> bool:
         """True if weights are updated."""
         return self.kind != "evaluation"
+
+    @property
+    def section(self) -> str:
+        """Name of the command's own section in a file, if it has one."""
+        return self.name.replace("-", "_")
 
     def sections(self, config: Config) -> tuple[str, ...]:
         """Return the optional sections that a run of this configuration reads."""
@@ -201,7 +206,7 @@ def command_of(tree: Mapping[str, Any]) -> str:
     """Return the command that a file is for, by its sections; of a run, the one that wrote it."""
     names = [name for name in COMMANDS.names() if name not in ("train", "eval")]
     for name in names:
-        if tree.get(name) is not None:
+        if tree.get(command_named(name).section) is not None:
             return name
     if tree.get("algorithm") is not None:
         return "train"

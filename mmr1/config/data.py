@@ -31,7 +31,6 @@ class ColumnsConfig(Section):
     answer_key: str = Field("answer", description="Column of the answer")
     image_key: str = Field("images", description="Column of the images")
     video_key: str = Field("videos", description="Column of the videos")
-    audio_key: str = Field("audios", description="Column of the audio")
     system_key: str = Field("system", description="Column of the record's own system prompt")
 
 
@@ -106,7 +105,7 @@ class DataConfig(Section):
     )
     train_batch_size: Positive = Field(
         16,
-        description="Prompts, demonstrations, pairs or rankings per step (EasyR1: "
+        description="Prompts, demonstrations or other records per step (EasyR1: "
         "rollout_batch_size)",
     )
     format: str | ColumnsConfig | None = Field(
@@ -140,8 +139,7 @@ class DataConfig(Section):
     video: VideoConfig = VideoConfig()
     media_cache: MediaCacheConfig | None = Field(
         None,
-        description="Keep prepared media, and features of a frozen vision tower, on a disk; null: "
-        "each process keeps 2 GiB of each in memory",
+        description="Keep prepared media on a disk; null: each process keeps 2 GiB in memory",
     )
     curriculum: CurriculumConfig | None = Field(
         None, description="Draw training samples by their running pass rate; null: all alike"
@@ -168,7 +166,6 @@ class DataConfig(Section):
             "answer": of.answer_key,
             "images": of.image_key,
             "videos": of.video_key,
-            "audios": of.audio_key,
             "system": of.system_key,
         }
         return {ours: theirs for ours, theirs in named.items() if ours != theirs}

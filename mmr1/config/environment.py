@@ -1,17 +1,24 @@
-"""The ``environment`` section."""
+"""The ``environment`` section.
+
+Another package declares a type of it as an entry point in the group ``mmr1.environment_types``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field, field_validator
 
 from mmr1.config.rewards import SandboxConfig
-from mmr1.section import Coefficient, Positive, Section
+from mmr1.registry import Registry
+from mmr1.section import Coefficient, EnvironmentSection, Positive
 
 
-class EnvironmentConfig(Section):
+class EnvironmentConfig(EnvironmentSection):
     """Answers the policy between its turns. Without it a completion is one turn."""
+
+    builder: ClassVar[str] = "mmr1.rollout.build:conversation_engine"
+    rewards_turns: ClassVar[bool] = True
 
     instructions: str | None = Field(
         None,
@@ -55,16 +62,9 @@ class EnvironmentConfig(Section):
     )
 
     @property
-    def specs(self) -> tuple[str, ...]:
-        """The tools, or the class, by their names."""
-        if isinstance(self, CustomEnvironmentConfig):
-            return (self.use,)
-        return self.tools if isinstance(self, ToolsConfig) else ()
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of a custom class."""
-        return self.options if isinstance(self, CustomEnvironmentConfig) else {}
+        return {}
 
 
 class ToolsConfig(EnvironmentConfig):
@@ -73,8 +73,8 @@ class ToolsConfig(EnvironmentConfig):
     type: Literal["tools"] = "tools"
     tools: tuple[str, ...] = Field(
         min_length=1,
-        description="Built-in names, or file.py:function with type hints and a docstring; verl's "
-        "tools by their YAML file",
+        description="Built-in names, or file.py:function with type hints and a docstring; or a "
+        "file of MCP servers (.json), or of tools in another project's style (.yaml)",
     )
 
     @field_validator("tools")
@@ -84,48 +84,39 @@ class ToolsConfig(EnvironmentConfig):
             raise ValueError("a tool is named twice; name each once")
         return tools
 
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The tools, by their names."""
+        return self.tools
+
 
 class CustomEnvironmentConfig(EnvironmentConfig):
     """An environment of your own."""
 
     type: Literal["custom"] = "custom"
     use: str = Field(
-        description="file.py:Class with reset(sample) and step(action); TRL's and OpenRLHF's "
-        "environments too"
+        description="file.py:Class with reset(sample) and step(action), or another project's "
+        "environment"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
-
-
-class AgentConfig(Section):
-    """A program of your own that asks the policy by OpenAI's chat API."""
-
-    type: Literal["agent"] = "agent"
-    use: str = Field(
-        description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
-        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all. "
-        "gymnasium, openenv, verifiers: an environment of these libraries"
-    )
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
-    max_turns: Positive = Field(
-        16, description="Requests of one episode; those after them are refused"
-    )
-    max_tokens_per_turn: Positive = Field(1024, description="Sampled tokens of one request")
-    max_images: Positive = Field(8, description="Pictures in one conversation of a program")
-    timeout_s: Coefficient = Field(
-        60.0,
-        description="Seconds that a program may take between its requests, waiting for the policy "
-        "not counted; then its process is killed",
-    )
-    workers: Positive = Field(
-        16, description="Programs that run side by side, each in a separate process"
-    )
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The program, by its name."""
+        """The class, by its name."""
         return (self.use,)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its keyword arguments."""
+        return self.options
 
-Environment = Annotated[
-    ToolsConfig | CustomEnvironmentConfig | AgentConfig, Field(discriminator="type")
-]
+
+OF_PACKAGES = Registry("environment type", {}, group="mmr1.environment_types", attribute="NAME")
+"""Each is an :class:`EnvironmentSection`."""
+
+if TYPE_CHECKING:
+    Environment = EnvironmentSection
+else:
+    _loaded = map(OF_PACKAGES.load, sorted(OF_PACKAGES.names()))
+    _types = Union[(ToolsConfig, CustomEnvironmentConfig, *_loaded)]
+    Environment = Annotated[_types, Field(discriminator="type")]

@@ -38,6 +38,12 @@ def _keeps_nothing(c: Config) -> bool:
 
 IDLE: tuple[Row, ...] = (
     Row(
+        ("trainer.step_files",),
+        lambda c: _set(c.trainer, "step_files"),
+        "this command writes no step files; leave it out",
+        OFFLINE,
+    ),
+    Row(
         ("data.curriculum",),
         lambda c: c.data.curriculum is not None,
         "this command does not choose samples by their pass rates; leave it out",
@@ -68,18 +74,6 @@ IDLE: tuple[Row, ...] = (
         ("trainer.vision_use_steps",),
         lambda c: c.trainer.vision_use_steps is not None,
         "this command does not measure whether completions depend on images; leave it out",
-        OFFLINE,
-    ),
-    Row(
-        ("eval.vision_use",),
-        lambda c: c.eval.vision_use,
-        "this command does not measure it, as mmr1 train and eval do; leave it out",
-        OFFLINE,
-    ),
-    Row(
-        ("rollout.views",),
-        lambda c: c.rollout.views is not None,
-        "this command does not sample under other views; leave it out",
         OFFLINE,
     ),
     Row(

@@ -178,8 +178,8 @@ class OptimizerConfig(Section):
 
     lr: Coefficient = Field(
         1e-6,
-        description="Learning rate after the warm-up. If it is not set: 1e-6, for mmr1 sft 2e-5, "
-        "for mmr1 rm 1e-4; with model.lora ten times that",
+        description="Learning rate after the warm-up. If it is not set: 1e-6 for mmr1 train, 2e-5 "
+        "for mmr1 sft, and what other commands declare; with model.lora ten times that",
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's beta1 and beta2")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
@@ -199,7 +199,8 @@ class OptimizerConfig(Section):
     )
     scheduler: Schedule = Field(
         default_factory=ConstantSchedule,
-        description="Learning rate over the steps; for mmr1 sft, dpo and rm linear is the default",
+        description="Learning rate over the steps; for mmr1 sft and other commands that learn from "
+        "records linear is the default",
     )
 
     @field_validator("lr_of_parts")

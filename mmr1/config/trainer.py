@@ -1,4 +1,4 @@
-"""The ``trainer``, ``resources``, ``sft``, ``rm`` and ``iterate`` sections."""
+"""The ``trainer``, ``resources`` and ``sft`` sections."""
 
 from __future__ import annotations
 

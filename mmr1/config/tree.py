@@ -77,7 +77,7 @@ class Config(Section):
         return self.declaration.samples(self)
 
     def section(self, kind: type[AnySection]) -> AnySection:
-        """Return the section of a class that a package declares, such as ``DpoConfig``."""
+        """Return the section of a class that a package declares."""
         for key in PACKAGE_SECTIONS.names():
             if isinstance(section := getattr(self, key), kind):
                 return section
@@ -207,8 +207,10 @@ def _with_package_sections(core: type[Config]) -> type[Config]:
     for name in sorted(PACKAGE_SECTIONS.names()):
         annotation = PACKAGE_SECTIONS.load(name)
         default = next(section_classes(annotation))
-        fields[name] = (annotation, Field(default_factory=default, description=default.__doc__))
-    return create_model(core.__name__, __base__=core, __module__=__name__, **fields)
+        fields[name] = (annotation, Field(default_factory=default))
+    return create_model(
+        core.__name__, __base__=core, __module__=__name__, __doc__=core.__doc__, **fields
+    )
 
 
 if not TYPE_CHECKING:

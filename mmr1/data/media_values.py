@@ -14,17 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageOps
 
 from mmr1.registry import suggest
 from mmr1.types import MediaKind, MediaRef
-from mmr1.vision.audio import wav
 from mmr1.vision.images import to_rgb
 from mmr1.vision.paths import confine, local_name, resolve_media
 
 # Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
-_HOLDERS = ("bytes", "path", "url", "image", "video", "audio")
+_HOLDERS = ("bytes", "path", "url", "image", "video")
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
 _MODES_OF_PNG = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
@@ -35,7 +33,7 @@ def media_refs(kind: MediaKind, value: Any, root: Path) -> list[MediaRef]:
 
     A value is a path, ``{"bytes": …, "path": …}`` as Hugging Face datasets store it, the part of a
     chat message with its options beside it, encoded bytes, base64 (with or without a ``data:``
-    prefix), a PIL image, or the ``{"array": …, "sampling_rate": …}`` of decoded audio.
+    prefix), or a PIL image.
 
     Raises:
         ValueError: The value is none of these, or names no file under the root.
@@ -49,8 +47,6 @@ def media_refs(kind: MediaKind, value: Any, root: Path) -> list[MediaRef]:
 
 def _media_ref(kind: MediaKind, value: Any, root: Path) -> MediaRef:
     options: dict[str, Any] = {}
-    if isinstance(value, Mapping) and value.get("array") is not None:
-        return MediaRef(kind, data=_encoded(kind, value))
     if isinstance(value, Mapping):
         options = options_of(value)
         value = next((value[key] for key in _HOLDERS if value.get(key)), None)
@@ -73,17 +69,6 @@ def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     upright.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _encoded(kind: MediaKind, decoded: Mapping[str, Any]) -> bytes:
-    """The file of sound that a loader has decoded: bytes or a path beside it are not read."""
-    rate = decoded.get("sampling_rate")
-    if kind != "audio" or not isinstance(rate, int) or rate <= 0:
-        raise ValueError(
-            f"the {kind} column holds an array; only audio is read from one, with its "
-            "'sampling_rate' beside it"
-        )
-    return wav(np.asarray(decoded["array"]), rate)
 
 
 def _decoded(text: str) -> bytes | None:
@@ -155,13 +140,12 @@ def options_of(part: Mapping[str, Any]) -> dict[str, Any]:
     """The options among the keys of a chat part in the form of qwen-vl-utils.
 
     Raises:
-        ValueError: The part fixes the size in pixels, which no record can, or asks for the sound of
-            a video among its frames.
+        ValueError: If the part fixes the size in pixels, which no record can, or asks for the
+            sound of a video.
     """
     if part.get("use_audio_in_video"):
         raise ValueError(
-            "'use_audio_in_video': a video's own sound is not heard with it; give the sound beside "
-            "it, in 'audios' (the video file may be named there too)"
+            "'use_audio_in_video': images and videos are read, and no sound; leave it out"
         )
     if fixed := [key for key in _FIXED_SIZE if part.get(key) is not None]:
         raise ValueError(f"'{fixed[0]}' fixes a size; set min_pixels and max_pixels instead")

@@ -1,4 +1,4 @@
-"""Replace ``<image>``, ``<video>`` and ``<audio>`` tags in a conversation by the row's media."""
+"""Replace ``<image>`` and ``<video>`` tags in a conversation by the row's media."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mmr1.types import ContentPart, MediaRef, Message, TextPart
 
-TAG = re.compile(r"<(image|video|audio)(?:[ _]?(\d+))?>")
-"""``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos and audio."""
+TAG = re.compile(r"<(image|video)(?:[ _]?(\d+))?>")
+"""``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos."""
 
 # Every engine would count one of the first in a user's text as a medium. The others end a message
 # or begin one: what follows them would be taken for another speaker's.
@@ -18,13 +18,13 @@ _RESERVED = re.compile(
     r"|audio_eos|vision_bos|vision_eos|vision_start|vision_end|vision_pad"
     r"|im_start|im_end|endoftext|begin_of_text|end_of_text|start_header_id|end_header_id|eot_id"
     r"|eom_id|user|assistant|system|observation|end|begin_of_image|end_of_image|image|video)\|>"
-    r"|</?(?:start|end)_of_turn>|<IMG_CONTEXT>"
+    r"|</?(?:start|end)_of_turn>|<IMG_CONTEXT>|<audio>"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A placeholder: ``image``, ``video`` or ``audio``, and the number of its medium, if written.
+    """A placeholder: ``image`` or ``video``, and the number of its medium, if written.
 
     Numbers count from 1.
     """
@@ -68,7 +68,6 @@ def fill(
     turns: Sequence[tuple[str, str]],
     images: Sequence[MediaRef] = (),
     videos: Sequence[MediaRef] = (),
-    audios: Sequence[MediaRef] = (),
 ) -> tuple[Message, ...]:
     """Messages with the tags replaced by the media.
 
@@ -76,14 +75,13 @@ def fill(
         turns: ``(role, text with tags)`` pairs.
         images: What the image tags stand for; see :func:`assign`.
         videos: What the video tags stand for.
-        audios: What the audio tags stand for.
 
     Raises:
         ValueError: As :func:`assign`.
     """
     split = [(role, list(split_tags(text))) for role, text in turns]
     tags = [piece for _, pieces in split for piece in pieces if isinstance(piece, Tag)]
-    refs = iter(assign(tags, {"image": images, "video": videos, "audio": audios}))
+    refs = iter(assign(tags, {"image": images, "video": videos}))
     return tuple(Message(role, tuple(parts_of(pieces, refs))) for role, pieces in split)
 
 
@@ -149,7 +147,7 @@ def _in_order(kind: str, written: Sequence[int | None], count: int) -> list[int]
 
 
 def prepend(
-    turns: Sequence[tuple[str, str]], images: int, videos: int = 0, audios: int = 0
+    turns: Sequence[tuple[str, str]], images: int, videos: int = 0
 ) -> list[tuple[str, str]]:
     """Put tags before the first user turn of a conversation without any tags.
 
@@ -160,5 +158,5 @@ def prepend(
     first = next((i for i, (role, _) in enumerate(turns) if role == "user"), None)
     if first is None:
         raise ValueError("no user message to put the media before")
-    tags = "<image>" * images + "<video>" * videos + "<audio>" * audios
+    tags = "<image>" * images + "<video>" * videos
     return [(role, tags + text if i == first else text) for i, (role, text) in enumerate(turns)]

@@ -40,11 +40,7 @@ class _Video(_Medium, tag="video"):
     pass
 
 
-class _Audio(_Medium, tag="audio"):
-    pass
-
-
-_Item = _Text | _Image | _Video | _Audio
+_Item = _Text | _Image | _Video
 
 
 class _Turn(Struct, forbid_unknown_fields=True):
@@ -131,7 +127,7 @@ def _parts(content: str | list[_Item], root: Path, find: Find) -> tuple[ContentP
     )
 
 
-_KINDS: dict[type[_Medium], MediaKind] = {_Image: "image", _Video: "video", _Audio: "audio"}
+_KINDS: dict[type[_Medium], MediaKind] = {_Image: "image", _Video: "video"}
 
 
 def _medium(item: _Medium, root: Path, find: Find) -> MediaRef:

@@ -87,7 +87,6 @@ def checked_sample(row: Any, root: Path) -> Sample:
     listed = {
         "image": [media_ref("image", name, root) for name in record.images or ()],
         "video": [media_ref("video", name, root) for name in record.videos or ()],
-        "audio": [media_ref("audio", name, root) for name in record.audios or ()],
     }
     refs = iter(assign([tag for turn in record.messages for tag in _tags(turn)], listed))
     messages = tuple(Message(t.role, tuple(_parts(t, refs, root))) for t in record.messages)
@@ -102,7 +101,7 @@ def check_roles(roles: Sequence[str]) -> None:
 
 
 def _tags(turn: Turn) -> list[Tag]:
-    """The tags in a message that stand for the record's ``images``, ``videos`` and ``audios``."""
+    """The tags in a message that stand for the record's ``images`` and ``videos``."""
     if isinstance(turn.content, str):
         return tags_of(turn.content)
     for item in turn.content:

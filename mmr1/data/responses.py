@@ -1,4 +1,4 @@
-"""Written answers of a record as completions: demonstrations, preference pairs, rankings."""
+"""Written answers of a record as completions, such as demonstrations."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ class TextItem(_Strict):
 
 
 class MediaItem(_Strict):
-    """An image, a video or sound: a path, the encoded bytes, or the next of the record's lists."""
+    """An image or a video: a path, the encoded bytes, or the next of the record's lists."""
 
     type: MediaKind
     path: str | None = Field(None, description="Relative to the record file or the media root")
-    data: str | None = Field(None, description="The encoded file (PNG, MP4, WAV, …) in base64")
+    data: str | None = Field(None, description="The encoded file (PNG, MP4, …) in base64")
     width: Pixels | None = Field(None, description="Of the original, upright, in pixels")
     height: Pixels | None = None
     options: dict[str, Any] = Field(
@@ -44,7 +44,7 @@ class MediaItem(_Strict):
 
 
 class Turn(_Strict):
-    """One message. In a string ``<image>``, ``<video>``, ``<audio>`` stand for the record's media.
+    """One message. In a string ``<image>`` and ``<video>`` stand for the record's media.
 
     ``tool``: what a tool answered to the assistant's turn before it.
     """
@@ -63,7 +63,6 @@ class Record(_Strict):
         None, description="Paths for the <image> tags of string contents, in their order"
     )
     videos: list[str] | None = Field(None, description="Paths for the <video> tags, in order")
-    audios: list[str] | None = Field(None, description="Paths for the <audio> tags, in order")
     answer: Any = Field(None, description="Gold answer; boxes are xyxy in original pixels")
     task: str | None = Field(None, description="math, choice, count, iou, …: picks the reward")
     source: str | None = Field(None, description="Name of the dataset")

@@ -51,7 +51,7 @@ class OwnEnvironment:
 
     def __init__(self, config: CustomEnvironmentConfig) -> None:
         self._config = config
-        job = Job("mmr1.environments.worker:form_of", (config.use, config.options))
+        job = Job("mmr1.environments.worker:check_environment", (config.use, config.options))
         self._workers = tool_workers(config, [config.use], job)
         self._numbers = count()
         self._workers.start()

@@ -42,7 +42,7 @@ def servers_of(spec: str, kind: str) -> Servers:
     try:
         targets = {name: _target(listed[name]) for name in names}
     except ImportError as error:
-        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[agents]'") from error
+        raise ValueError(f"{error}; MCP servers need mcp: pip install 'mmr1[mcp]'") from error
     return Servers(spec, targets)
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import AgentConfig, CustomEnvironmentConfig, EnvironmentConfig
+from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
-from mmr1.environments.forms.detect import trl_tools
-from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
+from mmr1.environments.custom import load_environment
 from mmr1.environments.interpreter import python
 from mmr1.environments.mcp_servers import (
     PROGRAM,
@@ -25,11 +24,13 @@ from mmr1.environments.mcp_servers import (
     is_server_list,
     servers_of,
 )
+from mmr1.environments.styles import ToolClass, is_tool_file, tool_file
 from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits
+from mmr1.section import EnvironmentSection
 
 _LIMITS = Limits(memory=64 * GIB, open_files=256)  # transformers imports torch
 
@@ -67,9 +68,9 @@ def warm_up(walls: bool) -> None:
     worker.warm_up(walls)
 
 
-def tool_schemas(config: EnvironmentConfig | AgentConfig | None) -> list[dict[str, Any]]:
-    """The schemas of an environment's tools; none without one, or without tools."""
-    if config is None or isinstance(config, AgentConfig):  # a program sends those of its own
+def tool_schemas(config: EnvironmentSection | None) -> list[dict[str, Any]]:
+    """The schemas of an environment's tools; none without one, or without such tools."""
+    if not isinstance(config, EnvironmentConfig):
         return []
     return [tool.schema for tool in described(config)]
 
@@ -121,7 +122,7 @@ def describe(
     """The fields of each :class:`Tool`, by what names them. Runs in the sandbox.
 
     Args:
-        own: They name an environment, which has tools if it has TRL's form.
+        own: They name an environment, which has tools if its methods are some.
         options: Of that environment.
         parser: What reads the calls of a turn, to be checked; None for Qwen's form.
     """
@@ -131,21 +132,22 @@ def describe(
 
 
 def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if is_tool_config(spec):
+    if is_tool_file(spec):
+        file = tool_file(spec)
         return [
             {
                 "spec": spec,
                 "name": name,
-                "schema": schema_of(tool),
+                "schema": schema,
                 "media": {},
                 "kept": True,
-                "sees_pictures": sees_pictures(tool),
+                "sees_pictures": name in file.receives_images,
             }
-            for name, tool in load_tools(spec).items()
+            for name, schema in file.schemas.items()
         ]
     if is_server_list(spec):
         return _of_servers(spec, PROGRAM)
-    functions = trl_tools(spec, options) if own else load_functions(spec)
+    functions = _methods(spec, options) if own else load_functions(spec)
     return [
         {
             **_of_function(spec, function, method=own),
@@ -163,6 +165,12 @@ def _of_servers(spec: str, kind: str) -> list[dict[str, Any]]:
         {"spec": spec, "name": name, "schema": schema, "media": {}, "shows": True}
         for name, schema in servers_of(spec, kind).schemas.items()
     ]
+
+
+def _methods(spec: str, options: Mapping[str, Any]) -> Mapping[str, Callable[..., Any]]:
+    """Return the methods of an environment that are tools, by name."""
+    environment = load_environment(spec, options)
+    return environment.tools if isinstance(environment, ToolClass) else {}
 
 
 def _of_function(spec: str, tool: Callable[..., Any], *, method: bool) -> dict[str, Any]:

@@ -9,46 +9,32 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, Protocol, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from PIL import Image
 
 from mmr1.environments.calls import call_of
-from mmr1.environments.forms.detect import (
-    SpokenEpisode,
-    load,
-    spoken_episode,
-    trl_episode,
-)
-from mmr1.environments.forms.own import awaited
-from mmr1.environments.forms.stand_ins import provide_base_classes
-from mmr1.environments.forms.verl import BrokenToolError, VerlEpisode, is_tool_config, load_tools
+from mmr1.environments.custom import load_environment
 from mmr1.environments.mcp_servers import PROGRAM, is_server_list, servers_of
 from mmr1.environments.pictures import Picture, Video, picture, to_parts
+from mmr1.environments.styles import (
+    BrokenToolError,
+    SpokenEnvironment,
+    SpokenEpisode,
+    ToolClass,
+    ToolEpisode,
+    awaited,
+    is_tool_file,
+    provide_modules,
+    tool_file,
+    tool_styles,
+)
 from mmr1.environments.toolbox import TOOLS
-from mmr1.types import MediaRef, Sample
+from mmr1.types import MediaRef
 from mmr1.vision.images import load_image
 
 MEDIA: dict[Any, str] = {Picture: "picture", Image.Image: "image", Video: "video"}
 """What a parameter of such a type is given."""
-
-
-class ToolEpisode(Protocol):
-    """Tools with a state, in one conversation."""
-
-    def begin(self, sample: Sample) -> str:
-        """Begin; returns an addition to the last message of the user."""
-        ...
-
-    def call(
-        self, name: str, arguments: Mapping[str, Any], images: Sequence[bytes]
-    ) -> tuple[Any, Any]:
-        """Call a tool; returns its result, and a reward or None."""
-        ...
-
-    def end(self) -> Any:
-        """End; returns a reward for the whole conversation, or None."""
-        ...
 
 
 Media = Mapping[str, tuple[str, bytes, Sequence[int]]]
@@ -57,12 +43,12 @@ saw."""
 
 
 def warm_up(walls: bool) -> None:
-    """Provide base classes in the zygote, whose imports every worker then has.
+    """Provide the styles' modules in the zygote, whose imports every worker then has.
 
     Args:
         walls: They block the network. The error that a tool then gets names the key.
     """
-    provide_base_classes()
+    provide_modules()
     if walls:
         sys.addaudithook(_explain_network)
 
@@ -82,13 +68,14 @@ def prepare(specs: Sequence[str]) -> bool:
         if is_server_list(spec):
             servers_of(spec, PROGRAM)
             continue
-        _ = load_tools(spec) if is_tool_config(spec) else TOOLS.load(spec)
+        _ = tool_file(spec) if is_tool_file(spec) else TOOLS.load(spec)
     return True
 
 
-def form_of(spec: str, options: Mapping[str, Any]) -> str:
-    """The form of an environment. Raises ValueError if it has none that is known."""
-    return load(spec, options)[1]
+def check_environment(spec: str, options: Mapping[str, Any]) -> bool:
+    """Load an environment. See load_environment."""
+    load_environment(spec, options)
+    return True
 
 
 @lru_cache(64)
@@ -102,10 +89,12 @@ def load_functions(spec: str) -> dict[str, Callable[..., Any]]:
     functions = list(found) if isinstance(found, list | tuple) else [found]
     for function in functions:
         if inspect.isclass(function):
-            raise ValueError(
-                f"the tool '{spec}' is a class; verl's tools are named by their YAML file, and an "
-                "environment in environment.use (environment.type=custom)"
-            )
+            in_files = [style for style in tool_styles() if style.suffixes]
+            files = [
+                f"tools of {style.name} by their {style.suffixes[0]} file" for style in in_files
+            ]
+            named = [*files, "an environment in environment.use (environment.type=custom)"]
+            raise ValueError(f"the tool '{spec}' is a class; name {', and '.join(named)}")
         if not inspect.isfunction(function):
             raise ValueError(f"the tool '{spec}' is a {type(function).__name__}, not a function")
     return {function.__name__: function for function in functions}
@@ -214,13 +203,18 @@ def begin_tools(number: int, specs: Sequence[str], options: Mapping[str, Any], s
     Raises:
         Exception: Whatever they raise.
     """
-    episodes: dict[str, ToolEpisode] = {
-        spec: VerlEpisode(spec) if is_tool_config(spec) else trl_episode(spec, options)
-        for spec in specs
-    }
+    episodes = {spec: _tool_episode(spec, options) for spec in specs}
     opening = "".join(episode.begin(sample) for episode in episodes.values())
     _tools[number] = episodes
     return opening
+
+
+def _tool_episode(spec: str, options: Mapping[str, Any]) -> ToolEpisode:
+    if is_tool_file(spec):
+        return tool_file(spec).episode()
+    environment = load_environment(spec, options)
+    assert isinstance(environment, ToolClass)
+    return environment.episode()
 
 
 def call_stateful_tool(
@@ -275,7 +269,9 @@ def reset(number: int, spec: str, options: Mapping[str, Any], sample: Any, promp
     Raises:
         Exception: Whatever the environment raises.
     """
-    episode = spoken_episode(spec, options)
+    environment = load_environment(spec, options)
+    assert isinstance(environment, SpokenEnvironment)
+    episode = environment.episode()
     episode.reset(sample, prompt)
     _spoken[number] = episode
     return True

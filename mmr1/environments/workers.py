@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.config import AgentConfig, EnvironmentConfig
-from mmr1.environments.forms.verl import is_tool_config
+from mmr1.config import EnvironmentConfig
+from mmr1.environments.styles import is_tool_file
 from mmr1.lifetime import Deadline, Watch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.pool import Answer, Pool
@@ -27,7 +27,7 @@ _LIMITS = Limits(memory=8 * GIB, open_files=256)
 def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
     """The files that a tool may read: the folder of its file, and those in the configuration."""
     readable = config.sandbox.readable if config.sandbox is not None else ()
-    return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, readable)
+    return plugin_paths(f"{spec}:" if is_tool_file(spec) else spec, readable)
 
 
 def tool_workers(
@@ -44,7 +44,8 @@ def tool_workers(
     walls = config.sandbox is not None
     warm = Job("mmr1.environments.worker:warm_up", (walls,))
     return ToolWorkers(
-        config,
+        config.workers,
+        config.timeout_s,
         warm=warm,
         prepare=prepare,
         limits=_LIMITS,
@@ -59,7 +60,13 @@ def code_workers(config: EnvironmentConfig) -> ToolWorkers:
     limits = Limits(memory=2 * GIB, open_files=0, threads=False)
     longest = _ANSWER + _ESCAPED * config.max_characters
     return ToolWorkers(
-        config, warm=warm, limits=limits, once=True, lambdify=True, max_result=longest
+        config.workers,
+        config.timeout_s,
+        warm=warm,
+        limits=limits,
+        once=True,
+        lambdify=True,
+        max_result=longest,
     )
 
 
@@ -80,18 +87,17 @@ class Budget:
 
 
 class ToolWorkers:
-    """``environment.workers`` sandboxed processes; threads ask them, as many at a time."""
+    """Processes that threads ask, as many at a time.
 
-    def __init__(self, config: EnvironmentConfig | AgentConfig, **of_pool: Any) -> None:
-        self._timeout_s = config.timeout_s
-        self._pools = [
-            Pool(
-                1,
-                deadline=Deadline(config.timeout_s),
-                **of_pool,
-            )
-            for _ in range(config.workers)
-        ]
+    Args:
+        count: Number of processes.
+        timeout_s: Seconds that one call may take.
+        of_pool: The other parameters of each process's :class:`Pool`.
+    """
+
+    def __init__(self, count: int, timeout_s: float, **of_pool: Any) -> None:
+        self._timeout_s = timeout_s
+        self._pools = [Pool(1, deadline=Deadline(timeout_s), **of_pool) for _ in range(count)]
         self._idle: queue.SimpleQueue[Pool] = queue.SimpleQueue()
         for pool in self._pools:
             self._idle.put(pool)

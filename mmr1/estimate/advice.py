@@ -66,19 +66,6 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
     return lines
 
 
-def fits_colocated(config: Config, load: Load, memory: float) -> bool:
-    """True if a rank and an engine can take turns on a device of so many bytes.
-
-    The engine needs its weights and, at the least, a tenth of them for its cache.
-    """
-    result = estimate(config, load)
-    weights = _engine_weights(result)
-    learning = result.total("trainer") + ASLEEP
-    sending = bytes_while_sending(config, result) + weights
-    sampling = bytes_while_sampling(config, result) + 1.1 * weights
-    return max(learning, sending, sampling) <= memory
-
-
 def _engine_weights(result: Estimate) -> float:
     of_engine = (i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     return next(of_engine, 0.0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import psutil
 import torch
@@ -11,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmr1.config import Config
-from mmr1.estimate.advice import advice, fits_colocated
-from mmr1.estimate.gpu_split import Split, colocated_split, step_of
+from mmr1.estimate.advice import advice
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import (
@@ -22,10 +20,8 @@ from mmr1.estimate.memory import (
     estimate,
     saving_bytes,
 )
-from mmr1.estimate.proposal import colocated, fitting_split, propose, reward_ranks
-from mmr1.estimate.shapes import read_shapes
+from mmr1.estimate.proposal import propose
 from mmr1.estimate.step_time import phases
-from mmr1.rollout.engines import engine_type
 
 
 def run_estimate(
@@ -38,9 +34,8 @@ def run_estimate(
     """Print the memory that a run needs of each device, and advice; True if it fits.
 
     Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
-    they are not there. For several ``gpus``, by default those of this machine, also a proposal and
-    how to split them into ranks and engines. With ``time`` also what each phase of a step should
-    take on H100 GPUs.
+    they are not there. For several ``gpus``, by default those of this machine, also a proposal of
+    ranks and engines. With ``time`` also what each phase of a step should take on H100 GPUs.
     """
     missing = None
     if load is None:
@@ -84,12 +79,8 @@ def run_estimate(
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     gpus = gpus_of_this_machine().count if gpus is None else gpus
     if gpus > 1:
-        proposal = propose(config, config.command, Gpus(gpus, memory), load=load)
+        proposal = propose(config, Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
-        gpus -= reward_ranks(config, Gpus(gpus, memory), load)
-    if gpus > 1 and has_engine and config.command != "eval":
-        for line in split_lines(config, load, gpus, memory):
-            console.print(line, soft_wrap=True)
     return not changes
 
 
@@ -104,52 +95,6 @@ def time_table(config: Config, load: Load) -> Table:
         table.add_row(phase.name, f"{phase.seconds:.2f}", phase.bound)
     table.add_row("all", f"{sum(phase.seconds for phase in of_step):.2f}", "")
     return table
-
-
-_COLOCATED = "rollout.engine=vllm_colocate"
-
-
-def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
-    """The best split of the GPUs with rollouts in turn, one step ahead, and colocated."""
-    context = config.resources.context_parallel_size
-    whole = math.lcm(context, config.resources.fsdp_size or 1)
-    for ahead in (False, True):
-        best = fitting_split(config, load, Gpus(gpus, memory), ahead)
-        mode = f"rollout.max_off_policy_steps={int(ahead)}"
-        if best is None:
-            yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
-            continue
-        yield f"{mode}: {_described(best)}"
-    width = config.rollout.gpus_per_engine
-    if not engine_type(config).sleeps:
-        yield f"{_COLOCATED}: only engines that sleep share GPUs with ranks"
-    elif gpus % math.lcm(whole, width):
-        size = config.resources.fsdp_size
-        keys = f"resources.context_parallel_size={context}" + (f" fsdp_size={size}" if size else "")
-        keys += f" or an engine of {width} GPUs" if width > 1 else ""
-        yield f"{_COLOCATED}: {keys} does not divide {gpus} GPUs"
-    else:
-        yield _colocated(config, load, gpus, memory)
-    yield "seconds are calculated for H100 GPUs, not measured"
-
-
-def _colocated(config: Config, load: Load, gpus: int, memory: float) -> str:
-    for offload in (config.rollout.offload_trainer, True):
-        values = colocated(config, gpus) | {"rollout.engine.offload_trainer": offload}
-        if fits_colocated(config.changed({**values, "resources.auto": False}), load, memory):
-            mode = f"{_COLOCATED} rollout.engine.offload_trainer=true" if offload else _COLOCATED
-            step = step_of(config, read_shapes(config), load)
-            of = colocated_split(step, gpus, config.rollout.gpus_per_engine)
-            return f"{mode}: {_described(of)}"
-    return f"{_COLOCATED}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
-
-
-def _described(best: Split) -> str:
-    return (
-        f"resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
-        f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
-        f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
-    )
 
 
 def _device_bytes() -> float:

@@ -15,7 +15,6 @@ from mmr1.config import (
     NearModelReference,
     ServedModel,
     TeacherModel,
-    VllmArguments,
 )
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
@@ -88,12 +87,6 @@ def estimate(config: Config, load: Load, on_cpu: bool = False) -> Estimate:
     return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
 
 
-def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
-    """Bytes of one of so many ranks."""
-    with_ranks = config.changed({"resources.ranks": ranks, "resources.auto": False})
-    return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
-
-
 def reward_models_bytes(config: Config, load: Load, ranks: int) -> float:
     """Bytes of the reward models of a run on one of so many ranks; 0 where there are none.
 
@@ -113,18 +106,6 @@ def reward_models_bytes(config: Config, load: Load, ranks: int) -> float:
         tokens = _micro_batch(own, shapes, load).tokens
         working = max(working, width * _layer_elements(shapes.model.language) * tokens)
     return total + working
-
-
-def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
-    """True if a GPU of so many bytes holds an engine's share of the weights.
-
-    The engine has it to itself, and a tenth is left for its cache at the least.
-    """
-    engine = config.rollout.engine
-    written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
-    used = memory * (written or 0.9)
-    weights = WIDTHS[config.rollout_dtype] * shapes.weights
-    return weights / config.rollout.gpus_per_engine <= 0.9 * used
 
 
 def bytes_while_sampling(config: Config, result: Estimate) -> float:

@@ -1,11 +1,18 @@
-"""Propose numbers of ranks and engines for the GPUs of a machine."""
+"""``resources: auto``: numbers of ranks and engines for the GPUs of a machine, by a rule.
+
+- What only learns, or only samples, has all GPUs.
+- What learns from its own samples has them all in turn, where the engine can sleep and rollouts do
+  not run ahead. What the GPUs do not hold of both goes to main memory while the engine samples.
+- Else half of the GPUs learn, or more where half do not hold what is trained; the others sample.
+- Reward models have GPUs of their own, as many as hold them.
+- What Ray cannot run, or the GPUs do not hold, is one process on one of them.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +21,14 @@ from mmr1.config.checks import check
 from mmr1.config.file import read_written
 from mmr1.config.trainer import SPLIT
 from mmr1.estimate.advice import advice
-from mmr1.estimate.gpu_split import Split, best_split, step_of
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
-from mmr1.estimate.memory import GIB, holds_an_engine, reward_models_bytes, trainer_bytes
-from mmr1.estimate.shapes import read_shapes
+from mmr1.estimate.memory import GIB, reward_models_bytes
 from mmr1.rollout.engines import engine_type
 from mmr1.trainer.sampling.reward_models import named_reward_models
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Numbers of processes.
-
-    Attributes:
-        values: Keys of the configuration.
-        why: Why these.
-    """
-
-    values: Mapping[str, Any]
-    why: str
-
-    def __str__(self) -> str:
-        keys = " ".join(
-            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in self.values.items()
-            if value not in (None, {})
-        )
-        return f"{keys}, because {self.why}"
+_OFFLOAD = "rollout.engine.offload_trainer"
+_IN_TURN = "rollouts and updates take turns, and each has all GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +44,12 @@ class Proposal:
 
 
 def propose(
-    config: Config,
-    command: str,
-    gpus: Gpus,
-    *,
-    resume: bool = False,
-    load: Load | None = None,
+    config: Config, gpus: Gpus, *, resume: bool = False, load: Load | None = None
 ) -> Proposal:
     """Propose numbers for all GPUs of a machine, whatever the configuration has.
 
-    What learns and samples is colocated when it is synchronous, and split when rollouts run ahead.
-    What only learns, or only samples, has all GPUs. Where Ray cannot run it, one process does. A
-    run that is resumed keeps its numbers, if the machine has so many GPUs. With less than two GPUs
-    nothing is proposed.
+    With less than two GPUs nothing is proposed. A run that is resumed keeps its numbers, if the
+    machine has so many GPUs.
 
     Args:
         resume: The run may have been started before.
@@ -80,151 +60,91 @@ def propose(
             are asked for and cannot be.
     """
     if gpus.count < 2:
-        return Proposal(config.changed({"resources.auto": False}))
+        return Proposal(_with(config, {}))
     if resume and (before := _of_the_run(config, gpus)) is not None:
-        return Proposal(_with(config, before), str(before))
-    refused: list[str] = []
-    held = 0
-    if command == "eval" or _samples(config, command):
-        held = reward_ranks(config, gpus, load)
-    left = Gpus(gpus.count - held, gpus.memory)
-    for choice in _choices(config, command, left, load, refused):
-        if held:
-            choice = _beside(choice, held)
+        return _proposed(config, before, "the run was started so")
+    samples_and_learns = config.samples and config.declaration.trains
+    if samples_and_learns or (config.samples and named_reward_models(config)):
+        load = load or measured_or_longest(config)[0]
+    problems, unfit = _obstacles(config, gpus), None
+    for keys, why in () if problems else _choices(config, gpus, load):
         try:
-            return Proposal(_checked(_with(config, choice)), str(choice))
+            chosen = _with(config, keys)
+            check(chosen)
         except ValueError as error:
-            refused.append(str(error))
+            problems.append(str(error))
+            continue
+        changes = advice(chosen, load, gpus.memory) if load and samples_and_learns else []
+        why = "; ".join((*problems[:1], why))
+        if not changes:
+            return _proposed(config, keys, why)
+        problems.append(f"{_shown(keys)} does not fit GPUs of {gpus.memory / GIB:.0f} GiB")
+        unfit = keys, f"{why}; by the estimate this does not fit ({changes[0]})"
+    if config.rollout.colocated and unfit is not None:
+        return _proposed(config, *unfit)
+    problems = problems or ["the reward models leave less than two GPUs"]
+    reason = "; ".join(dict.fromkeys((problems[0], problems[-1])))
     if config.rollout.colocated:
-        raise ValueError("; ".join(refused))
-    one = Choice(
-        {"resources.ranks": 1, "resources.engines": 1},
-        f"{'; '.join(refused)}. One of {gpus.count} GPUs is used",
-    )
-    return Proposal(_with(config, one), str(one))
+        raise ValueError(reason)
+    one = {"resources.ranks": 1, "resources.engines": 1}
+    return _proposed(config, one, f"{reason}. One of {gpus.count} GPUs is used")
 
 
-def reward_ranks(config: Config, gpus: Gpus, load: Load | None = None) -> int:
-    """GPUs that the reward models of a run take beside ranks and engines; 0 without any.
+def _obstacles(config: Config, gpus: Gpus) -> list[str]:
+    """What keeps all numbers from being chosen."""
+    if not find_spec("ray"):
+        return ["Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"]
+    engine, width = config.rollout.engine, config.rollout.gpus_per_engine
+    if config.samples and isinstance(engine, VllmArguments) and width > gpus.count:
+        return [f"{engine.gpus_as_set} is more than {gpus.count} GPUs"]
+    return []
 
-    Args:
-        load: Default: measured on the training data.
-    """
+
+def _choices(config: Config, gpus: Gpus, load: Load | None) -> Iterator[tuple[dict[str, Any], str]]:
+    """Keys and why, the best first; the first that the GPUs hold is taken."""
+    held = _reward_ranks(config, gpus, load) if load is not None else 0
+    count, rollout = gpus.count - held, config.rollout
+    width, ahead = rollout.gpus_per_engine, rollout.max_off_policy_steps > 0
+    whole = count // width * width
+    beside = f", beside {held} for the reward models" if held else ""
+    keys: dict[str, Any] = {"resources.reward_ranks": held} if held > 1 else {}
+    if count < 2:
+        return
+    if not config.samples:
+        yield {"resources.ranks": count}, f"all {count} GPUs learn"
+        return
+    if not config.declaration.trains:
+        of = "all" if whole == count else f"{whole} of"
+        own = (
+            {"resources.ranks": whole}
+            if rollout.colocated
+            else {"resources.engines": whole // width}
+        )
+        yield keys | own, f"{of} {count} GPUs sample{beside}"
+        return
+    if rollout.colocated or (engine_type(config).sleeps and not ahead):
+        together = keys | _colocated(config, whole)
+        if not rollout.offload_trainer:
+            yield together, f"{_IN_TURN}{beside}"
+        short = "the memory is short for weights of both"
+        yield together | {_OFFLOAD: True}, f"{_IN_TURN}; {short}{beside}"
+    for ranks in () if rollout.colocated else range(count // 2, count):
+        engines, left = divmod(count - ranks, width)
+        if not left and max(ranks, engines) > 1:  # the least that Ray runs
+            own = {"resources.ranks": ranks, "resources.engines": engines}
+            yield keys | own, f"{ranks} of {count} GPUs learn, the others sample{beside}"
+
+
+def _reward_ranks(config: Config, gpus: Gpus, load: Load) -> int:
+    """GPUs for the reward models of a run; 0 without any."""
     if not named_reward_models(config):
         return 0
-    load = load or measured_or_longest(config)[0]
-    numbers = range(1, gpus.count + 1)
-    fitting = (n for n in numbers if reward_models_bytes(config, load, n) <= 0.9 * gpus.memory)
-    return next(fitting, gpus.count)
+    room = 0.9 * gpus.memory
+    numbers = range(1, gpus.count)
+    return next((n for n in numbers if reward_models_bytes(config, load, n) <= room), gpus.count)
 
 
-def _beside(choice: Choice, held: int) -> Choice:
-    """The choice, beside so many ranks for reward models."""
-    own = {"resources.reward_ranks": held} if held > 1 else {}
-    return Choice({**choice.values, **own}, f"{choice.why}, beside {held} for the reward models")
-
-
-def _choices(
-    config: Config, command: str, gpus: Gpus, load: Load | None, refused: list[str]
-) -> Iterator[Choice]:
-    """The choices, the best first; reasons against others are added to ``refused``."""
-    count = gpus.count
-    if importlib.util.find_spec("ray") is None:
-        refused.append(
-            "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
-        )
-    elif count < 2:
-        refused.append("the reward models leave less than two GPUs")
-    elif command == "eval":
-        width, engine = config.rollout.gpus_per_engine, config.rollout.engine
-        if width > count and isinstance(engine, VllmArguments):
-            refused.append(f"{engine.gpus_as_set} is more than {count} GPUs")
-            return
-        used = count // width * width
-        asked = {"resources.engines": used // width}
-        if config.rollout.colocated:
-            asked = {"resources.ranks": used}
-        yield Choice(asked, f"{'all' if used == count else f'{used} of'} {count} GPUs sample")
-    elif not _samples(config, command):
-        yield Choice({"resources.ranks": count}, f"all {count} GPUs learn")
-    else:
-        yield from _together(config, gpus, load or measured_or_longest(config)[0], refused)
-
-
-def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Iterator[Choice]:
-    """The choices for a command that learns from its own samples."""
-    rollout, count = config.rollout, gpus.count
-    ahead = rollout.max_off_policy_steps > 0
-    if rollout.colocated or (engine_type(config).sleeps and not ahead):
-        turns = "rollouts and updates take turns, and each has all GPUs"
-        width = rollout.gpus_per_engine
-        together = colocated(config, max(width, count // width * width))
-        offloaded = Choice(
-            {**together, "rollout.engine.offload_trainer": True},
-            f"{turns}; the memory is short for weights of both",
-        )
-        choices = [offloaded] if rollout.offload_trainer else [Choice(together, turns), offloaded]
-        changes = [advice(_with(config, choice), load, gpus.memory) for choice in choices]
-        fitting = [c for c, problems in zip(choices, changes, strict=True) if not problems]
-        if fitting:
-            yield fitting[0]
-        elif rollout.colocated:
-            lightest = choices[-1]
-            short = f"by the estimate this does not fit ({changes[-1][0]})"
-            yield Choice(lightest.values, f"{turns}; {short}")
-        else:
-            refused.append(f"ranks and engines do not fit the same GPUs ({changes[0][0]})")
-    if rollout.colocated:
-        return
-    if not holds_an_engine(config, read_shapes(config), gpus.memory):
-        refused.append(
-            f"a GPU of {gpus.memory / GIB:.0f} GiB does not hold an engine's weights; raise "
-            "rollout.engine.tensor_parallel_size"
-        )
-        return
-    best = fitting_split(config, load, gpus, ahead)
-    if best is None:
-        refused.append(
-            f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"
-            " (mmr1 doctor --estimate CONFIG says what takes memory)"
-        )
-        return
-    mode = (
-        f"rollouts run ahead (rollout.max_off_policy_steps={rollout.max_off_policy_steps})"
-        if ahead
-        else "; ".join((*refused, "rollouts and updates have separate GPUs"))
-    )
-    yield Choice(
-        {"resources.ranks": best.ranks, "resources.engines": best.engines},
-        f"{mode}, and of all splits of {count} GPUs this has the shortest step by calculation",
-    )
-
-
-def fitting_split(config: Config, load: Load, gpus: Gpus, ahead: bool) -> Split | None:
-    """The split with the shortest step of those that fit into memory; None where none does.
-
-    Args:
-        ahead: Rollouts one step ahead of the updates.
-    """
-    shapes, width = read_shapes(config), config.rollout.gpus_per_engine
-    whole = math.lcm(config.resources.context_parallel_size, config.resources.fsdp_size or 1)
-    if not holds_an_engine(config, shapes, gpus.memory):
-        return None
-
-    def fits(ranks: int) -> bool:
-        """True if it fits; two processes of a kind are the least that Ray runs."""
-        if ranks % whole or max(ranks, (gpus.count - ranks) // width) < 2:
-            return False
-        return trainer_bytes(config, shapes, load, ranks) <= gpus.memory
-
-    return best_split(step_of(config, shapes, load), gpus.count, width, ahead, fits)
-
-
-def _samples(config: Config, command: str) -> bool:
-    return command != "eval" and config.for_command(command).samples
-
-
-def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
+def _of_the_run(config: Config, gpus: Gpus) -> dict[str, Any] | None:
     """The numbers that the run was started with.
 
     None if it was not, if it needs more GPUs, or if other keys ask for something else.
@@ -235,21 +155,20 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
     if written is None:
         return None
     before = read_written(written)
-    size = before.rollout.gpus_per_engine
-    engine_gpus = 0 if before.rollout.colocated else before.engines * size
-    if before.distributed and before.resources.ranks + engine_gpus > gpus.count:
+    apart = 0 if before.rollout.colocated else before.engines * before.rollout.gpus_per_engine
+    if before.distributed and before.resources.ranks + apart > gpus.count:
         return None
     context = config.resources.context_parallel_size
     if before.resources.context_parallel_size != context:
         return None  # it is to run in another way
-    values = {f"resources.{key}": getattr(before.resources, key) for key in SPLIT}
+    keys = {f"resources.{key}": getattr(before.resources, key) for key in SPLIT}
     if before.rollout.colocated and not config.rollout.colocated:
-        values |= colocated(config, before.resources.ranks)
-        values["rollout.engine.offload_trainer"] = before.rollout.offload_trainer
-    return Choice(values, f"the run was started so ({written})")
+        keys |= _colocated(config, before.resources.ranks)
+        keys[_OFFLOAD] = before.rollout.offload_trainer
+    return keys
 
 
-def colocated(config: Config, ranks: int) -> dict[str, Any]:
+def _colocated(config: Config, ranks: int) -> dict[str, Any]:
     """The keys of so many ranks with vLLM on their GPUs, with the arguments that it was given."""
     engine = config.rollout.engine
     assert isinstance(engine, VllmArguments), "it sleeps"
@@ -258,11 +177,14 @@ def colocated(config: Config, ranks: int) -> dict[str, Any]:
     return {"resources.ranks": ranks, "rollout.engine.type": "vllm_colocate", **kept}
 
 
-def _with(config: Config, choice: Choice) -> Config:
-    return config.changed({**choice.values, "resources.auto": False})
+def _with(config: Config, keys: Mapping[str, Any]) -> Config:
+    return config.changed({**keys, "resources.auto": False})
 
 
-def _checked(config: Config) -> Config:
-    """Raises ValueError for settings that such processes cannot run."""
-    check(config)
-    return config
+def _proposed(config: Config, keys: Mapping[str, Any], why: str) -> Proposal:
+    return Proposal(_with(config, keys), f"{_shown(keys)}, because {why}")
+
+
+def _shown(keys: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in keys.items() if value not in (None, {}, False)}
+    return " ".join(f"{key}={'true' if value is True else value}" for key, value in said.items())

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmr1.config import Config
-from mmr1.estimate.gpu_split import Machine, Step, step_of
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements
-from mmr1.estimate.shapes import read_shapes
+from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.vision.families.family import ModelShape
 
-PRODUCTS_REACHED = 0.7
-"""Of the peak, by large products in bfloat16; assumed."""
 PASSES = {False: 12, True: 4}
 """How often element-wise kernels read or write each activation that autograd keeps, with plain and
 with fused layers: the count of Qwen2.5-VL-3B over its activations."""
@@ -31,6 +28,82 @@ HOST_S = 20e-6
 """Of a host for each sequence in each step of the engine; measured on a CPU."""
 PIPE = 2e9
 """Bytes per second through a pipe between two processes; assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An H100 SXM node: its vendor's figures, and assumed efficiencies."""
+
+    flops: float = 989e12
+    products_reached: float = 0.7  # of the peak, by large products in bfloat16
+    memory_bandwidth: float = 3.35e12
+    bandwidth_reached: float = 0.6
+    inside_node: float = 450e9  # bytes per second and GPU, NVLink, one direction
+    between_nodes: float = 50e9  # 400 Gbit/s a GPU
+    host: float = 5e9  # bytes per second of a copy between a GPU and pageable memory
+    gpus_per_node: int = 8
+
+    def link(self, gpus: int) -> float:
+        """Bytes per second between so many GPUs, on as few nodes as hold them."""
+        return self.inside_node if gpus <= self.gpus_per_node else self.between_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The work of a training step.
+
+    Attributes:
+        groups: Prompts.
+        n: Completions of each.
+        load: Tokens of a prompt and a completion.
+        weights: Parameters of the model.
+        vocabulary: Tokens that the head tells apart.
+    """
+
+    model: ModelShape
+    weights: float
+    vocabulary: int
+    groups: int
+    n: int
+    load: Load
+
+    @property
+    def prompt_flops(self) -> float:
+        """FLOPs of a prompt's forward, its media included."""
+        language, prompt = self.model.language, self.load.prompt
+        attention = 2 * language.layers * language.queries * prompt**2
+        text = prompt * language.row_flops + attention
+        return text + self.load.vision * self.model.vision_token_flops
+
+    @property
+    def group_flops(self) -> float:
+        """FLOPs of forward and backward of a group, its prompt once."""
+        language, tokens = self.model.language, self.n * self.load.completion
+        attended = self.load.prompt + self.load.completion / 2
+        completions = (
+            tokens * (language.row_flops + 4 * language.layers * language.queries * attended)
+            + tokens * 2 * language.hidden * self.vocabulary
+        )
+        return 3 * (self.prompt_flops + completions)
+
+    @property
+    def cache_bytes(self) -> float:
+        """Keys and values that each decoding step of all completions reads, in bfloat16."""
+        language = self.model.language
+        held = self.load.prompt + self.load.completion / 2
+        return self.groups * self.n * held * 2 * 2 * language.layers * language.keys
+
+
+def step_of(config: Config, shapes: Shapes, load: Load) -> Step:
+    """The work of a step of this configuration."""
+    return Step(
+        shapes.model,
+        shapes.weights,
+        shapes.vocabulary,
+        config.data.train_batch_size,
+        config.rollout.n,
+        load,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +125,7 @@ def phases(config: Config, load: Load, fused: bool, machine: Machine | None = No
     shapes = read_shapes(config)
     step = step_of(config, shapes, load)
     bandwidth = machine.memory_bandwidth * machine.bandwidth_reached
-    flops = machine.flops * PRODUCTS_REACHED
+    flops = machine.flops * machine.products_reached
     engines = config.engines * config.rollout.gpus_per_engine
     return [
         *_rollout(config, step, engines, flops, bandwidth),

@@ -48,7 +48,7 @@ _WRITTEN = "given"  # in place of a path until what was given is written
 
 
 class Trainer:
-    """A run of ``mmr1 train``, ``sft``, ``dpo`` or ``rm``, with the same start, files and numbers.
+    """A run of ``mmr1 train``, or of another ``command``, with the same start, files and numbers.
 
     Args:
         model: A path or a name, as ``model.path``; or a transformers model, with its

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
+from mmr1.types import Status
 
 Columns = Mapping[str, Sequence[Any]]
 """``metrics.jsonl`` by metric; None for the steps without it."""
@@ -31,6 +32,8 @@ STRETCH = 4
 APART = 0.1
 """How much a component must rise, and another one fall, on a scale of 0 to 1."""
 LOOPS = 0.1
+UNREAD = 0.05
+UNREAD_EXAMPLES = 3
 SAME_ANSWER = 0.8
 LOOP_LENGTH, LOOP_RATIO = 200, 0.2
 """A completion of so many characters whose last half compresses to less than this share loops."""
@@ -65,18 +68,21 @@ class StepFacts:
         looping: How many repeat themselves.
         golds: Different gold answers.
         answer: The most frequent answer, and how many gave it.
+        unread: Answers that a reward function could not read, and why, in order.
     """
 
     completions: int
     looping: int
     golds: int
     answer: tuple[str, int]
+    unread: tuple[str, ...] = ()
 
 
 def step_facts(rows: Iterable[Mapping[str, Any]]) -> StepFacts:
     """The facts about the prompts of a step, without those of its validation."""
     answers: Counter[str] = Counter()
     golds = set()
+    unread: list[str] = []
     count = looping = 0
     for row in rows:
         if "mode" in row:
@@ -87,7 +93,10 @@ def step_facts(rows: Iterable[Mapping[str, Any]]) -> StepFacts:
             looping += loops(completion["text"])
             if (answer := given_answer(completion["text"])) is not None:
                 answers[answer] += 1
-    return StepFacts(count, looping, len(golds), (answers.most_common(1) or [("", 0)])[0])
+            if completion.get("status") == Status.UNREAD:
+                unread.append(f"'{(answer or '')[:60]}' ({completion.get('error')})")
+    most_common = (answers.most_common(1) or [("", 0)])[0]
+    return StepFacts(count, looping, len(golds), most_common, tuple(unread))
 
 
 def given_answer(text: str) -> str | None:
@@ -342,6 +351,19 @@ def _of_completions(facts: Mapping[int, StepFacts]) -> Iterator[Finding]:
             "lower the learning rate, raise algorithm.kl.coef, or let the length reward cost them",
             (looping[0], looping[-1]),
             {"status": "loops"},
+        )
+    unread = [s for s, f in facts.items() if len(f.unread) > UNREAD * f.completions]
+    if unread:
+        share = max(len(facts[s].unread) / facts[s].completions for s in unread)
+        examples = dict.fromkeys(example for s in reversed(unread) for example in facts[s].unread)
+        shown = ", ".join(list(examples)[:UNREAD_EXAMPLES])
+        yield Finding(
+            "Answers that cannot be read",
+            f"up to {share:.0%} of a step's completions, such as {shown}",
+            "say in the prompt what an answer looks like, or choose a reward function whose golds "
+            "are of this type (docs/answers.md)",
+            (unread[0], unread[-1]),
+            {"status": "unread"},
         )
     same = [
         s

@@ -41,8 +41,6 @@ class Medium:
 
 def thumbnail(medium: Medium, side: int) -> Picture:
     """The thumbnail of a medium, ``side`` pixels long; or the reason why there is none."""
-    if medium.kind == "audio":
-        return {"kind": medium.kind, "missing": "sound has no picture"}
     try:
         return _video(medium, side) if medium.kind == "video" else _image(medium, side)
     except (OSError, ValueError) as error:

@@ -140,6 +140,12 @@ class CompositeReward:
                 return Reward(None, reward.status, components, f"{name}: {reward.error}")
         if all(n in rewards and rewards[n].status is Status.SKIPPED for n in self._counting):
             return Reward(None, Status.SKIPPED, components, "every reward function skipped it")
+        unread = tuple(n for n, r in rewards.items() if r.status is Status.UNREAD)
+        if unread:
+            status = Status.UNREAD if status is Status.OK else status
+            return Reward(
+                total, status, components, f"{unread[0]}: {rewards[unread[0]].error}", unread
+            )
         return Reward(total, status, components)
 
 
@@ -160,7 +166,8 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
     there are none. ``reward/invalid`` counts the completions without a valid reward;
     ``reward/invalid/<name>`` counts them by reward function, ``reward/invalid/<status>`` by status.
-    ``reward/no_answer`` counts the completions without an answer.
+    ``reward/no_answer`` counts the completions without an answer, and
+    ``rewards/<name>/num_unread`` those whose answer a function could not read.
     """
     stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
     stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
@@ -176,6 +183,8 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
             stats[f"reward/invalid/{name}"] = float(missing)
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
         stats[f"reward/invalid/{status.value}"] = float(count)
+    for name, count in Counter(name for reward in rewards for name in reward.unread).items():
+        stats[f"rewards/{name}/num_unread"] = float(count)
     return stats
 
 

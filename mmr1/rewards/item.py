@@ -186,10 +186,19 @@ def no_answer() -> Reward:
     return Reward(0.0, Status.NO_ANSWER)
 
 
+def unread(reason: str) -> Reward:
+    """Return a valid 0 for an answer without a reading of the gold's type; see ``Status``."""
+    return Reward(0.0, Status.UNREAD, error=_one_line(reason))
+
+
 def invalid(status: Status, error: str) -> Reward:
     """A reward without a value; ``error`` becomes one line of at most 500 characters."""
-    line = " ".join(error.split())
-    return Reward(None, status, error=line if len(line) <= 500 else f"{line[:497]}...")
+    return Reward(None, status, error=_one_line(error))
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 500 else f"{line[:497]}..."
 
 
 def as_reward(value: Any) -> Reward:

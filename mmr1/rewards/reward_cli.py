@@ -1,4 +1,4 @@
-"""``mmr1 reward``: list, show, score, agree, bench, serve."""
+"""``mmr1 reward``: list, show, score, serve."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from mmr1.extras import needs_extra
-from mmr1.rewards.agreement import Agreement, compare, figures, write_agreement_page
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
 from mmr1.rewards.http.guard import guard_of, is_loopback
@@ -31,7 +28,6 @@ from mmr1.rewards.judges.options import JudgeOptions
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
 from mmr1.rewards.plugins.item_rows import (
     batches_of_groups,
-    read_items,
     read_rows,
     scored_row,
     to_item,
@@ -159,87 +155,8 @@ def _summary_line(rewards: list[Reward], seconds: float, output: Path | None) ->
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     where = f"; in {output}" if output else ""
     rows = "1 row" if len(rewards) == 1 else f"{len(rewards)} rows"
-    return f"{rows} in {seconds:.2f} s: {mean}; {statuses or 'none'}{where}"
-
-
-@app.command()
-def agree(
-    first: Annotated[str, typer.Argument(help=SPEC_HELP)],
-    second: Annotated[str, typer.Argument(help="Another")],
-    input: Annotated[
-        Path, typer.Option(help="JSONL rows {completion, answer, ...}, or the directory of a run")
-    ],
-    output: Annotated[Path | None, typer.Option(help="HTML page of the disagreements")] = None,
-    threshold: Annotated[float, typer.Option(help="A completion passes from here on")] = 0.5,
-    limit: Annotated[int | None, typer.Option(min=1, help="Completions, the first")] = None,
-) -> None:
-    """Compare two rewards on the same completions, as a judge with a rule."""
-    with one_line_errors():
-        items = list(islice(read_items(input), limit))
-        rewards = (_score_items(first, items), _score_items(second, items))
-        agreement = compare(*rewards, threshold)
-        if output is not None:
-            names = (first, second)
-            write_agreement_page(output, names, threshold, agreement, items, rewards)
-    _print_agreement(first, second, threshold, agreement)
-    if output is not None:
-        typer.echo(f"{len(agreement.disagreements)} disagreements: {output}")
-
-
-def _print_agreement(first: str, second: str, threshold: float, agreement: Agreement) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in (f"at {threshold:g}", f"{second} passes", f"{second} fails"):
-        table.add_column(escape(column), justify="left" if column.startswith("at ") else "right")
-    table.add_row(escape(f"{first} passes"), str(agreement.both_pass), str(agreement.only_first))
-    table.add_row(escape(f"{first} fails"), str(agreement.only_second), str(agreement.neither))
-    Console(width=None if Console().is_terminal else 120).print(table)
-    for name, value in figures(agreement):
-        typer.echo(f"{name}: {value}")
-    without = " and ".join(
-        f"{count} by {spec}" for count, spec in zip(agreement.invalid, (first, second), strict=True)
-    )
-    typer.echo(f"{agreement.compared} compared; without a valid reward: {without}")
-
-
-def _score_items(spec: str, items: list[RewardItem]) -> list[Reward]:
-    """The rewards of one SPEC. Groups stay together, because some rewards compare within them."""
-    console = Console(stderr=True)
-    with (
-        build_composite_reward(read_spec(spec)) as reward,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task(f"scoring by {escape(spec)}", total=len(items))
-        rewards: list[Reward] = []
-        for batch in batches_of_groups(items, _BATCH):
-            rewards += reward.score(batch)
-            progress.advance(task, len(batch))
-    return rewards
-
-
-@app.command()
-def bench(
-    verdicts: Annotated[int, typer.Option(min=1, help="Uncached verdicts by algebra")] = 2000,
-    workers: Annotated[str, typer.Option(help="Pool sizes, separated by commas")] = "1,2",
-) -> None:
-    """Verdicts per second on this machine."""
-    from mmr1.rewards.bench import run_bench
-
-    with one_line_errors():
-        sizes = [int(size) for size in workers.split(",")]
-        if min(sizes) < 1:
-            raise ValueError(f"--workers {workers}: each size is at least 1")
-        measurements = run_bench(verdicts, sizes)
-    table = Table(box=None, pad_edge=False)
-    for column in ("path", "verdicts", "seconds", "verdicts/s"):
-        table.add_column(column, justify="left" if column == "path" else "right")
-    for line in measurements:
-        table.add_row(
-            line.what,
-            f"{line.verdicts:,}",
-            f"{line.seconds:.3f}",
-            f"{line.per_second:,.0f}",
-        )
-    Console().print(table)
+    rate = f"{seconds:.2f} s, {len(rewards) / seconds:,.0f} rows/s"
+    return f"{rows}: {mean}; {statuses or 'none'}{where}\n{rate}"
 
 
 @app.command()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from mmr1.rewards.extract import last_boxed, without_thinking
 from mmr1.rewards.item import BadGoldError
-from mmr1.rewards.math.latex import normalise
+from mmr1.rewards.reading.extract import last_boxed, without_thinking
+from mmr1.rewards.reading.latex import normalise
 
 Template = Literal["think-answer", "think-boxed", "answer-only", "boxed"]
 

@@ -6,17 +6,17 @@ transfers of weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 
-from mmr1.config import AgentConfig, Config, SamplingConfig, VllmArguments
+from mmr1.config import Config, EnvironmentConfig, SamplingConfig, VllmArguments
 from mmr1.data.rendering import system_prompt
 from mmr1.environments.build import build_environment
-from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import (
     PreparedRequest,
@@ -33,6 +33,9 @@ from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
+
+Builder = Callable[[Config, RolloutEngine, TurnEngine, ModelFamily, MediaCache], RolloutEngine]
+"""Builds the engine of an environment, as ``EnvironmentSection.builder`` names it."""
 
 
 def check_gpus(config: Config) -> None:
@@ -113,13 +116,24 @@ def with_conversations(
         return ContinuousEngine(engine, turns)
     if config.environment is None:
         return engine
+    build: Builder = resolve_name(config.environment.builder)
     try:
-        if isinstance(config.environment, AgentConfig):
-            return agent_engine(config, engine, turns, family, media)
-        environment = build_environment(config.environment, config.rollout.timeout_s)
+        return build(config, engine, turns, family, media)
     except BaseException:
         engine.close()
         raise
+
+
+def conversation_engine(
+    config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
+) -> ConversationEngine:
+    """The engine with tools, or an environment of the user's own.
+
+    Raises:
+        ValueError: They cannot be loaded.
+    """
+    assert isinstance(config.environment, EnvironmentConfig)
+    environment = build_environment(config.environment, config.rollout.timeout_s)
     return ConversationEngine(
         engine,
         turns,
@@ -129,29 +143,6 @@ def with_conversations(
         media,
         samples_at_once(config),
         system_prompt=system_prompt(config),
-    )
-
-
-def agent_engine(
-    config: Config,
-    engine: RolloutEngine,
-    turns: TurnEngine,
-    family: ModelFamily,
-    media: MediaCache,
-    **of_server: Any,
-) -> AgentEngine:
-    """The engine behind agent programs; its server is started."""
-    assert isinstance(config.environment, AgentConfig)
-    rollout = config.rollout
-    return AgentEngine(
-        engine,
-        turns,
-        config.environment,
-        family,
-        media,
-        samples_at_once(config),
-        rollout.max_prompt_length + rollout.sampling.max_tokens,
-        **of_server,
     )
 
 

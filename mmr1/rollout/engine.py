@@ -6,10 +6,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mmr1.config import SamplingConfig
+from mmr1.environments.environment import Environment
 from mmr1.types import Completion, Prompt, RolloutGroup
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import Medium
 
 if TYPE_CHECKING:
@@ -121,6 +123,21 @@ class TurnEngine(Protocol):
 
     def abandon(self) -> int:
         """Drop all turns under way; returns how many of their tokens were sampled."""
+        ...
+
+
+@runtime_checkable
+class ConversingEngine(Protocol):
+    """A rollout engine whose completions are conversations: the check of parity holds its own."""
+
+    family: ModelFamily
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        """See :class:`RolloutEngine`."""
+        ...
+
+    def with_environment(self, environment: Environment, max_tokens_per_turn: int) -> RolloutEngine:
+        """The same engine with another environment. Its conversations continue after a cut turn."""
         ...
 
 

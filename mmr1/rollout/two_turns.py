@@ -13,9 +13,7 @@ from PIL import Image
 from mmr1.config import SamplingConfig
 from mmr1.environments.environment import Action, Answer, Ending, Opening
 from mmr1.environments.pictures import png
-from mmr1.rollout.agent_engine import AgentEngine
-from mmr1.rollout.conversations import ConversationEngine
-from mmr1.rollout.engine import Request
+from mmr1.rollout.engine import ConversingEngine, Request
 from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
 
 _SIDE = 84  # pixels
@@ -29,7 +27,7 @@ class TwoTurnEngine:
         max_tokens: Longest conversation. One without room for a second turn ends after the first.
     """
 
-    def __init__(self, engine: ConversationEngine | AgentEngine, max_tokens: int) -> None:
+    def __init__(self, engine: ConversingEngine, max_tokens: int) -> None:
         self._engine, self._max_tokens = engine, max_tokens
         self.probe = engine.probe
 

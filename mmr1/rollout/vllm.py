@@ -30,7 +30,6 @@ from mmr1.rollout.vllm_core import (
     replace_in_vllm,
     starts_core,
 )
-from mmr1.rollout.vllm_omni import thinker_settings
 from mmr1.rollout.vllm_settings import (
     Transfer,
     adapter_settings,
@@ -143,7 +142,6 @@ class VllmEngine:
                 else transfer_settings(model_path, transfer, trust_remote_code)
             ),
             **({} if adapters is None else adapter_settings(adapters)),
-            **thinker_settings(model_path, workers, trust_remote_code),
             "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
             **parallel_settings(config),
             **core_settings(apart, self._on_cpu, workers),

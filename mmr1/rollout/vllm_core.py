@@ -19,7 +19,6 @@ import torch
 
 from mmr1.config import RolloutConfig, VllmArguments
 from mmr1.lifetime import die_with
-from mmr1.rollout.vllm_omni import take_names_of_thinkers
 from mmr1.runtime import keep_freed_memory
 
 MANY_SEQUENCES = 350
@@ -112,7 +111,6 @@ def replace_in_vllm(vllm_config: Any) -> None:
         keep_pixels_of_preempted()
     if not torch.cuda.is_available() and vllm_config.speculative_config is not None:
         expand_on_cpu()
-    take_names_of_thinkers(vllm_config.model_config.architectures)
 
 
 class Core:

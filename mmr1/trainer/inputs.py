@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import AgentConfig, Config, CurriculumConfig, TrainerConfig
+from mmr1.config import Config, CurriculumConfig, EnvironmentConfig, TrainerConfig
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.rows import kinds_of
@@ -82,11 +82,6 @@ class Inputs:
         """A new loader of the training samples at its start; equal seeds give equal orders."""
         chosen = None if curriculum is None else Curriculum(curriculum, seed)
         return SampleLoader(Sampler(self.sources, seed, self.weights), self.check, chosen)
-
-    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the loader's first ``count``."""
-        drawn = self.loader(seed).draw(count)
-        return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
 
 
 def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:
@@ -199,14 +194,15 @@ def refuse_keys_of_train(config: TrainerConfig) -> None:
 
 def _refuse_unseen_pictures(config: Config) -> None:
     """Refuse environments with pictures: a reference behind a server gets the prompt's alone."""
-    if config.environment is None or not config.algorithm.reference_is_served:
+    environment = config.environment
+    if environment is None or not config.algorithm.reference_is_served:
         return
-    if isinstance(config.environment, AgentConfig):
+    if not isinstance(environment, EnvironmentConfig):
         raise ValueError(
-            "environment.type=agent: a reference behind a server (algorithm.kl.reference.path) "
-            "does not see what a program sends; name a model directory there"
+            "environment: a reference behind a server (algorithm.kl.reference.path) does not see "
+            "what this type shows; name a model directory there"
         )
-    shows = [tool.name for tool in described(config.environment) if tool.shows]
+    shows = [tool.name for tool in described(environment) if tool.shows]
     if shows:
         raise ValueError(
             f"environment.tools: {', '.join(shows)} return pictures, which a reference behind a "

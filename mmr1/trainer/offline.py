@@ -1,4 +1,4 @@
-"""The training loop that SFT, DPO and reward models share: no rollouts, answers from the data."""
+"""The training loop of runs that learn from answers in the data and sample nothing, such as SFT."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs
-from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
-from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache
+from mmr1.trainer.models.learner import Learner, PolicyLearner
+from mmr1.trainer.models.loading import LoadModel, build_packed_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision
 from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
 from mmr1.trainer.run import Steps, open_run, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
@@ -102,24 +101,6 @@ def policy_learner(
     packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return PolicyLearner(packed_model, optimizer, learn, config.rollout.sampling.temperature)
-
-
-def scalar_learner(
-    config: Config,
-    family: ModelFamily,
-    media: MediaCache,
-    process_group: ProcessGroup | None,
-    load: LoadModel,
-    learn: Callable[[PackedScalarModel, Optimizer, Sequence[Example]], StepStats],
-    supervision: Supervision,
-) -> ScalarLearner[Example]:
-    """The reward model of ``model.path``, for ``trainer.max_steps`` steps."""
-    rates = config.optimizer.lr_of_parts
-    model = load(config.model, True, "model.path", head=True, lr_of_parts=rates)
-    inputs, features = ModelInputs(family, media), feature_cache(config, family)
-    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
-    return ScalarLearner(PackedScalarModel(model, backbone, "at"), optimizer, learn, supervision)
 
 
 def same_group(group: RolloutGroup) -> RolloutGroup:

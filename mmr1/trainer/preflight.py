@@ -21,8 +21,8 @@ from mmr1.config import (
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
-from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.mcp_servers import is_server_list
+from mmr1.environments.styles import is_tool_file
 from mmr1.environments.toolbox import TOOLS
 from mmr1.extras import needs_extra
 from mmr1.registry import check_file, check_is_file
@@ -42,7 +42,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
 
     Args:
         resume: Continue the run in ``trainer.output_dir``.
-        samples: The command samples completions and scores them: ``mmr1 train``, iterative DPO.
+        samples: True if the run samples completions and scores them.
 
     Raises:
         ValueError: A path or a name is wrong. Nothing has been written, and torch not imported.
@@ -150,7 +150,7 @@ def _check_environment(config: Config) -> None:
     if isinstance(environment, EnvironmentConfig) and environment.parser:
         own = [environment.parser]
     for name in environment.tools if isinstance(environment, ToolsConfig) else ():
-        if is_tool_config(name) or is_server_list(name):
+        if is_tool_file(name) or is_server_list(name):
             check_is_file(Path(name).expanduser())
         else:
             TOOLS.check(name)
@@ -162,6 +162,6 @@ def _check_reward_model(name: str, function: RewardFunctionConfig) -> None:
     path = function.options.get("path")
     if isinstance(path, str) and not Path(path).is_dir():
         raise ValueError(
-            f"rewards.functions.{name}.options.path '{path}': no such folder; name a checkpoint of "
-            "mmr1 rm"
+            f"rewards.functions.{name}.options.path '{path}': no such folder; name the "
+            "checkpoint of a reward model"
         )

@@ -12,10 +12,8 @@ from types import MappingProxyType
 from mmr1.config import Config
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
-from mmr1.rollout.agent_engine import AgentEngine
 from mmr1.rollout.build import build_engine, with_conversations
-from mmr1.rollout.conversations import ConversationEngine
-from mmr1.rollout.engine import RolloutEngine
+from mmr1.rollout.engine import ConversingEngine, RolloutEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
@@ -312,7 +310,7 @@ def parity_summary(
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; returns a line for the log."""
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
-    if isinstance(engine, ConversationEngine | AgentEngine):
+    if isinstance(engine, ConversingEngine):
         engine = TwoTurnEngine(engine, config.rollout.sampling.max_tokens)
     parity = check_parity(
         engine,

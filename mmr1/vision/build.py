@@ -19,11 +19,11 @@ from mmr1.logs import report_fault
 from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
+from mmr1.vision.disk_cache import preparer
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, Medium, measured
-from mmr1.vision.stored import preparer
 from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)

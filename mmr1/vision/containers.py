@@ -1,4 +1,4 @@
-"""Containers of videos and of sound: only listed kinds are opened, recognised by their first bytes.
+"""Containers of videos: only listed kinds are opened, recognised by their first bytes.
 
 FFmpeg also reads playlists, scripts and manifests (HLS, DASH, concat). They name other files, also
 outside the media root, or addresses.
@@ -33,38 +33,6 @@ _FORMATS = (
 """FFmpeg's names of the same. It guesses by more than the first bytes, and may open no other."""
 
 _HEAD = 200
-
-
-_SOUNDS = (
-    b"RIFF",  # WAV
-    b"RF64",
-    b"fLaC",
-    b"ID3",  # MP3
-    b"OggS",
-    b"FORM",  # AIFF
-    b".snd",  # AU
-    b"caff",
-    b"0&\xb2u\x8ef\xcf\x11",  # WMA
-)
-_SOUND_FORMATS = "wav,flac,mp3,aac,ogg,aiff,au,caf,asf,mov,matroska,avi"
-
-
-def open_audio(source: str) -> Any:
-    """PyAV's container of a file with sound, to be used as a context; errors as of open_video."""
-    import av
-
-    with Path(source).open("rb") as file:
-        head = file.read(_HEAD)
-    # MP3 and AAC streams begin with a frame, which begins with eleven set bits.
-    frame = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
-    if not (frame or head.startswith((*_SOUNDS, *_STARTS)) or head[4:8] in _BOXES):
-        what = f"it begins with {head[:8]!r}" if head else "it is empty"
-        raise ValueError(
-            f"cannot be decoded as sound: {what}, unlike WAV, FLAC, MP3, Ogg, M4A and the other "
-            "containers that are opened; re-encode it as WAV"
-        )
-    options = {"format_whitelist": _SOUND_FORMATS, "protocol_whitelist": "file"}
-    return av.open(source, options=options)
 
 
 def open_video(source: str | bytes) -> Any:

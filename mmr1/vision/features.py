@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 
-from mmr1.types import DRAWN
-from mmr1.vision.disk_cache import DiskCache, key_of
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.prepare import Medium
-from mmr1.vision.stored import tower_digest
 
 MAX_BYTES = 2 * 1024**3
 
@@ -29,38 +26,15 @@ class FeatureCache:
 
     Args:
         max_bytes: Of the features in memory.
-        disk: Keeps them for other processes and runs as well.
-        processor: Digest of what prepares the media that the tower is shown.
     """
 
-    def __init__(
-        self, max_bytes: int = MAX_BYTES, disk: DiskCache | None = None, processor: str = ""
-    ) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._disk, self._processor = disk, processor
-        self._tower: str | None = None
-        self._device: torch.device | None = None
         self._kept: dict[str, Features] = {}
         self._bytes = 0
 
-    def know(self, tower: torch.nn.Module) -> None:
-        """Learn whose features these are; without that nothing is asked of the disk.
-
-        Only models of a family say it: their features are one tensor per medium.
-        """
-        if self._disk is None or self._tower is not None:
-            return
-        self._tower, self._device = tower_digest(tower), next(tower.parameters()).device
-
     def __contains__(self, digest: str) -> bool:
-        if digest in self._kept:
-            return True
-        if (key := self._key(digest)) is None or self._disk is None:
-            return False
-        if (entry := self._disk.get(key)) is None:
-            return False
-        self._keep(digest, entry[0]["features"].to(self._device))
-        return True
+        return digest in self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -76,18 +50,7 @@ class FeatureCache:
         assert not trained, "features of a trained tower change every step"
         assert digest not in self._kept, "features are made once"
         copies = [tensor.clone() for tensor in tensors]  # a slice would keep the whole batch alive
-        self._keep(digest, copies[0] if isinstance(rows, torch.Tensor) else copies)
-        if (key := self._key(digest)) is not None and self._disk is not None:
-            self._disk.put(key, {"features": copies[0]}, {})
-
-    def _key(self, digest: str) -> str | None:
-        """The name on the disk; None of what is not kept there."""
-        if self._tower is None or digest.endswith(DRAWN):
-            return None
-        return key_of("features", self._tower, self._processor, digest)
-
-    def _keep(self, digest: str, rows: Features) -> None:
-        self._kept[digest] = rows
+        self._kept[digest] = copies[0] if isinstance(rows, torch.Tensor) else copies
         self._bytes += _bytes(rows)
         while self._bytes > self._max_bytes and self._kept:
             oldest = self._kept.pop(next(iter(self._kept)))
@@ -116,7 +79,6 @@ def encode_media(
         raise ValueError("vision features can only be kept where the vision tower is frozen")
     rows_of: dict[str, torch.Tensor] = {}
     if features is not None:
-        features.know(tower)
         rows_of = {m.digest: features[m.digest] for m in media if m.digest in features}
     missing = list({m.digest: m for m in media if m.digest not in rows_of}.values())
     batches = [missing] if features is None and missing else [[m] for m in missing]

@@ -67,11 +67,10 @@ class PreparedMedia:
     """One image or video, ready for the vision tower.
 
     Attributes:
-        kind: ``"image"``, ``"video"`` or ``"audio"``.
+        kind: ``"image"`` or ``"video"``.
         patches: ``[t * h * w, patch_dim]`` float32, normalised pixels in the tower's patch order.
-            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels, or the
-            ``[samples]`` float32 of audio.
-        grid: ``(t, h, w)`` in patches, before the spatial merge; of audio its samples, 1 and 1.
+            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels.
+        grid: ``(t, h, w)`` in patches, before the spatial merge.
         merge: Side of the square of patches that becomes one token.
         seconds_per_grid: Seconds between two temporal positions (video only).
         digest: Identity of the medium; equal digests have equal patches.
@@ -337,7 +336,7 @@ class MediaCache:
 
 
 def as_decoded(medium: Medium) -> Any:
-    """A PIL image, ``(frames [T, 3, H, W], VideoMetadata)``, or samples, of what holds such.
+    """A PIL image, or ``(frames [T, 3, H, W], VideoMetadata)``, of what holds such.
 
     A processor that has not seen them takes them so.
     """
@@ -346,8 +345,6 @@ def as_decoded(medium: Medium) -> Any:
 
     if medium.kind == "image":
         return Image.fromarray(medium.patches[0].numpy())
-    if medium.kind == "audio":
-        return medium.patches.numpy()
     assert isinstance(medium, PreparedMedia)
     assert medium.metadata is not None
     return medium.patches.permute(0, 3, 1, 2), VideoMetadata(**medium.metadata)

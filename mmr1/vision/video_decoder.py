@@ -1,4 +1,4 @@
-"""Decodes videos and sound in a separate process, as decoders hang and crash on broken files.
+"""Decodes videos in a separate process, as decoders hang and crash on broken files.
 
 Run by :mod:`mmr1.vision.videos` as ``python -m mmr1.vision.video_decoder``. It reads one JSON
 request a line from stdin and answers each on stdout with one JSON line, followed by as many raw
@@ -38,7 +38,7 @@ from mmr1.rewards.sandbox.walls import Limits, drop_network, raise_walls
 from mmr1.rewards.sandbox.worker import provide_stand_ins
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoHeader
-from mmr1.vision.containers import open_audio, open_video
+from mmr1.vision.containers import open_video
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image, size_of_all
 from mmr1.vision.other_decoders import MATROSKA, MP4, READS, frames_by
 from mmr1.vision.paths import resolve_media
@@ -440,115 +440,16 @@ def probe(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     return dataclasses.asdict(header), np.empty(0, np.uint8)
 
 
-RATES = (1_000, 768_000)
-"""Samples per second of a file that are taken for true."""
-MAX_GAP_S = 0.02
-"""What may be missing between two frames of sound: times are rounded."""
-
-
-def decode_audio(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
-    """Decode, average the channels of, and resample the sound of a file: ``[samples]`` float32.
-
-    Raises:
-        ValueError: There is none, it is longer than ``max_seconds``, damaged or cut off.
-    """
-    rate, most = request["rate"], request["max_seconds"]
-    _check_wav(request["path"])
-    found: list[np.ndarray] = []
-    with open_audio(request["path"]) as container:
-        stream = container.streams.best("audio")
-        if stream is None:
-            raise ValueError("holds no stream of sound")
-        if not RATES[0] <= stream.rate <= RATES[1]:
-            raise ValueError(f"its header says {stream.rate} samples a second; re-encode it")
-        stream.codec_context.thread_count = 1
-        resampler: Any = None
-        begin, seconds = None, 0.0
-        for frame in container.decode(stream):
-            begin = frame.time if begin is None else begin
-            gap = 0.0 if frame.time is None else frame.time - (begin or 0.0) - seconds
-            if frame.is_corrupt or abs(gap) > MAX_GAP_S:  # a decoder leaves out what it cannot read
-                raise ValueError(f"its sound is damaged after {seconds:.2f} s")
-            samples = _mono(frame)
-            seconds += len(samples) / frame.sample_rate
-            if seconds > most:
-                raise ValueError(
-                    f"lasts longer than {most:g} s, which is all that the model's processor reads; "
-                    "cut it"
-                )
-            if frame.sample_rate == rate and resampler is None:
-                found.append(samples)
-                continue
-            resampler = resampler or av.AudioResampler("flt", "mono", rate)
-            found += map(_mono, resampler.resample(_frame_of(samples, frame.sample_rate)))
-        if resampler is not None:
-            found += map(_mono, resampler.resample(None))
-        _check_length(container, stream, seconds)
-    samples = np.concatenate(found) if found else np.empty(0, np.float32)
-    if not np.isfinite(samples).all():
-        raise ValueError("its sound holds NaN or infinity; make it anew")
-    return {}, samples
-
-
-def _mono(frame: Any) -> np.ndarray:
-    """The samples of a frame ``[samples]`` float32, of -1 to 1: the mean of its channels."""
-    values = frame.to_ndarray()
-    if not frame.format.is_planar:
-        values = values.reshape(-1, frame.layout.nb_channels).T
-    if values.dtype.kind == "u":
-        values = values.astype(np.float64) - 128
-    scale = 1.0 if frame.format.name.startswith(("flt", "dbl")) else 2.0 ** (_bits(frame) - 1)
-    return (values.mean(0, dtype=np.float64) / scale).astype(np.float32)
-
-
-def _bits(frame: Any) -> int:
-    return 8 * int(frame.format.bytes)
-
-
-def _frame_of(samples: np.ndarray, rate: int) -> Any:
-    frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
-    frame.sample_rate = rate
-    return frame
-
-
-def _check_wav(path: str) -> None:
-    """Raises ValueError for a WAV file that is cut off; FFmpeg takes the rest for all of it."""
-    with Path(path).open("rb") as file:
-        head = file.read(12)
-        stated, held = int.from_bytes(head[4:8], "little") + 8, os.fstat(file.fileno()).st_size
-    if head[:4] == b"RIFF" and head[8:] == b"WAVE" and held + 1 < stated < 0xFFFFFFFF:
-        raise ValueError(
-            f"has {held:,} bytes where its header says {stated:,}: it is cut off; get "
-            "the whole file"
-        )
-
-
-def _check_length(container: Any, stream: Any, seconds: float) -> None:
-    """Raises ValueError where a file has much less sound than its header says: it is cut off."""
-    stated = (
-        float(stream.duration * stream.time_base)
-        if stream.duration and stream.time_base
-        else (container.duration or 0) / av.time_base
-    )
-    if seconds < (1 - MAX_MISSING) * stated - 0.1:
-        raise ValueError(
-            f"ends after {seconds:.2f} s where its header says {stated:.2f} s: it is cut off; get "
-            "the whole file, or re-encode it"
-        )
-
-
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
     tasks: dict[str, Callable[..., tuple[dict[str, Any], np.ndarray]]] = {
         "probe": probe,
         "decode": decode,
         "check": check,
-        "audio": decode_audio,
     }
     try:
         facts, pixels = tasks[request["task"]](request)
     except (av.error.FFmpegError, KeyError, TypeError) as error:
-        kind = "sound" if request["task"] == "audio" else "a video"
-        return {"error": f"cannot be decoded as {kind}: {error}"}, b""
+        return {"error": f"cannot be decoded as a video: {error}"}, b""
     except (ValueError, OSError, MemoryError, ImportError) as error:
         return {"error": str(error) or type(error).__name__}, b""
     return {**facts, "shape": pixels.shape}, pixels.data.cast("B")

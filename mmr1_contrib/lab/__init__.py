@@ -1,1 +1,1 @@
-"""What measures runs, engines and steps against each other."""
+"""What measures runs, engines and steps: audits, comparisons, claims put to the test."""

@@ -1,11 +1,11 @@
-"""Declarations of the commands ``dpo``, ``iterate`` and ``rm``."""
+"""Declarations of the commands ``dpo``, ``iterative-grpo`` and ``rm``."""
 
 from __future__ import annotations
 
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.rows import ALL, Row
-from mmr1_contrib.offline.sections import DpoConfig, IterateConfig, RoundsConfig
+from mmr1_contrib.offline.sections import DpoConfig, IterativeGrpoConfig, RoundsConfig
 
 LEARNING_RATE = 1e-6  # TRL's DPOConfig and GRPOConfig
 
@@ -31,7 +31,7 @@ def _pairs_unread(config: Config) -> bool:
 
 
 def _ranking_function_missing(config: Config) -> bool:
-    ranked_by = config.section(IterateConfig).ranked_by
+    ranked_by = config.section(IterativeGrpoConfig).ranked_by
     return ranked_by is not None and ranked_by not in config.rewards.functions
 
 
@@ -77,6 +77,18 @@ DPO = Command(
             "a round samples before it trains, and nothing ahead; leave the first out",
             ALL,
         ),
+        Row(
+            ("eval.vision_use",),
+            lambda c: c.eval.vision_use,
+            "rounds do not measure it, as mmr1 train and eval do; leave it out",
+            ALL,
+        ),
+        Row(
+            ("rollout.views",),
+            lambda c: c.rollout.views is not None,
+            "rounds do not sample under other views; leave it out",
+            ALL,
+        ),
     ),
     warned=(
         Row(
@@ -87,17 +99,17 @@ DPO = Command(
         ),
     ),
 )
-ITERATE = Command(
-    "iterate",
+ITERATIVE_GRPO = Command(
+    "iterative-grpo",
     "Iterative GRPO: rounds of the policy, between which the reward model learns too.",
     "policy",
     learning_rate=LEARNING_RATE,
-    reads=("rollout", "rewards", "algorithm", "iterate", "eval"),
+    reads=("rollout", "rewards", "algorithm", "iterative_grpo", "eval"),
     may_read=("environment",),
     run="mmr1_contrib.offline.iterative_grpo:run_iterative_grpo",
     refused=(
         Row(
-            ("iterate.ranked_by",),
+            ("iterative_grpo.ranked_by",),
             _ranking_function_missing,
             "it names a reward function that is not in rewards.functions; add it there, or name "
             "another",

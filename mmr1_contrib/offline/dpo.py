@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from mmr1.config import Config
-from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.progress import report_activity
 from mmr1.rewards import RewardFunction
@@ -44,6 +43,7 @@ from mmr1_contrib.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
+from mmr1_contrib.offline.preferences import distinct_samples, labelled_answers, ranking_of
 from mmr1_contrib.offline.sections import (
     CustomPreferenceLoss,
     DpoConfig,
@@ -121,7 +121,7 @@ def build_dpo(
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
     """The policy that learns from preferences."""
-    learn, features = preference_step(config.section(DpoConfig).loss), feature_cache(config, family)
+    learn, features = preference_step(config.section(DpoConfig).loss), feature_cache(config)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
 
@@ -140,9 +140,8 @@ def _preferences(
     config: Config, records: Inputs, learner: Learner[Preference]
 ) -> dict[int, Preference]:
     """The preferences that the run will use, by the identity of their samples."""
-    samples = records.distinct_samples(
-        config.seed, config.trainer.steps * config.data.train_batch_size
-    )
+    count = config.trainer.steps * config.data.train_batch_size
+    samples = distinct_samples(records, config.seed, count)
     answers = [
         tuple(zip(ranking_of(s), PAIR, strict=True))
         if config.section(DpoConfig).loss.paired

@@ -1,4 +1,4 @@
-"""``mmr1 iterate``: iterative GRPO with a reward model that learns too (arXiv 2402.03300).
+"""``mmr1 iterative-grpo``: iterative GRPO with a reward model that learns too (arXiv 2402.03300).
 
 Algorithm 1 of the paper: a round trains the policy, and its reference is the policy at the start of
 the round. Then the reward model learns from rankings of the round's completions and, in a small
@@ -11,51 +11,52 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.data.preferences import copy_rankings, write_rankings
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
 from mmr1.trainer.validation.evaluate import accuracy_function
+from mmr1_contrib.offline.rankings import copy_rankings, rank_rollouts
 from mmr1_contrib.offline.reward_model import run_reward_model
-from mmr1_contrib.offline.sections import IterateConfig
+from mmr1_contrib.offline.sections import IterativeGrpoConfig
 
 REPLAY_FRACTION = 0.1
 """Share of earlier data in the training of the reward model (arXiv 2402.03300)."""
 
 
 def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
-    """``iterate.rounds`` rounds, each of ``trainer.max_steps`` steps; returns the last checkpoint.
+    """Run ``iterative_grpo.rounds`` rounds of ``trainer.max_steps`` steps of the policy each.
 
     ``round_1/policy``, ``round_1/reward_model``, ... in ``trainer.output_dir`` are runs of their
-    own, with their reports. With ``resume`` what is done is not done again.
+    own, with their reports. With ``resume`` what is done is not done again. The last checkpoint of
+    the policy is returned.
 
     Raises:
         ValueError: The configuration or the data cannot be used, or a round gave no ranking.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    root, rounds = Path(config.trainer.output_dir), config.section(IterateConfig).rounds
+    root, settings = Path(config.trainer.output_dir), config.section(IterativeGrpoConfig)
     if not resume and (root / "round_1").exists():
         raise ValueError(
             f"trainer.output_dir '{root}' already holds rounds; continue them with --resume, or "
             "name another trainer.output_dir"
         )
     name = reward_model_name(config)
-    ranked_by = config.section(IterateConfig).ranked_by or accuracy_function(
+    ranked_by = settings.ranked_by or accuracy_function(
         config.rewards, config.eval.accuracy_function
     )
     policy, reward_model = config.model.path, str(config.rewards.functions[name].options["path"])
-    history = [] if config.section(IterateConfig).history is None else [_history(config, root)]
-    for number in range(1, rounds + 1):
+    history = [] if settings.history is None else [_history(config, root)]
+    for number in range(1, settings.rounds + 1):
         folder = root / f"round_{number}"
-        print(f"round {number} of {rounds}: policy")
+        print(f"round {number} of {settings.rounds}: policy")
         of_policy = policy_config(config, number, policy, name, reward_model, folder / "policy")
         policy = str(run_training(of_policy, resume=True))
-        if number == rounds:
+        if number == settings.rounds:
             break
-        print(f"round {number} of {rounds}: reward model")
+        print(f"round {number} of {settings.rounds}: reward model")
         rankings = folder / "rankings.jsonl"
         if not rankings.exists():
-            count = write_rankings(folder / "policy", rankings, config.data, ranked_by)
+            count = rank_rollouts(folder / "policy", rankings, config.data, ranked_by)
             print(f"{rankings}: {count} rankings")
         of_model = reward_model_config(
             config, number, reward_model, str(rankings), history, folder / "reward_model"
@@ -68,11 +69,11 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
 
 def _history(config: Config, root: Path) -> str:
     """The earlier data as records whose media lie beside them, like those of the rankings."""
-    iterate = config.section(IterateConfig)
-    assert iterate.history is not None
+    settings = config.section(IterativeGrpoConfig)
+    assert settings.history is not None
     own = root / "history.jsonl"
     if not own.exists():
-        copy_rankings(iterate.history, own, config.data)
+        copy_rankings(settings.history, own, config.data)
     return str(own)
 
 
@@ -82,8 +83,8 @@ def reward_model_name(config: Config) -> str:
     names = [name for name, f in functions if (f.use or name) == REWARD_MODEL]
     if len(names) != 1:
         raise ValueError(
-            f"mmr1 iterate trains the one reward model among rewards.functions, and there are "
-            f"{len(names)}; add one, as in liked: {{use: reward_model, options: {{path: ...}}}}"
+            "mmr1 iterative-grpo trains the one reward model among rewards.functions, and there "
+            f"are {len(names)}; add one, as in liked: {{use: reward_model, options: {{path: ...}}}}"
         )
     return names[0]
 
@@ -123,7 +124,7 @@ def reward_model_config(
     output: Path,
 ) -> Config:
     """The run of a round's reward model: from the last one, on new rankings and some old ones."""
-    iterate = config.section(IterateConfig)
+    settings = config.section(IterativeGrpoConfig)
     replay = REPLAY_FRACTION if history else 0.0
     train = {rankings: 1 - replay} | {old: replay / len(history) for old in history if replay}
     return config.for_command("rm").changed(
@@ -133,9 +134,9 @@ def reward_model_config(
             "data.train": train,
             "data.media_root": None,
             "data.format": None,
-            "optimizer.lr": iterate.rm_lr,
+            "optimizer.lr": settings.rm_lr,
             "trainer.output_dir": str(output),
-            "trainer.max_steps": iterate.rm_steps,
+            "trainer.max_steps": settings.rm_steps,
             "trainer.validation": None,
         }
     )

@@ -5,26 +5,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config
-from mmr1.data.preferences import labelled_steps, ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sampler import MediaCheck
 from mmr1.data.sources import load_held_out
+from mmr1.rewards import RewardFunction
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup
 from mmr1.trainer.inputs import Inputs, check_records
-from mmr1.trainer.models.learner import Learner, ScalarLearner
+from mmr1.trainer.models.learner import Learner
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
@@ -38,13 +39,14 @@ from mmr1.trainer.offline import (
     learning,
     run_offline,
     same_group,
-    scalar_learner,
 )
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.trainer.sampling.reward_models import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+from mmr1_contrib.offline.preferences import distinct_samples, labelled_steps, ranking_of
+from mmr1_contrib.offline.scalar_learner import ScalarLearner, build_scalar_learner, shift
 from mmr1_contrib.offline.sections import ProcessConfig, RewardModelConfig
 
 Example = TypeVar("Example")
@@ -89,8 +91,13 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     return to_the_end(reward_model_steps(config, resume=resume))
 
 
-def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
-    """The run of :func:`run_reward_model`, step by step."""
+def reward_model_steps(
+    config: Config,
+    *,
+    resume: bool = False,
+    functions: Mapping[str, RewardFunction] = MappingProxyType({}),
+) -> Steps:
+    """Return the run of :func:`run_reward_model`, step by step. It needs no ``functions``."""
     config = config.for_command("rm")
     settings = config.section(RewardModelConfig)
     task: RewardTask[Any] = _steps(settings) if isinstance(settings, ProcessConfig) else _RANKINGS
@@ -109,9 +116,9 @@ def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
         def centre(number: int) -> None:
             """Shift the rewards to mean 0: the loss leaves it arbitrary, and RL would see it."""
             count = number * config.data.train_batch_size
-            learnt_from = records.distinct_samples(config.seed, count)
+            learnt_from = distinct_samples(records, config.seed, count)
             rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
-            learner.shift(-float(rewards.mean()))
+            shift(learner, -float(rewards.mean()))
 
         before_save = centre if task.centred else None
         checkpoint = yield from run_offline(config, records, learner, step, before_save)
@@ -135,7 +142,9 @@ def build_reward_model(
     load: LoadModel = load_here,
 ) -> ScalarLearner[RolloutGroup]:
     """The reward model that learns from rankings."""
-    return scalar_learner(config, family, media, process_group, load, reward_model_step, OUTCOME)
+    return build_scalar_learner(
+        config, family, media, process_group, load, reward_model_step, OUTCOME
+    )
 
 
 def _group(records: Inputs, sample: Sample) -> RolloutGroup:
@@ -271,7 +280,9 @@ def build_process_reward_model(
     settings = config.section(RewardModelConfig)
     assert isinstance(settings, ProcessConfig), "else rankings are learnt from"
     supervision = Supervision("process", settings.step_separator)
-    return scalar_learner(config, family, media, process_group, load, process_step, supervision)
+    return build_scalar_learner(
+        config, family, media, process_group, load, process_step, supervision
+    )
 
 
 def _example(config: ProcessConfig, records: Inputs, sample: Sample) -> LabelledSteps:

@@ -1,4 +1,4 @@
-"""Sections of the offline commands: ``dpo``, ``rm`` and ``iterate``."""
+"""Sections of the offline commands: ``dpo``, ``rm`` and ``iterative_grpo``."""
 
 from __future__ import annotations
 
@@ -174,11 +174,14 @@ class ProcessConfig(RewardModelConfig):
     )
 
 
-RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
+RewardModel = Annotated[
+    OutcomeConfig | ProcessConfig,
+    Field(discriminator="type", description="Training of a reward model (mmr1 rm)"),
+]
 
 
-class IterateConfig(Section):
-    """Iterative GRPO with a reward model that learns too (``mmr1 iterate``)."""
+class IterativeGrpoConfig(Section):
+    """Iterative GRPO with a reward model that learns too (``mmr1 iterative-grpo``)."""
 
     rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
     rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")

@@ -27,6 +27,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from digit_runs import DATA, RECIPE, START, accuracies, call, newest
@@ -34,9 +35,8 @@ from preferences import WORDS
 from rich.console import Console
 from rich.table import Table
 
-from mmr1.rewards.agreement import compare
 from mmr1.rewards.composite import build_composite_reward
-from mmr1.rewards.plugins.item_rows import read_items
+from mmr1.rewards.plugins.item_rows import read_rows, to_item
 from mmr1.rewards.specs import read_spec
 
 Row = dict[str, Any]
@@ -174,17 +174,17 @@ def agreement(paid: Row, folder: Path, start: Path) -> float:
         for c in read(start / "completions.jsonl")
     ]
     write(folder / "held_out.jsonl", rows)
-    items = list(read_items(folder / "held_out.jsonl"))
+    items = [to_item(row, where) for row, where in read_rows(folder / "held_out.jsonl")]
     verdicts = []
     for name, function in {"math": {"use": "math"}, "judged": paid}.items():
         file = folder / f"{name}.yaml"
         file.write_text(json.dumps({"functions": {name: function}}))
         with build_composite_reward(read_spec(str(file))) as reward:
             verdicts.append(reward.score(items))
-    agreed = compare(*verdicts, threshold=0.5)
-    if agreed.share is None or any(agreed.invalid):
-        sys.exit(f"{folder}: {agreed.invalid} completions have no valid reward")
-    return agreed.share
+    passed = [[r.value >= 0.5 for r in rewards if r.value is not None] for rewards in verdicts]
+    if missing := [len(items) - len(of) for of in passed if len(of) < len(items)]:
+        sys.exit(f"{folder}: {missing} completions have no valid reward")
+    return fmean(rule == judge for rule, judge in zip(*passed, strict=True))
 
 
 @contextmanager

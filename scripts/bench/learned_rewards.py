@@ -7,8 +7,8 @@
 
 ``steps`` trains a reward model of steps and lets it choose among eight completions of the SFT
 checkpoint; in ``process_grpo`` it pays the steps. ``ranks`` trains a reward model of whole
-completions; in ``iterate`` it pays for two rounds of GRPO, beside the format, and learns on between
-them. The policies start from the SFT checkpoint and have as many steps.
+completions; in ``iterative-grpo`` it pays for two rounds of GRPO, beside the format, and learns on
+between them. The policies start from the SFT checkpoint and have as many steps.
 
 Both reward models start from the one of pairs. They learn from what the SFT checkpoint samples for
 the training scans, with the rule's verdicts, and from written answers with right and with wrong
@@ -31,7 +31,7 @@ from preferences import WORDS
 from rich.console import Console
 from rich.table import Table
 
-from mmr1.data.preferences import best_first
+from mmr1_contrib.offline.rankings import best_first
 
 Row = dict[str, Any]
 STEPS = 60
@@ -39,7 +39,7 @@ ROUNDS = 2
 REWARD_MODEL = "trainer.max_steps=200"
 WRONG_DIGIT = 0.3
 PAIRS = Path("runs/bench/preferences")
-RUNS = ("steps", "process_grpo", "ranks", "iterate")
+RUNS = ("steps", "process_grpo", "ranks", "iterative-grpo")
 
 
 def main() -> None:
@@ -79,13 +79,15 @@ def run(name: str, seed: int, output: Path, sampled: Path) -> list[str]:
         train("rm", folder, seed, newest(pairs / "run"), *of_completions(folder, pairs, sampled))
         return ["", "", f"{of_held_out(folder)} of pairs"]
     ranks = output / f"ranks-{seed}"
-    last = folder / (f"run/round_{ROUNDS}/policy" if name == "iterate" else "run")
+    last = folder / (f"run/round_{ROUNDS}/policy" if name == "iterative-grpo" else "run")
     if name == "process_grpo":
         paid = f"algorithm.advantage.step_rewards={newest(output / f'steps-{seed}/run')}"
         keys = ("algorithm.name=process_grpo", paid, f"trainer.max_steps={STEPS}")
         train("train", folder, seed, START, *keys)
     else:
-        train("iterate", folder, seed, START, *liked(ranks), *rounds(ranks / "rankings.jsonl"))
+        train(
+            "iterative-grpo", folder, seed, START, *liked(ranks), *rounds(ranks / "rankings.jsonl")
+        )
     return [*accuracies(newest(last), folder / "eval"), ""]
 
 
@@ -97,7 +99,8 @@ def liked(judge: Path) -> Iterator[str]:
 
 def rounds(history: Path) -> Iterator[str]:
     yield f"trainer.max_steps={STEPS // ROUNDS}"
-    yield from (f"iterate.rounds={ROUNDS}", "iterate.rm_steps=50", f"iterate.history={history}")
+    yield f"iterative_grpo.rounds={ROUNDS}"
+    yield from ("iterative_grpo.rm_steps=50", f"iterative_grpo.history={history}")
 
 
 def train(command: str, folder: Path, seed: int, start: Path, *settings: str) -> None:

@@ -11,8 +11,7 @@ something to undo. A KL term keeps the lengths as they are. A round has one run 
 and there is one round for each seed. Every run writes a line per step as it comes, runs that exist
 under ``--output`` are not repeated, and the table is of those.
 
-Idle shares are 1 - CPU seconds / wall seconds, of the trainer's process and of the engine's. The
-last column is what ``async_model.py`` says with the costs and lengths of these runs.
+Idle shares are 1 - CPU seconds / wall seconds, of the trainer's process and of the engine's.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import async_model
 import common
 import numpy as np
 import psutil
@@ -75,13 +73,9 @@ def main() -> None:
     parser.add_argument("--sft-steps", type=int, default=150)
     parser.add_argument("--output", type=Path, default=Path("runs/bench/streaming"))
     parser.add_argument("--run", nargs=2, metavar=("ARM", "SEED"), help="one run alone")
-    parser.add_argument("--costs", action="store_true", help="measure the engine's costs alone")
     args = parser.parse_args()
     if args.run:
         one_run(args.run[0], int(args.run[1]), args.steps, args.output)
-    elif args.costs:
-        of_step, of_prefill = async_model.measured(str(start_of(args.output)))
-        (args.output / "costs.json").write_text(json.dumps([of_step, of_prefill]))
     else:
         all_runs(args)
 
@@ -89,8 +83,6 @@ def main() -> None:
 def all_runs(args: argparse.Namespace) -> None:
     until, longest = time.monotonic() + 60 * args.minutes, 0.0
     prepare(args.output, args.sft_steps)
-    if not (args.output / "costs.json").is_file():
-        again("--costs", "--output", args.output)
     for seed in args.seeds:
         for arm in ARMS:
             folder = folder_of(args.output, arm, seed)
@@ -272,8 +264,8 @@ def report(args: argparse.Namespace) -> None:
     in_turn = [lines for (arm, _), lines in runs.items() if arm == "in turn"]
     if not in_turn:
         return
-    sampling, update, lengths, modelled = model_of(in_turn, args.output)
-    rows = [row(arm, summaries, modelled[arm]) for arm in ARMS if any(a == arm for a, _ in runs)]
+    sampling, update, lengths = times_of(in_turn)
+    rows = [row(arm, summaries) for arm in ARMS if any(a == arm for a, _ in runs)]
     common.table(rows)
     print("share: of the time in turn; trainer, engine: idle; right: of the last ten steps")
     print(
@@ -284,7 +276,7 @@ def report(args: argparse.Namespace) -> None:
     common.save(args.output, "streaming", results, figure_of(runs))
 
 
-def row(arm: str, summaries: Mapping[tuple[str, int], Line], modelled: float) -> Line:
+def row(arm: str, summaries: Mapping[tuple[str, int], Line]) -> Line:
     """Means over seeds; shares are of the run in turn with the same seed."""
     own = {seed: s for (a, seed), s in summaries.items() if a == arm}
     shares = [
@@ -298,7 +290,6 @@ def row(arm: str, summaries: Mapping[tuple[str, int], Line], modelled: float) ->
         "runs": len(own),
         "s/update": fmean(s["s/update"] for s in own.values()),
         "share": f"{min(shares):.2f}-{max(shares):.2f}" if shares else "-",
-        "model": modelled,
         "trainer": fmean(s["trainer_idle"] for s in own.values()),
         "engine": fmean(s["engine_idle"] for s in own.values()),
         "right": fmean(s["accuracy"] for s in own.values()),
@@ -306,28 +297,13 @@ def row(arm: str, summaries: Mapping[tuple[str, int], Line], modelled: float) ->
     }
 
 
-def model_of(
-    runs: Sequence[Sequence[Line]], output: Path
-) -> tuple[float, float, list[int], dict[str, float]]:
-    """Seconds of sampling and of an update in turn, lengths, and the model's shares of in turn."""
+def times_of(runs: Sequence[Sequence[Line]]) -> tuple[float, float, list[int]]:
+    """Seconds of sampling and of an update in turn, and the lengths of completions."""
     lines = [line for run in runs for line in run[STARTING:]]
     walls = [b["at"] - a["at"] for run in runs for a, b in pairwise(run)]
     sampling = median(line["time/rollout"] for line in lines)
-    load = median(line["time/sync"] for line in lines)
-    update = median(walls) - sampling - load
-    groups = [group for line in lines for group in line["lengths"]]
-    of_step, of_prefill = json.loads((output / "costs.json").read_text())
-    costs = async_model.cpu_costs(of_step, of_prefill, load, update)
-    task = async_model.Task(GROUPS, N, 24, lambda group: groups[group % len(groups)])
-    outcomes = {
-        "in turn": async_model.in_steps(task, costs, 0),
-        "1 ahead": async_model.in_steps(task, costs, 1),
-        "S=1": async_model.streaming(task, costs, 1),
-        "S=2": async_model.streaming(task, costs, 2),
-    }
-    whole = outcomes["in turn"].step_s
-    shares = {arm: outcome.step_s / whole for arm, outcome in outcomes.items()}
-    return sampling, update, [length for group in groups for length in group], shares
+    update = median(walls) - sampling - median(line["time/sync"] for line in lines)
+    return sampling, update, [n for line in lines for group in line["lengths"] for n in group]
 
 
 def figure_of(runs: Mapping[tuple[str, int], Sequence[Line]]) -> Figure:

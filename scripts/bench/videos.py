@@ -24,9 +24,9 @@ import psutil
 from mmr1.config import DataConfig
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget
+from mmr1.vision.disk_cache import preparer
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
-from mmr1.vision.stored import open_disk_cache, preparer
 from mmr1.vision.videos import BACKENDS, load_video
 
 
@@ -77,16 +77,13 @@ def cached(folder: Path, args: argparse.Namespace) -> None:
         family = load_family(
             str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352, backend=args.backend
         )
-        disk = open_disk_cache(data)
-        assert disk is not None
-        prepare = preparer(family, data, disk)
+        prepare = preparer(family, data)
         for epoch in range(1, epochs + 1):
-            hits, before = disk.hits, common.cpu_seconds()
+            before = common.cpu_seconds()
             sizes = [prepare(clip).kept_bytes for clip in clips]
-            share = (disk.hits - hits) / len(clips)
             print(
                 f"{run} run, epoch {epoch}: CPU {common.cpu_seconds() - before:.2f} s, "
-                f"found {share:.0%}, {sum(sizes) / 2**20:,.0f} MiB"
+                f"{sum(sizes) / 2**20:,.0f} MiB"
             )
 
 

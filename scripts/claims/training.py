@@ -1,4 +1,4 @@
-"""Shared preparations of claims: a short run, and SFT to start from."""
+"""Shared preparations of claims: SFT to start from, and the last checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 from mmr1.config.file import load_config
 from mmr1.trainer.sft import run_sft
-
-QUICK = ("trainer.max_steps=40", "eval.limit=100")
 
 
 def newest(run: Path) -> Path:

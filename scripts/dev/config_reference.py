@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the configuration models in ``mmr1/config``.
+"""Write docs/configuration.md from the configuration models of mmr1 and its packages.
 
 python scripts/dev/config_reference.py            write it
 python scripts/dev/config_reference.py --check    exit with 1 if the file is out of date
@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from mmr1.config import Config
 from mmr1.config.checks import REFUSED, WARNED, Row
 from mmr1.config.commands import COMMANDS as REGISTERED
-from mmr1.config.commands import TRAIN, command_named, optional_sections
+from mmr1.config.commands import TRAIN, Command, command_named, optional_sections
 from mmr1.config.presets import PRESETS
 from mmr1.section import Section, Shape, shapes
 
@@ -50,17 +50,28 @@ The defaults of `mmr1 train`. Behind `#`: what is off, and `or` other types.
 COMMANDS = """## Sections of a command
 
 Every command has `model`, `data`, `optimizer`, `trainer` and `resources`. A section that a command
-does not read is refused in its file.
+does not read is refused in its file. A command of another package than `mmr1` is an entry point of
+that package.
 
-| command | its sections | if set |
-|---|---|---|
+| command | package | its sections | if set | `optimizer.lr` |
+|---|---|---|---|---|
 """
 
 
 def page() -> str:
     """The whole page."""
     parts = [HEAD, f"```yaml\n{tree()}\n```\n", _commands(), _presets(), *_tables(Config, "")]
-    return "\n".join([*parts, _rows("Refused", REFUSED), _rows("Warned of", WARNED)])
+    declared = list(map(command_named, sorted(REGISTERED.names())))
+    refused = [(row, _commands_of_kinds(row)) for row in REFUSED]
+    refused += [(row, [each.name]) for each in declared for row in each.refused]
+    warned = [(row, _commands_of_kinds(row)) for row in WARNED]
+    warned += [(row, [each.name]) for each in declared for row in each.warned]
+    return "\n".join([*parts, _rows("Refused", refused), _rows("Warned of", warned)])
+
+
+def _commands_of_kinds(row: Row) -> list[str]:
+    """Return the commands that a row of the core's tables applies to."""
+    return [name for name in sorted(REGISTERED.names()) if command_named(name).kind in row.kinds]
 
 
 def tree() -> str:
@@ -137,12 +148,27 @@ def _default(field: FieldInfo) -> Any:
 def _commands() -> str:
     commands = map(command_named, REGISTERED.names())
     rows = "\n".join(
-        f"| `mmr1 {each.name}` | {_names(each.reads)} | {_names(each.may_read)}"
-        f"{f', if it samples {sampling}' if (sampling := _names(each.reads_if_sampling)) else ''}"
-        f"{'' if each.trains else '; the file of any command'} |"
+        f"| `mmr1 {each.name}` | {_package(each)} | {_names(each.reads)} | {_if_set(each)} "
+        f"| {_short(each.learning_rate) if each.trains else ''} |"
         for each in sorted(commands, key=lambda each: each.name)
     )
     return f"{COMMANDS}{rows}\n"
+
+
+def _if_set(command: Command) -> str:
+    """Return the sections that a command reads only under a condition."""
+    sampling = _names(command.reads_if_sampling)
+    cells = (
+        _names(command.may_read),
+        f"if it samples: {sampling}" if sampling else "",
+        "" if command.trains else "the file of any command",
+    )
+    return "; ".join(cell for cell in cells if cell)
+
+
+def _package(command: Command) -> str:
+    """Return the top-level package that declares a command."""
+    return f"`{REGISTERED.names()[command.name].partition('.')[0]}`"
 
 
 def _names(keys: tuple[str, ...]) -> str:
@@ -282,9 +308,9 @@ def _values(annotation: Any) -> str:
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def _rows(title: str, rows: tuple[Row, ...]) -> str:
+def _rows(title: str, rows: Iterable[tuple[Row, list[str]]]) -> str:
     lines = "\n".join(
-        _item(_names(row.keys), f"{row.why} ({', '.join(row.commands)})") for row in rows
+        _item(_names(row.keys), f"{row.why} ({', '.join(commands)})") for row, commands in rows
     )
     return f"## {title}\n\nKeys, the reason and the remedy, and the commands.\n\n{lines}\n"
 

@@ -7,7 +7,8 @@
 Every run is real and small: a model of 0.7M parameters on handwritten digits, a few steps. There is
 one digest for every metric over the steps (times apart), for the completions' texts, token ids and
 log-probs, rewards and advantages, and for each file of weights. Floats differ between processors,
-so digests are compared on the machine that wrote them, and none is committed.
+so digests are compared on the machine that wrote them, and none is committed. With ``--only``,
+what ``--write`` finds in the file of other runs stays there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -28,11 +30,28 @@ from typing import Any
 Tree = dict[str, Any]
 Digests = dict[str, str]
 
-# An untrained model writes noise: a reward that tells its completions apart all the same.
-REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
+# An untrained model writes noise: a reward that tells its completions apart all the same, and a
+# parser that reads a call in every turn.
+PLUGINS = """\
+def reward(completion: str, answer) -> float:
+    return len(completion) % 7 / 7
+
+
+def always_zoom(text: str) -> list:
+    return [{"name": "zoom", "arguments": {"box": [0, 0, 20 + len(text) % 9, 28]}}]
+"""
 GRPO = {"algorithm": {"kl": {"coef": 0.05}, "ppo_epochs": 2, "ppo_mini_batch_size": 2}}
 ROUNDS = {"rounds": {"count": 2, "prompts": 8, "preferred_by": "reward"}}
 VLLM: Tree = {"full_determinism": True, "rollout": {"engine": "vllm"}}
+NUCLEUS = {"top_p": 0.8, "temperature": 0.9}
+TURNS = {"max_prompt_length": 96, "max_response_length": 120}
+TOOLS: Tree = {
+    "model": {"path": "FOLDER/brief"},
+    "environment": {
+        **{"type": "tools", "tools": ["zoom"], "parser": "FOLDER/noise.py:always_zoom"},
+        **{"instructions": "", "max_turns": 3, "max_tokens_per_turn": 20, "workers": 1},
+    },
+}
 RUNS: dict[str, tuple[str, Tree]] = {
     "grpo_hf": ("train", GRPO),
     "grpo_vllm": ("train", {**GRPO, **VLLM}),
@@ -56,11 +75,41 @@ RUNS: dict[str, tuple[str, Tree]] = {
         "train",
         {"algorithm": {"filter_groups": {"type": "replay", "capacity": 8}}, "rollout": {"n": 2}},
     ),
+    "lora": ("train", {**GRPO, "model": {"lora": {"rank": 4}}}),
+    "bf16": ("train", {**GRPO, "model": {"dtype": "bfloat16"}}),
+    "video": (
+        "train",
+        {**GRPO, "data": {"train": "FOLDER/videos.jsonl"}, "rollout": {"max_prompt_length": 96}},
+    ),
+    "views": (
+        "train",
+        {"rollout": {"views": {"view": "noise", "strength": 0.5, "share": 0.5, "loss": "clean"}}},
+    ),
+    "top_p_hf": ("train", {**GRPO, "rollout": NUCLEUS}),
+    "top_p_vllm": ("train", {**GRPO, **VLLM, "rollout": {"engine": "vllm", **NUCLEUS}}),
+    "tools_hf": ("train", {**TOOLS, "rollout": TURNS}),
+    "tools_ahead": (
+        "train",
+        {**TOOLS, **VLLM, "rollout": {"engine": "vllm", "max_off_policy_steps": 1, **TURNS}},
+    ),
     "sft": ("sft", {}),
     "dpo": ("dpo", {"dpo": {}}),
     "dpo_rounds": ("dpo", {"dpo": ROUNDS}),
 }
-"""The command and the sections that a run does not share with the others."""
+"""The command and the sections that a run does not share with the others.
+
+``FOLDER`` is that of the inputs.
+"""
+ONE_GROUP: Tree = {
+    "data": {"train_batch_size": 1},
+    "rollout": {"n": 8},
+    "trainer": {"max_steps": 1, "max_tokens_per_gpu": 1000, "validation": None},
+}
+"""A step on a group in one micro-batch, of which ``baselines.py`` counts the passes."""
+NEEDS = {
+    **dict.fromkeys(("grpo_vllm", "grpo_ahead", "top_p_vllm", "tools_ahead"), "vllm"),
+    "grpo_two_ranks": "ray",
+}
 
 
 def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
@@ -116,11 +165,37 @@ def prepare(folder: Path) -> None:
 
     new_model(folder / "model")
     make("digits", folder / "digits", 0)
-    (folder / "noise.py").write_text(REWARD)
+    (folder / "noise.py").write_text(PLUGINS)
+    prepare_turns(folder)
+    prepare_videos(folder)
     rows = [json.loads(line) for line in (folder / "digits/rl.jsonl").read_text().splitlines()[:16]]
     for row in rows:
         row["meta"] = {"chosen": f"<answer>{row['answer']}</answer>", "rejected": "I do not know"}
     (folder / "digits/pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def prepare_turns(folder: Path) -> None:
+    """A model whose turns end after about six tokens, so that a conversation has several."""
+    shutil.copytree(folder / "model", folder / "brief")
+    file = folder / "brief/generation_config.json"
+    options = json.loads(file.read_text())
+    file.write_text(json.dumps({**options, "eos_token_id": list(range(100, 200))}))
+
+
+def prepare_videos(folder: Path) -> None:
+    """Records of videos in which one digit follows another."""
+    from datasets_prep.generators.digits import load_scans
+    from datasets_prep.generators.video import two_scans, write_mp4
+
+    scans, _ = load_scans()
+    rows = []
+    for number in range(8):
+        write_mp4(folder / f"{number}.mp4", *two_scans(scans[number], scans[number + 9]))
+        video = {"type": "video", "path": f"{number}.mp4", "options": {"min_pixels": 3136}}
+        asked = [video, {"type": "text", "text": "Which digit comes first?"}]
+        message = {"role": "user", "content": asked}
+        rows.append({"version": 1, "id": str(number), "messages": [message], "answer": "7"})
+    (folder / "videos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def run(name: str, folder: Path) -> Digests:
@@ -128,7 +203,8 @@ def run(name: str, folder: Path) -> Digests:
     command, sections = RUNS[name]
     out = folder / "runs" / name
     config = folder / f"{name}.yaml"
-    config.write_text(json.dumps(config_of(command, sections, folder, out)))
+    keys = json.dumps(config_of(command, sections, folder, out))
+    config.write_text(keys.replace("FOLDER", str(folder)))
     tokens = record_completions()
     from mmr1 import cli
 
@@ -160,7 +236,7 @@ def record_completions() -> list[tuple[list[int], list[float]]]:
 
 def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digests:
     """Digests of the metrics, the completions and the weights in a run's folder."""
-    from safetensors.numpy import load_file
+    from safetensors.torch import load_file
 
     steps = rows_of([out / "metrics.jsonl"])
     keys = sorted({key for step in steps for key in step if not key.startswith("time/")})
@@ -175,9 +251,17 @@ def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digest
     last = max((out / "checkpoints").glob("step_*"))
     for file in sorted(last.rglob("*.safetensors")):
         # Of names, types and values: how the file lays them out does not matter.
-        facts = [(k, str(v.dtype), v.shape, v.tobytes().hex()) for k, v in load_file(file).items()]
-        found[f"weights {file.relative_to(last)}"] = sha256(sorted(facts))
+        facts = sorted((name, *facts_of(value)) for name, value in load_file(file).items())
+        found[f"weights {file.relative_to(last)}"] = sha256(facts)
     return found
+
+
+def facts_of(value: Any) -> tuple[str, tuple[int, ...], str]:
+    """The type, the shape and the bytes of a tensor, of a type that numpy may not have."""
+    import torch
+
+    content = value.flatten().view(torch.uint8).numpy().tobytes().hex()
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), content
 
 
 def rows_of(files: Iterable[Path]) -> list[Any]:
@@ -201,6 +285,22 @@ def differences(before: Mapping[str, Digests], after: Mapping[str, Digests]) -> 
     return lines
 
 
+def collected(names: Iterable[str]) -> dict[str, Digests]:
+    """The digests of these runs; one whose package is missing is left out, and said."""
+    found: dict[str, Digests] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        # A process for each run: nothing is left of the one before.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+            for name in names:
+                if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+                    print(f"{name}: left out, {NEEDS[name]} is not installed")
+                    continue
+                found[name] = pool.submit(run, name, Path(folder)).result()
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -210,20 +310,10 @@ def main() -> int:
     aim.add_argument("--write", type=Path, help="the JSON file to write the digests to")
     aim.add_argument("--compare", type=Path, help="a file that --write wrote")
     args = parser.parse_args()
-    needs = {"grpo_vllm": "vllm", "grpo_ahead": "vllm", "grpo_two_ranks": "ray"}
-    found: dict[str, Digests] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
-        # A process for each run: nothing is left of the one before.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-            for name in args.only or RUNS:
-                if name in needs and importlib.util.find_spec(needs[name]) is None:
-                    print(f"{name}: left out, {needs[name]} is not installed")
-                    continue
-                found[name] = pool.submit(run, name, Path(folder)).result()
+    found = collected(args.only or RUNS)
     if args.write:
-        args.write.write_text(json.dumps(found, indent=1))
+        others = json.loads(args.write.read_text()) if args.only and args.write.is_file() else {}
+        args.write.write_text(json.dumps({**others, **found}, indent=1))
         return 0
     lines = differences(json.loads(args.compare.read_text()), found)
     print("\n".join(lines) or f"equal: {', '.join(found)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config.file import command_in, load_config
-from mmr1_migrate.source import flattened
+from mmr1_contrib.migrate.source import flattened
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/exact.md"

@@ -6,7 +6,8 @@ python scripts/dev/migrate_examples.py trl --from trl --keys examples.yaml NAME 
 Reads ``*.sh`` and ``*.yaml``, and the command lines in the docstrings and texts of ``*.py``,
 ``*.md`` and ``*.mdx``. With
 ``--keys`` the keys of the examples whose path contains one of the names are written to a file, as
-``tests/migrate/examples`` has them. Exits with 1 when a file is refused that starts the project.
+``tests/contrib/migrate/examples`` has them. Exits with 1 when a file is refused that starts the
+project.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pathlib import Path
 
 import yaml
 
-from mmr1_migrate.reading import Given, read
-from mmr1_migrate.source import migrate
-from mmr1_migrate.sources import PROJECTS, sources_of
+from mmr1_contrib.migrate.reading import Given, read
+from mmr1_contrib.migrate.source import migrate
+from mmr1_contrib.migrate.sources import PROJECTS, sources_of
 
 COMMAND = re.compile(
     r"^[ ]*(?:[A-Z_]+=\S+ )*(?:trl|accelerate|python3?|deepspeed) (?:.*\\\n)*.*$", re.M

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from page_table import write_or_check
 
-from mmr1_migrate.r1v import FORKS
-from mmr1_migrate.source import Source
-from mmr1_migrate.sources import PROJECTS, SOURCES
+from mmr1_contrib.migrate.r1v import FORKS
+from mmr1_contrib.migrate.source import Source
+from mmr1_contrib.migrate.sources import PROJECTS, SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
 

@@ -32,8 +32,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from mmr1.config import Config
-from mmr1_migrate.command import Migrated, migrate_file
-from mmr1_migrate.source import flattened
+from mmr1_contrib.migrate.command import Migrated, migrate_file
+from mmr1_contrib.migrate.source import flattened
 
 HANDLER = """
 command_not_found_handle() {

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmr1.config import Config
+from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import longest_load
@@ -26,7 +27,7 @@ RECIPES = SCRIPTS / "recipes"
 SINGLE = RECIPES / "qwen2_5_vl_3b" / "grpo.yaml"  # started by hand, on one GPU
 MEMORY = 0.9 * 80 * GIB
 """A tenth is left for what the estimate does not count."""
-COMMANDS = ("train", "sft", "dpo", "rm", "iterate")
+TRAINING = [name for name in COMMANDS.names() if command_named(name).trains]
 SHAPES = {"3B": "qwen2_5_vl_3b", "7B": "qwen2_5_vl_7b"}
 
 
@@ -36,26 +37,18 @@ class Stage:
 
     Attributes:
         name: ``RECIPE/FILE``, without its ending.
-        command: Of ``COMMANDS``.
         config: With the published shapes of its model in place of the model.
     """
 
     name: str
-    command: str
     config: Config
-
-    @property
-    def samples(self) -> bool:
-        """True if it starts engines."""
-        in_rounds = self.command == "dpo" and self.config.samples
-        return self.command in ("train", "iterate") or in_rounds
 
     def on(self, gpus: int) -> Config | None:
         """The configuration on so many GPUs, or None where it does not fit."""
-        config = propose(self.config, self.command, Gpus(gpus, MEMORY)).config
+        config = propose(self.config, Gpus(gpus, MEMORY)).config
         if gpus > 1 and not config.distributed:
             return None
-        shares = self.samples and not config.distributed
+        shares = self.config.samples and not config.distributed
         room = MEMORY * (1 - config.gpu_memory_utilization if shares else 1)
         return config if estimate(config, longest_load(config)).total("trainer") <= room else None
 
@@ -74,9 +67,9 @@ def stages(model: str) -> Iterator[Stage]:
         for command, path, *overrides in _commands(script, model):
             name = f"{script.parent.name}/{Path(path).stem}"
             config = load_config(Path(path), [*overrides, shapes], command)
-            yield Stage(name, config.command, config)
+            yield Stage(name, config)
     if model == "3B":
-        yield Stage("qwen2_5_vl_3b/grpo", "train", load_config(SINGLE, [shapes]))
+        yield Stage("qwen2_5_vl_3b/grpo", load_config(SINGLE, [shapes]))
 
 
 def _commands(script: Path, model: str) -> Iterator[list[str]]:
@@ -95,7 +88,7 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
         )
         lines |= dict.fromkeys(shown.stdout.splitlines())
     for words in map(str.split, lines):
-        if words[:2] == ["-m", "mmr1.cli"] and words[2] in COMMANDS:
+        if words[:2] == ["-m", "mmr1.cli"] and words[2] in TRAINING:
             # No value: a checkpoint, which is not there yet.
             chosen = [
                 w for w in words[2:] if not w.startswith("model.path=") and not w.endswith("=")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mmr1.config import RewardsConfig
 from mmr1.rewards import RewardItem, build_composite_reward
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 from mmr1.types import Message, Sample, TextPart
 
 

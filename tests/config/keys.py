@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,7 +13,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mmr1.config import Config
+from mmr1.config.commands import PACKAGE_SECTIONS
 from mmr1.section import Section, shapes
+
+CORE = [key for key in Config.model_fields if key not in PACKAGE_SECTIONS.names()]
+"""Keys and sections that no package declares."""
 
 GIVEN: dict[str, Any] = {
     "model.lora.path": "adapters",
@@ -24,7 +28,6 @@ GIVEN: dict[str, Any] = {
     "algorithm.loss.use": "own.py:loss",
     "algorithm.kl.reference.url": "http://127.0.0.1:9",
     "algorithm.advantage.teacher.url": "http://127.0.0.1:9",
-    "dpo.loss.use": "own.py:loss",
     "environment.tools": ["zoom"],
     "environment.use": "own.py:Game",
     "rollout.engine.use": "own.py:ENGINE",
@@ -53,7 +56,6 @@ OTHER: dict[str, Any] = {
     "eval.accuracy_function": "format",
     "eval.accuracy_thresholds": [0.5],
     "eval.sampled.best_of": "math",
-    "iterate.ranked_by": "format",
     "model.lora.target_modules": ["q_proj"],
     "optimizer.betas": [0.8, 0.99],
     "optimizer.lr_of_parts": {"language_model": 1e-7},
@@ -103,9 +105,9 @@ class Key:
         return f"{self.path}={flow(another(self.field))}"
 
 
-def every_key() -> list[Key]:
-    """The leaf keys, without ``type``, whose other values are classes of their own."""
-    return list(_keys(Config, "", ()))
+def every_key(sections: Collection[str] = CORE) -> list[Key]:
+    """The leaf keys of sections, without ``type``, whose other values are classes of their own."""
+    return [key for key in _keys(Config, "", ()) if key.path.partition(".")[0] in sections]
 
 
 def _keys(section: type[Section], prefix: str, opens: tuple[str, ...]) -> Iterator[Key]:
@@ -132,7 +134,9 @@ def _keys(section: type[Section], prefix: str, opens: tuple[str, ...]) -> Iterat
 
 def given(path: str, field: FieldInfo) -> Any:
     """A value for a key without a default."""
-    return GIVEN[path] if path in GIVEN else another(field)
+    if path in GIVEN:
+        return GIVEN[path]
+    return "own.py:function" if path.endswith(".use") else another(field)
 
 
 def another(field: FieldInfo) -> Any:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from mmr1.config.commands import COMMANDS
 from mmr1.section import Section
 
 Reads = dict[tuple[str, str], set[str]]
@@ -22,6 +23,7 @@ NO_USE = (
     "mmr1.config.secrets",
     "mmr1.estimate",
     "mmr1.trainer.preflight",
+    *{target.partition(":")[0] for target in COMMANDS.names().values()},  # rows of commands
 )
 
 
@@ -49,6 +51,6 @@ def _reader(frame: FrameType | None) -> str | None:
         if module.startswith(NO_USE):
             return None
         if not module.startswith(("mmr1.config", "pydantic", "typing", "functools", __name__)):
-            return module if module.startswith("mmr1.") else None
+            return module if module.startswith(("mmr1.", "mmr1_contrib.")) else None
         frame = frame.f_back
     return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from mmr1.config.commands import command_of as command_of_sections
 from tests.paths import REPOSITORY
 
 os.environ.setdefault("ORIGINAL", "a checkout")  # of which exact recipes read prompt and rewards
@@ -25,10 +26,6 @@ def shipped() -> list[tuple[Path, str]]:
 
 
 def command_of(file: Path) -> str:
-    """By the sections of the file; else by its name."""
-    tree = yaml.safe_load(file.read_text())
-    named: tuple[str, ...] = ("iterate", "dpo", "rm")
-    for command in named:
-        if command in tree:
-            return command
-    return "train" if "algorithm" in tree else BY_NAME[file.stem.removeprefix("exact_")]
+    """By the name of the file, or by its sections."""
+    named = BY_NAME.get(file.stem.removeprefix("exact_"))
+    return named or command_of_sections(yaml.safe_load(file.read_text()))

@@ -26,20 +26,19 @@ SERVER = [
 MOVING = ["algorithm.kl.coef=1", "algorithm.kl.reference.type=moving"]
 
 FIRES = [
+    (["trainer.step_files=false"], "sft"),
     (["data.curriculum.function=math"], "sft"),
-    (["trainer.validation.data=x", "trainer.validation.steps=2"], "rm"),
+    (["trainer.validation.data=x", "trainer.validation.steps=2"], "sft"),
     (["resources.engines=2"], "sft"),
-    (["trainer.log_completions_steps=2"], "dpo"),
+    (["trainer.log_completions_steps=2"], "sft"),
     (["trainer.vision_use_steps=2"], "sft"),
-    (["dpo.rounds.count=2", "eval.vision_use=true"], "dpo"),
-    ([*NOISE, "dpo.rounds.count=2"], "dpo"),
     (["rollout.engine=hf", "rollout.max_restarts=1"], "train"),
-    (["rollout.engine=hf", "dpo.rounds.count=2", "rollout.timeout_s=60"], "dpo"),
+    (["rollout.engine=hf", "rollout.timeout_s=60"], "train"),
     (
         [*STREAMING, "rollout.streaming={partial_rollout: false, kv_cache: keep}"],
         "train",
     ),
-    (["resources.collective_timeout_s=60"], "rm"),
+    (["resources.collective_timeout_s=60"], "sft"),
     (
         [
             "rollout.engine=hf",
@@ -56,11 +55,9 @@ FIRES = [
     (["rollout.engine=vllm_colocate", "rollout.engine.tensor_parallel_size=2"], "train"),
     (["resources.reward_ranks=2"], "train"),
     (["algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"], "train"),
-    (["dpo.rounds.count=200"], "dpo"),
     ([*VALIDATED[:2], "trainer.checkpoints.save_steps=5", f"{BEST}/greedy"], "train"),
     ([*VALIDATED, f"{BEST}/sampled", "eval.sampled=null"], "train"),
     (["rollout.n=1"], "train"),
-    (["dpo.rounds.count=2", "rollout.n=1"], "dpo"),
     (["data.curriculum.function=nope"], "train"),
     (["algorithm=kl_cov"], "train"),
     (["algorithm=ppo", "algorithm.loss=gspo"], "train"),
@@ -115,9 +112,8 @@ FIRES = [
         "train",
     ),
     (["model.lora.rank=4", "optimizer.lr_of_parts.language_model=0"], "sft"),
-    (["model.freeze_vision_tower=true", "optimizer.lr_of_parts.vision_tower=0"], "rm"),
+    (["model.freeze_vision_tower=true", "optimizer.lr_of_parts.vision_tower=0"], "sft"),
     (["model.lora.merge=false", "rollout.engine=hf"], "train"),
-    (["model.lora.merge=false", "dpo.rounds.count=2"], "dpo"),
     ([TOOLS, *PROCESS], "train"),
     (["algorithm.advantage=gigpo"], "train"),
     ([TOOLS, REPLAY], "train"),
@@ -136,8 +132,6 @@ FIRES = [
     ),
     ([TOOLS, "rollout.stop=[x]"], "train"),
     (["rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"], "train"),
-    (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),
-    (["dpo.rounds.count=2", "rollout.max_off_policy_steps=1"], "dpo"),
 ]
 WARNS = [
     (["trainer.validation.data=x"], "sft"),
@@ -149,7 +143,6 @@ WARNS = [
     (["algorithm=reinforce_pp_baseline", "algorithm.advantage.kl_to_go=true"], "train"),
     (["algorithm.loss.agg_scope=rollout"], "train"),
     (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
-    (["dpo.rounds.count=2", "dpo.loss=kto", "dpo.rounds.pairs_per_prompt=2"], "dpo"),
     (["eval.sampled.best_of=math"], "eval"),
     (["environment={type: tools, tools: [zoom], sandbox: null}"], "train"),
 ]
@@ -176,14 +169,6 @@ def test_a_row_warns(row, setting, tmp_path):
     path.write_text("model: {path: m}")
     (warning,) = load(path, overrides, command).warnings
     assert row.why in warning
-
-
-@pytest.mark.parametrize(("rounds", "warned"), [([], True), (["dpo.rounds.count=2"], False)])
-def test_dpo_on_records_warns_that_it_evaluates_nothing(rounds, warned, tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("model: {path: m}")
-    warnings = load(path, ["trainer.validation.data=x", *rounds], "dpo").warnings
-    assert any("evaluate nothing" in warning for warning in warnings) == warned
 
 
 def test_a_message_has_the_values_without_credentials():

@@ -13,10 +13,7 @@ MODEL = {"path": "m"}
     ("command", "full", "schedule"),
     [
         ("train", 1e-6, "constant"),
-        ("iterate", 1e-6, "constant"),
-        ("dpo", 1e-6, "linear"),
         ("sft", 2e-5, "linear"),
-        ("rm", 1e-4, "linear"),
     ],
 )
 def test_the_learning_rate_is_the_commands(command, full, schedule):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from mmr1.config import AlgorithmConfig, Config
+from mmr1.config.commands import PACKAGE_SECTIONS
 from mmr1.config.file import (
     config_from,
     dump_yaml,
@@ -233,10 +234,8 @@ def test_a_resolved_run_under_another_preset_tells_nothing_of_defaults(file):
 
 def test_a_command_has_its_sections():
     sft = tree({}, command="sft")
-    assert not {"rollout", "rewards", "algorithm", "dpo", "eval"} & sft.keys()
+    assert not {"rollout", "rewards", "algorithm", "eval"} & sft.keys()
     assert {"rollout", "rewards", "algorithm", "eval"} <= tree({}).keys()
-    assert not {"rollout", "rewards"} & tree({}, command="dpo").keys()
-    assert {"rollout", "rewards"} <= tree({}, "dpo.rounds.count=2", command="dpo").keys()
     run = tree({"algorithm": {"name": "dapo"}})
     assert config_from(run, command="eval").rollout.n == 8
     both = refusal("rollout.n=3", "algorithm.name=dapo", command="sft").splitlines()
@@ -389,7 +388,7 @@ def test_yaml_has_the_type_first_and_every_key_of_open_sections():
     assert next(iter(written["algorithm"]["advantage"])) == "type"
     assert written["algorithm"]["kl"] is None
     assert list(written) == [
-        key for key in Config.model_fields if key not in ("sft", "dpo", "rm", "iterate")
+        key for key in Config.model_fields if key not in ("sft", *PACKAGE_SECTIONS.names())
     ]
 
 

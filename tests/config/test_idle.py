@@ -124,19 +124,9 @@ CASES = [
         "train",
     ),
     (
-        "top entropy without a policy loss (sft, dpo, rm)",
+        "top entropy without a policy loss",
         ["algorithm.loss.top_entropy_quantile=0.2"],
         "sft",
-    ),
-    (
-        "top entropy without a policy loss (sft, dpo, rm)",
-        ["algorithm.loss.top_entropy_quantile=0.2"],
-        "dpo",
-    ),
-    (
-        "top entropy without a policy loss (sft, dpo, rm)",
-        ["algorithm.loss.top_entropy_quantile=0.2"],
-        "rm",
     ),
     (
         "tensor parallel with transformers",
@@ -245,26 +235,9 @@ CASES = [
         ["algorithm.loss.type=sequence_ppo", "algorithm.loss.agg_mode=token-mean"],
         "train",
     ),
-    ("dpo pairs without rounds", ["dpo.rounds.pairs_per_prompt=2"], "dpo"),
-    ("dpo pairs without rounds", ["dpo.pairs_per_prompt=2"], "dpo"),
-    (
-        "label smoothing with ipo, nll with kto, gamma with sigmoid",
-        ["dpo.loss.type=ipo", "dpo.loss.label_smoothing=0.1"],
-        "dpo",
-    ),
-    (
-        "label smoothing with ipo, nll with kto, gamma with sigmoid",
-        ["dpo.loss=kto", "dpo.loss.nll_coef=1"],
-        "dpo",
-    ),
-    ("label smoothing with ipo, nll with kto, gamma with sigmoid", ["dpo.loss.gamma=1"], "dpo"),
-    ("dpo, iterate, rm sections with mmr1 train", ["dpo.loss.beta=0.3"], "train"),
-    ("dpo, iterate, rm sections with mmr1 train", ["iterate.rounds=5"], "train"),
-    ("dpo, iterate, rm sections with mmr1 train", ["rm.type=process"], "train"),
     ("rollout, rewards, algorithm with mmr1 sft", ["rollout.n=4"], "sft"),
     ("rollout, rewards, algorithm with mmr1 sft", ["rewards.workers=4"], "sft"),
     ("rollout, rewards, algorithm with mmr1 sft", ["algorithm=dapo"], "sft"),
-    ("step separator of whole answers", ["rm.step_separator=x"], "rm"),
     (
         "warm-up steps and share",
         ["optimizer.scheduler.warmup_steps=5", "optimizer.scheduler.warmup_ratio=0.1"],
@@ -333,7 +306,6 @@ CASES = [
     ("engine argument that mmr1 sets", ["rollout.engine.engine_kwargs.max_model_len=1"], "train"),
     ("micro-batch cost with a wrong sign", ["trainer.vision_token_cost=-1"], "train"),
     ("ranks beside auto", ["resources=auto", "resources.ranks=2"], "train"),
-    ("environment with dpo", ["environment.tools=[zoom]"], "dpo"),
     ("evaluation with sft", ["eval.limit=3"], "sft"),
     (
         "schedule's horizon of a constant schedule",

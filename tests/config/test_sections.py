@@ -67,11 +67,11 @@ def test_a_changed_copy_is_for_the_same_command_with_its_credentials(monkeypatch
         "model": {"path": "m"},
         "data": {"chat_template_kwargs": {"token": "${oc.env:TOKEN}"}},
     }
-    copy = config_from(values, command="rm").changed({"seed": 3})
-    assert copy.command == "rm"
+    copy = config_from(values, command="sft").changed({"seed": 3})
+    assert copy.command == "sft"
     assert list(copy.references.values()) == ["${oc.env:TOKEN}"]
-    assert copy.for_command("sft").command == "sft"
-    assert copy.command == "rm"
+    assert copy.for_command("eval").command == "eval"
+    assert copy.command == "sft"
 
 
 def test_the_form_of_what_is_used_tells_which_reward_function_it_is():

@@ -1,4 +1,4 @@
-"""Demonstrations and rankings from completions: which are kept, and that training reads them."""
+"""Demonstrations from completions: which are kept, and that training reads them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from datasets_prep.completions import write_rankings
 from datasets_prep.demonstrations import Standard, write_demonstrations
-from mmr1.data.preferences import ranking_of
 from mmr1.data.record import read_records
 from mmr1.data.responses import assistant_text
 from mmr1.types import media_of
@@ -121,18 +119,6 @@ def test_rollouts_of_a_run_with_their_media(digits, tmp_path):
         m.read() for s in samples for m in s.media
     ]
     assert set(answers(out).values()) == {"1"}
-
-
-def test_completions_of_different_value_become_rankings(records, tmp_path):
-    rows = [*EVALUATED, completion("b", "wrong too", right=False), completion("b", "", right=False)]
-    file = write(tmp_path / "completions.jsonl", rows)
-    out = tmp_path / "rankings.jsonl"
-    assert write_rankings(records, file, out, "math") == (2, 2, 4)
-    written = {sample.id: ranking_of(sample) for sample in read_records(out)}
-    assert written == {"a": ("first", "wrong"), "b": ("cut off", "wrong too")}
-    with pytest.raises(ValueError, match=r"different 'short' .* nothing to rank"):
-        write_rankings(records, file, tmp_path / "none.jsonl", "short")
-    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.parametrize(

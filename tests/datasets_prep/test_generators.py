@@ -13,7 +13,6 @@ from datasets_prep.generators import (
     GENERATORS,
     calculate,
     counting,
-    digit_sums,
     grounding,
     make,
     solids,
@@ -23,7 +22,7 @@ from datasets_prep.validate import validate
 from mmr1.data.record import read_records
 from mmr1.environments import toolbox
 from mmr1.environments.calls import read_calls
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 from mmr1.types import Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget
 from mmr1.vision.images import load_image
@@ -31,14 +30,14 @@ from mmr1.vision.videos import load_video
 
 SMALL = {"sft": 6, "rl": 12, "eval": 6}
 OTHER_LOOKS = {"counting": solids.OTHER_LOOKS, "grounding": grounding.OTHER_LOOKS}
-NAMES = ["calculate", "digit-sums", "counting", "grounding", "video"]
+NAMES = ["calculate", "counting", "grounding", "video"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (calculate, digit_sums, video):
+        for module in (calculate, video):
             patch.setattr(module, "SIZES", SMALL)
         for module in (counting, grounding):
             patch.setattr(module, "SIZES", {**SMALL, "eval_other": 12})
@@ -84,12 +83,6 @@ def test_demonstrations_say_the_answer(made: Path, name: str) -> None:
             final_answer = extract_answer(sample.messages[-1].text, "auto")
             gold = sample.answer[0] if sample.task == "iou" else sample.answer
             assert final_answer == str(gold)
-
-
-def test_sums_are_of_the_digits(made: Path) -> None:
-    for sample in samples(made / "digit-sums"):
-        assert sum(sample.meta["digits"]) == int(sample.answer)
-        assert load_image(sample.media[0]).size == (112, 56)
 
 
 def test_counts_are_of_the_scene_and_the_scene_is_drawn(made: Path) -> None:

@@ -20,7 +20,7 @@ ARROWS = [(upper, lower) for upper, below in PICTURE.ARROWS.items() for lower in
 
 @cache
 def import_graph() -> grimp.ImportGraph:
-    return grimp.build_graph("mmr1", "mmr1_migrate", "datasets_prep")
+    return grimp.build_graph("mmr1", "mmr1_contrib", "datasets_prep")
 
 
 def module(room: str) -> str:

@@ -89,28 +89,3 @@ def test_the_advantage_is_of_the_rewards_and_the_options_of_the_file(folder: Pat
 
 def groups(folder: Path) -> list[dict]:
     return read_jsonl(folder / "run/rollouts/step_000001.jsonl")
-
-
-def test_each_is_one_file_of_few_lines() -> None:
-    code = {
-        name: [
-            line
-            for line in re.sub(r'^""".*?"""', "", source, flags=re.S).splitlines()
-            if line.strip() and not line.strip().startswith("#")
-        ]
-        for name, source in FILES.items()
-        if name.endswith(".py")
-    }
-    assert {name: len(lines) for name, lines in code.items()} == {
-        "median.py": 7,
-        "capped.py": 9,
-        "brief.py": 4,
-        "table.py": 11,
-        "rows.py": 2,
-        "guess.py": 7,
-        "engine.py": 48,
-    }
-    for name, lines in code.items():
-        assert sum("mmr1" in line for line in lines) == (
-            name in ("median.py", "capped.py", "engine.py")
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import io
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from mmr1.environments.tools import ToolEnvironment, read_parts
 from mmr1.types import MediaRef, Sample, Status, TextPart
 from tests.faults import faults_told
 from tests.paths import REPOSITORY
-from tests.vision.media import noise, write_video
+from tests.vision.media import encoded, noise, pixels, write_video
 
 OWN = str(Path(__file__).with_name("tools.py"))
 BUILT_IN = ("zoom", "rotate", "mark", "frame", "clip", "calculate")
@@ -34,9 +33,7 @@ NAMES = ("lookup", "halves", "sleep", "die", "connect", "write", "chatter", "hug
 
 
 def png(image: Image.Image) -> MediaRef:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return MediaRef("image", data=file.getvalue())
+    return MediaRef("image", data=encoded(image))
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +80,6 @@ def one(environment, name, /, shown=SHOWN, **arguments):
     (message,), (call,) = got.messages, got.calls
     assert message.role == "tool"
     return message.parts, call.error
-
-
-def pixels(part: MediaRef) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(part.read())))
 
 
 def test_zoom_cuts_from_the_pictures_own_pixels(environment):

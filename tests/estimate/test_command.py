@@ -61,9 +61,6 @@ def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
     ("section", "samples"),
     [
         ("sft: {}", False),
-        ("rm: {}", False),
-        ("dpo: {}", False),
-        ("dpo: {rounds: {count: 2}}", True),
         ("algorithm: {name: grpo}", True),
     ],
 )
@@ -73,7 +70,7 @@ def test_a_run_on_records_has_no_engine(digits, tiny_model, tmp_path, mmr1, sect
     path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {data}}}\n{section}\n")
     code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8", "--gpus", "2", "--time")
     assert code == 0, err
-    assert ("engine" in out, "rollout.max_off_policy_steps" in out) == (samples, samples)
+    assert ("engine" in out) == samples
     assert ("all 2 GPUs learn" in out, "no times" in out) == (not samples, not samples)
 
 

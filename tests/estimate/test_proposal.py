@@ -11,15 +11,14 @@ from PIL import Image
 
 from mmr1.config import Config
 from mmr1.config.file import load_config, read_written
-from mmr1.estimate.command import split_lines
-from mmr1.estimate.gpu_split import Machine, Step, split
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, longest_load, measured_load
-from mmr1.estimate.memory import GIB
+from mmr1.estimate.memory import GIB, estimate
 from mmr1.estimate.proposal import propose
-from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.runs.output import RunDirectory
+from tests.config.recipes import command_of
 from tests.estimate.models import config_for
+from tests.paths import REPOSITORY
 from tests.vision.families import general_models
 
 EIGHT = Gpus(8, 80 * GIB)
@@ -50,33 +49,76 @@ def numbers(config: Config) -> tuple[int, int, bool]:
 @pytest.mark.parametrize("gpus", [Gpus(0, 0), Gpus(1, 80 * GIB)])
 def test_without_several_gpus_nothing_changes(made, gpus):
     config = made()
-    proposal = propose(config, "train", gpus)
+    proposal = propose(config, gpus)
     assert proposal.config == config
     assert proposal.why is None
     assert numbers(config) == (1, 1, False)
 
 
-@pytest.mark.parametrize("command", ["train", "iterate"])
-def test_synchronous_rollouts_are_colocated(made, command):
-    proposal = propose(made(), command, EIGHT)
+def test_synchronous_rollouts_are_colocated(made):
+    proposal = propose(made().for_command("train"), EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
     assert "resources.ranks=8 rollout.engine.type=vllm_colocate, because" in str(proposal.why)
     assert "take turns" in str(proposal.why)
 
 
-def test_rollouts_ahead_are_split_for_the_shortest_step(made):
+@pytest.mark.parametrize(("gpus", "expected"), [(8, (4, 4)), (5, (2, 3)), (3, (1, 2))])
+def test_of_rollouts_ahead_half_of_the_gpus_learn(made, gpus, expected):
     config = made(rollout={"max_off_policy_steps": 1})
-    proposal = propose(config, "train", EIGHT)
-    ranks, engines, colocate = numbers(proposal.config)
-    assert not colocate
-    assert "rollout.max_off_policy_steps=1" in str(proposal.why)
-    shapes, rollout = read_shapes(config), config.rollout
-    step = Step(
-        *(shapes.model, shapes.weights, shapes.vocabulary, config.data.train_batch_size, rollout.n),
-        longest_load(config),
+    proposal = propose(config, Gpus(gpus, 80 * GIB))
+    assert numbers(proposal.config) == (*expected, False)
+
+
+def test_more_than_half_learn_where_half_do_not_hold_it(three_b, tmp_path):
+    """Ranks of 3B keep 16 bytes of each weight in shards, and whole activations."""
+    config = config_for(
+        three_b,
+        model={"gradient_checkpointing": True},
+        rollout={"max_off_policy_steps": 1},
+        trainer={"output_dir": str(tmp_path)},
     )
-    seconds = {n: split(step, 8 - n, n, 1, True, Machine()).step_s for n in range(1, 8)}
-    assert (ranks, engines) == (8 - engines, min(seconds, key=seconds.__getitem__))
+    load, learning = longest_load(config), list[tuple[int, bool]]()
+    for memory in range(8, 81, 4):
+        chosen = propose(config, Gpus(8, memory * GIB)).config
+        learning.append((chosen.resources.ranks, chosen.distributed))
+        if chosen.distributed:
+            assert chosen.resources.ranks + chosen.engines == 8
+            assert estimate(chosen, load).total("trainer") <= memory * GIB
+            fewer = chosen.changed({"resources.ranks": chosen.resources.ranks - 1})
+            assert chosen.resources.ranks == 4 or (
+                estimate(fewer, load).total("trainer") > memory * GIB
+            )
+    assert learning[0] == (1, False)
+    assert {ranks for ranks, distributed in learning if distributed} >= {4, 5}
+
+
+TURNS = ((2, 2, True), (4, 4, True), (8, 8, True))
+HALVES = ((1, 1, False), (2, 2, False), (4, 4, False))
+LEARNS = ((2, 1, False), (4, 1, False), (8, 1, False))
+BESIDE_ONE = ((1, 1, False), (3, 3, True), (7, 7, True))
+OF_RECIPES = {
+    "r1_v_geoqa/exact_rl": TURNS,
+    "r1_v_clevr/exact_rl": ((1, 1, False), (1, 1, False), (7, 1, False)),
+    "vlm_r1_rec/exact_rl": HALVES,
+    "video_r1/sft": LEARNS,
+    "video_r1/rl": TURNS,
+    "video_r1/exact_rl": HALVES,
+    "lmm_r1/exact_multimodal": TURNS,
+    "easyr1_geometry3k/exact_grpo": ((2, 1, True), (4, 2, True), (8, 4, True)),
+    "visualprm/rl": BESIDE_ONE,
+    "iterative_grpo/iterate": BESIDE_ONE,
+}
+"""On 2, 4 and 8 GPUs of 72 GiB, with the published shapes of Qwen2.5-VL-3B."""
+
+
+@pytest.mark.parametrize("name", OF_RECIPES)
+def test_recipes_keep_their_splits(name):
+    file = REPOSITORY / f"scripts/recipes/{name}.yaml"
+    shapes = REPOSITORY / "scripts/gpu/shapes/qwen2_5_vl_3b"
+    config = load_config(file, [f"model.path={shapes}"], command_of(file))
+    load = longest_load(config)
+    chosen = [propose(config, Gpus(n, 72 * GIB), load=load).config for n in (2, 4, 8)]
+    assert tuple(map(numbers, chosen)) == OF_RECIPES[name]
 
 
 @pytest.mark.parametrize(("share", "offloaded"), [(0.6, False), (0.8, True)])
@@ -91,7 +133,7 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
         trainer={"output_dir": str(tmp_path)},
     )
     pair = Gpus(2, 80 * GIB)
-    proposal = propose(config, "train", pair)
+    proposal = propose(config, pair)
     assert numbers(proposal.config) == (2, 2, True)
     assert proposal.config.rollout.offload_trainer == offloaded
     assert ("offload_trainer=true" in str(proposal.why)) == offloaded
@@ -100,13 +142,13 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
 @pytest.mark.parametrize(
     ("sections", "memory", "why"),
     [
-        ({"rollout": {"engine": "hf"}}, 80, "separate GPUs"),
-        ({}, 1.5, "do not fit the same GPUs"),
+        ({"rollout": {"engine": "hf"}}, 80, "4 of 8 GPUs learn, the others sample"),
+        ({}, 1.5, "vllm_colocate does not fit GPUs of"),
     ],
     ids=["hf", "memory"],
 )
 def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
-    proposal = propose(made(**sections), "train", Gpus(8, memory * GIB))
+    proposal = propose(made(**sections), Gpus(8, memory * GIB))
     ranks, engines, colocate = numbers(proposal.config)
     assert not colocate
     width = proposal.config.rollout.gpus_per_engine
@@ -118,9 +160,6 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     ("command", "sections", "expected"),
     [
         ("sft", {}, (8, 1, False)),
-        ("rm", {}, (8, 1, False)),
-        ("dpo", {}, (8, 1, False)),
-        ("dpo", {"dpo": {"rounds": {"count": 2}}}, (8, 8, True)),
         ("eval", {}, (1, 8, False)),
         ("eval", {"rollout": {"engine": {"tensor_parallel_size": 2}}}, (1, 4, False)),
         ("eval", {"rollout": {"engine": "vllm_colocate"}}, (8, 8, True)),
@@ -128,7 +167,7 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     ],
 )
 def test_other_commands(made, command, sections, expected):
-    assert numbers(propose(made(**sections), command, EIGHT).config) == expected
+    assert numbers(propose(made(**sections).for_command(command), EIGHT).config) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +179,7 @@ def test_other_commands(made, command, sections, expected):
 )
 def test_wide_engines_of_an_evaluation(made, width, count, engines, why):
     config = made(rollout={"engine": {"tensor_parallel_size": width}})
-    proposal = propose(config, "eval", Gpus(count, 80 * GIB))
+    proposal = propose(config.for_command("eval"), Gpus(count, 80 * GIB))
     assert numbers(proposal.config) == (1, engines, False)
     assert why in str(proposal.why)
 
@@ -154,57 +193,39 @@ def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
         trainer={"output_dir": str(tmp_path)},
     )
     small = Gpus(8, 8 * GIB)
-    proposal = propose(config, "train", small)
+    proposal = propose(config, small)
     assert numbers(proposal.config) == (1, 1, False)
-    assert "8 GiB does not hold an engine's weights" in str(proposal.why)
+    assert "does not fit GPUs of 8 GiB" in str(proposal.why)
     wide = config.changed({"rollout.engine.tensor_parallel_size": 2})
-    proposal = propose(wide, "train", small)
+    proposal = propose(wide, small)
     assert proposal.config.distributed
-    lines = list(split_lines(config, longest_load(config), 8, 8 * GIB))
-    assert "too few" in lines[0]
-    assert "too few" in lines[1]
-
-
-def test_ranks_that_share_sequences_make_a_step_of_few_groups_shorter(made):
-    """Three groups: a whole one for each of three ranks, or half a one for each of six."""
-    load = Load(20_000, 0, 8)
-    keys = {"data": {"train_batch_size": 3}, "rollout": {"n": 2, "engine": "hf"}}
-    for context, ranks in ((1, 3), (2, 6)):
-        config = made(**keys, resources={"ranks": context, "context_parallel_size": context})
-        proposal = propose(config, "train", EIGHT, load=load)
-        assert numbers(proposal.config) == (ranks, 8 - ranks, False)
-        line = next(split_lines(config, load, 8, EIGHT.memory))
-        assert f"resources.ranks={ranks} resources.engines={8 - ranks}" in line
 
 
 def test_a_split_is_one_that_the_configuration_takes(made):
-    config = made(resources={"ranks": 8, "fsdp_size": 4})
-    lines = list(split_lines(config, longest_load(config), 8, 80 * GIB))
-    assert all("ranks=4" in line for line in lines[:2])
-    assert "does not divide 6 GPUs" in list(split_lines(config, longest_load(config), 6, 1e11))[2]
-    two = list(split_lines(made(), longest_load(made()), 2, 80 * GIB))
-    assert "too few" in two[0]
-    wide = made(rollout={"engine": {"tensor_parallel_size": 2}})
-    shared = list(split_lines(wide, longest_load(wide), 8, 1e11))[2]
-    assert "resources.ranks=8 resources.engines=4" in shared
-    three = made(rollout={"engine": {"tensor_parallel_size": 3}})
-    shared = list(split_lines(three, longest_load(three), 8, 1e11))[2]
-    assert "an engine of 3 GPUs does not divide 8 GPUs" in shared
+    keys = {"rollout": {"engine": "hf"}}
+    shared = made(**keys, resources={"ranks": 3, "context_parallel_size": 3})
+    assert numbers(propose(shared, EIGHT).config) == (6, 2, False)
+    wide = made(rollout={"engine": {"tensor_parallel_size": 3}, "max_off_policy_steps": 1})
+    assert numbers(propose(wide, EIGHT).config) == (5, 1, False)
 
 
 def test_engines_of_several_gpus_are_colocated_too(made):
     wide = {"engine": {"tensor_parallel_size": 2}}
-    assert numbers(propose(made(rollout=wide), "train", EIGHT).config) == (8, 4, True)
-    assert numbers(propose(made(rollout=wide), "train", Gpus(7, 80 * GIB)).config) == (6, 3, True)
+    assert numbers(propose(made(rollout=wide), EIGHT).config) == (8, 4, True)
+    assert numbers(propose(made(rollout=wide), Gpus(7, 80 * GIB)).config) == (6, 3, True)
     shared = {"engine": {"type": "vllm_colocate", **wide["engine"]}}
-    assert numbers(propose(made(rollout=shared), "eval", Gpus(7, 80 * GIB)).config) == (6, 3, True)
+    assert numbers(propose(made(rollout=shared).for_command("eval"), Gpus(7, 80 * GIB)).config) == (
+        6,
+        3,
+        True,
+    )
 
 
 def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_path):
     config = config_for(
         three_b, rollout={"engine": "vllm_colocate"}, trainer={"output_dir": str(tmp_path)}
     )
-    proposal = propose(config, "train", Gpus(8, 16 * GIB))
+    proposal = propose(config, Gpus(8, 16 * GIB))
     assert proposal.config.rollout.offload_trainer
     assert "by the estimate this does not fit" in str(proposal.why)
 
@@ -225,14 +246,13 @@ def test_rows_that_training_leaves_out_do_not_count(made, tmp_path):
 
 def test_what_two_gpus_cannot_do_runs_in_one_process(made):
     ahead = made(rollout={"max_off_policy_steps": 1})
-    proposal = propose(ahead, "train", Gpus(2, 80 * GIB))
+    proposal = propose(ahead, Gpus(2, 80 * GIB))
     assert numbers(proposal.config) == (1, 1, False)
-    assert "cannot be split" in str(proposal.why)
     assert "One of 2 GPUs is used" in str(proposal.why)
 
 
 def test_a_model_without_a_family_has_all_gpus(made, general):
-    proposal = propose(made(model={"path": str(general)}), "train", EIGHT)
+    proposal = propose(made(model={"path": str(general)}), EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
 
 
@@ -240,19 +260,19 @@ def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, monkeypatc
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     config = made(rollout={"engine": "vllm_colocate"})
     with pytest.raises(ValueError, match=r"Ray, .*, is not installed"):
-        propose(config, "train", EIGHT)
+        propose(config, EIGHT)
 
 
 def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_path):
-    first = propose(made(), "train", Gpus(4, 80 * GIB)).config
+    first = propose(made(), Gpus(4, 80 * GIB)).config
     with RunDirectory(first) as directory:
         directory.begin()
     assert numbers(read_written(tmp_path / "config.yaml")) == (4, 4, True)
-    proposal = propose(made(), "train", EIGHT, resume=True)
+    proposal = propose(made(), EIGHT, resume=True)
     assert numbers(proposal.config) == (4, 4, True)
     assert "the run was started so" in str(proposal.why)
-    assert numbers(propose(made(), "train", EIGHT).config) == (8, 8, True)
-    assert numbers(propose(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
+    assert numbers(propose(made(), EIGHT).config) == (8, 8, True)
+    assert numbers(propose(made(), Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
 
 
 def test_a_resumed_run_keeps_how_its_ranks_share(made):
@@ -260,7 +280,7 @@ def test_a_resumed_run_keeps_how_its_ranks_share(made):
     with RunDirectory(first) as directory:
         directory.begin()
     again = made(resources={"context_parallel_size": 1})
-    resumed = propose(again, "train", EIGHT, resume=True)
+    resumed = propose(again, EIGHT, resume=True)
     assert resumed.config.resources.fsdp_size == 2
     assert "resources.fsdp_size=2" in str(resumed.why)
 
@@ -268,12 +288,12 @@ def test_a_resumed_run_keeps_how_its_ranks_share(made):
 def test_references_to_credentials_stay(made):
     config = made()
     config.keep_references({("trackers",): "${oc.env:KEY}"})
-    assert propose(config, "train", EIGHT).config.references == config.references
+    assert propose(config, EIGHT).config.references == config.references
 
 
 def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path, mmr1):
     (tmp_path / "run.yaml").write_text(f"model: {{path: {tiny_model}}}\n")
-    for command in ("train", "iterate", "dpo", "sft", "rm", "eval"):
+    for command in ("train", "sft", "eval"):
         code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
         assert code == 0
         (tmp_path / "shown.yaml").write_text(out)
@@ -286,4 +306,4 @@ def test_doctor_prints_the_proposal(made, tmp_path, mmr1):
     path.write_text(f"model: {{path: {config.model.path}}}\nalgorithm: {{name: grpo}}\n")
     _, out, _ = mmr1("doctor", "--estimate", path, *sizes, "--gpus", 8)
     load = Load(300, 0, config.rollout.sampling.max_tokens)
-    assert str(propose(config, "train", EIGHT, load=load).why) in out
+    assert str(propose(config, EIGHT, load=load).why) in out

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForImageTextToText
 
-from mmr1.estimate.gpu_split import Machine
+from mmr1.config import Config
 from mmr1.estimate.load import Load
-from mmr1.estimate.step_time import phases
+from mmr1.estimate.shapes import read_shapes
+from mmr1.estimate.step_time import Machine, Step, phases
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.vision.families.tiny import new_model
 from tests.estimate.models import config_for
+from tests.trainer.tiny_groups import group, image
 
 LOAD = Load(1124, 1024, 1024)
 PEAK = Machine(bandwidth_reached=1.0)
@@ -47,3 +54,18 @@ def test_what_changes_a_phase(three_b):
     assert "host" in decoding.bound
     apart = seconds(three_b, resources={"ranks": 4, "engines": 4}, data={"train_batch_size": 8})
     assert apart["update: products"] == pytest.approx(2 * one["update: products"])
+
+
+def test_flops_of_a_group_are_those_that_torch_counts(tmp_path):
+    """A prompt for each of its completions: then torch's padded forward does the same work."""
+    new_model(tmp_path / "20m", "20m")
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "20m", dtype=torch.float32)
+    config = Config(model={"path": str(tmp_path / "20m"), "dtype": "float32"})
+    shapes = read_shapes(config)
+    one = group([image(280, 280, 0)], 20, [200], 0)
+    load = Load(len(one.prompt_ids), sum(m.tokens for m in one.media), 200)
+    with FlopCounterMode(display=False) as counter:
+        padded_scores(model, [one], 1.0).logprobs.sum().backward()
+    counted = counter.get_total_flops()
+    step = Step(shapes.model, shapes.weights, shapes.vocabulary, 1, 1, load)
+    assert step.group_flops == pytest.approx(counted, rel=0.15)

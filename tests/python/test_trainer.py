@@ -203,7 +203,7 @@ def test_a_run_read_back_says_that_its_function_is_in_python(tiny_model, digits,
     assert "'mine' is a function that mmr1.Trainer was given in Python" in err
 
 
-def test_demonstrations_and_preferences(tiny_model, digits, tmp_path):
+def test_demonstrations(tiny_model, digits, tmp_path):
     sft = Trainer(
         str(tiny_model),
         digits / "sft.jsonl",
@@ -213,22 +213,10 @@ def test_demonstrations_and_preferences(tiny_model, digits, tmp_path):
     assert [set(step.metrics) >= {"loss", "lr"} for step in sft.steps()] == [True, True]
     with pytest.raises(ValueError, match=r"call mmr1\.evaluate"):
         sft.evaluate(digits / "eval.jsonl")
-    pairs = [
-        {
-            "prompt": f"What is {number} + 1?",
-            "chosen": str(number + 1),
-            "rejected": "none",
-        }
-        for number in range(4)
-    ]
-    for command in ("dpo", "rm"):
-        config = {**OFFLINE, "trainer.output_dir": str(tmp_path / command)}
-        trainer = Trainer(sft.checkpoint, pairs, config=config, command=command)
-        assert [step.number for step in trainer.steps()] == [1, 2]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"command": "eval"}, "the Trainer runs train, sft, dpo and rm"),
+    ({"command": "eval"}, r"the Trainer runs .*train, sft"),
     ({"model": object()}, "comes with its processor"),
     ({"rewards": {"mine": lambda x: 1.0}}, "reward function 'mine': its parameters"),
     ({"rewards": {"maths": 1.0}}, "maths"),

@@ -108,6 +108,17 @@ def test_repeated_texts():
     assert "up to 25%" in repeated.detail
 
 
+def test_unread_answers_are_shown_with_reason():
+    unread = {"text": "<answer>many</answer>", "status": "unread", "error": "count: no number"}
+    read = {"text": "<answer>4</answer>", "status": "ok", "error": None}
+    facts = step_facts([{"answer": 4, "completions": [unread, *[read] * 9]}])
+    finding = found({3: facts})["Answers that cannot be read"]
+    assert "'many' (count: no number)" in finding.detail
+    assert (finding.steps, finding.filter) == ((3, 3), {"status": "unread"})
+    seldom = step_facts([{"answer": 4, "completions": [unread, *[read] * 39]}])
+    assert not found({3: seldom})
+
+
 def test_one_answer_for_all():
     sevens = [completion("<answer> 7 </answer>")] * 3 + [completion("<answer>8</answer>")]
     rows = [prompt(name, sevens, answer=name) for name in "abc"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1.rewards import RewardItem
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
 
 
 def sample(answer: Any = None, *, task: str | None = None, **meta: Any) -> Sample:
@@ -27,3 +27,8 @@ def with_image(base: Sample, size: tuple[int, int]) -> Sample:
 
 def think(answer: str) -> str:
     return f"<think>so it is</think>\n<answer>{answer}</answer>"
+
+
+def value_of(result: Any) -> Any:
+    """Return the number of what a reward function returned: a Reward's value, or the number."""
+    return result.value if isinstance(result, Reward) else result

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def test_without_a_file_the_rows_are_printed(tmp_path: Path) -> None:
     result = call("score", "--reward", "math", "--input", source)
     assert result.exit_code == 0
     assert json.loads(result.stdout)["reward"] == 1.0
-    assert result.stderr.startswith("1 row in ")
+    assert result.stderr.startswith("1 row: ")
 
 
 def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
@@ -146,8 +147,14 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
         "colour": "red",
         "question": "How many?",
     }
+    chats = function == "accuracy_reward"
     rows = [
-        {"completion": text, "prompt": "How many? ", "token_ids": [1, 2], **common}
+        {
+            "completion": [{"role": "assistant", "content": text}] if chats else text,
+            "prompt": "How many? ",
+            "token_ids": [1, 2],
+            **common,
+        }
         for text in TEXTS
     ]
     scored = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)
@@ -239,16 +246,25 @@ def test_options_of_a_spec_are_yaml() -> None:
     assert (function.use, function.isolated, function.timeout_s) == ("a/b.py:f", False, 3)
 
 
-def test_bench_prints_a_table() -> None:
-    result = call("bench", "--verdicts", 20, "--workers", 1)
-    assert result.exit_code == 0
-    assert "uncached" in result.output
-
-
-def test_bench_refuses_a_pool_without_workers() -> None:
-    result = call("bench", "--workers", "1,0")
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"completion": "\xff"}', b"{"])
+def test_a_line_that_is_no_json_is_named(line: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(line)
+    result = call("score", "--reward", "math", "--input", file)
     assert result.exit_code == 2
-    assert "each size is at least 1" in result.output
+    assert "rows.jsonl:1: not valid JSON" in result.output
+
+
+def test_score_says_time_and_rate(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import time\ndef reward(completion: str) -> float:\n    time.sleep(0.2)\n    return 1.0\n"
+    )
+    rows = write(tmp_path / "in.jsonl", [{"completion": "a"}] * 3)
+    result = call("score", "--reward", f"{slow}:reward", "--input", rows)
+    seconds, rate = re.search(r"^([\d.]+) s, (\d+) rows/s$", result.output, re.M).groups()
+    assert float(seconds) >= 0.2
+    assert float(rate) == pytest.approx(3 / float(seconds), abs=1)
 
 
 def test_serving_on_a_port_that_is_taken() -> None:

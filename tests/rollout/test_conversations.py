@@ -41,7 +41,7 @@ from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import picture
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
-FORMS = Path(PLUGINS).with_name("forms")
+STYLES = Path(__file__).parents[1] / "contrib/migrate/tools"
 TOOLS = str(Path(__file__).parents[1] / "environments" / "tools.py")
 ZOOM = {"tools": ("zoom",), "parser": f"{PLUGINS}:always_zoom"}
 SAMPLING = SamplingConfig(max_tokens=400)
@@ -353,7 +353,7 @@ def test_an_environment_of_ones_own(parts, requests):
 def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests):
     """What it answers is tokenised as it is, and its picture stands where it says."""
     family, model, media = parts
-    engine = conversing(parts, use=f"{FORMS}/agent_func.py:AgentInstance", timeout_s=60)
+    engine = conversing(parts, use=f"{STYLES}/agent_func.py:AgentInstance", timeout_s=60)
     groups = engine.generate(requests, SAMPLING)
     engine.close()
     whole = [(g.prompt.sample.answer, c) for g in groups for c in g.completions if c.turns == 3]
@@ -374,7 +374,7 @@ def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests
 def test_placeholders_without_pictures_are_a_status(parts, requests):
     sample = replace(requests[2].prompt.sample, answer="picture")
     request = Request(parts[0].render_prompt(sample), 1, 0)
-    engine = conversing(parts, use=f"{FORMS}/agent_func.py:Misuse", timeout_s=60)
+    engine = conversing(parts, use=f"{STYLES}/agent_func.py:Misuse", timeout_s=60)
     ((c,),) = (g.completions for g in engine.generate([request], SAMPLING))
     engine.close()
     assert c.failure[0] == Status.ERROR
@@ -383,7 +383,7 @@ def test_placeholders_without_pictures_are_a_status(parts, requests):
 
 def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
     family, model, media = parts
-    own = {"use": f"{FORMS}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
+    own = {"use": f"{STYLES}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
     engine = conversing(parts, "Be brief.", **own, max_turns=3)
     samples = [replace(r.prompt.sample, answer="7", meta={"limit": 9}) for r in requests[1:]]
     prompts = [family.render_prompt(s, "Be brief.") for s in samples]
@@ -409,7 +409,7 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
 
 def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
     sample = Sample("1", (Message("system", (TextPart("Play."),)),), "7", meta={"limit": 9})
-    engine = conversing(parts, use=f"{FORMS}/trl_environment.py:NumberEnv", timeout_s=60)
+    engine = conversing(parts, use=f"{STYLES}/trl_environment.py:NumberEnv", timeout_s=60)
     requests = [Request(parts[0].render_prompt(sample), 1, 0)]
     ((c,),) = (group.completions for group in engine.generate(requests, SAMPLING))
     engine.close()
@@ -419,7 +419,7 @@ def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
 
 
 def test_texts_that_differ_within_a_group_are_refused(parts, requests):
-    engine = conversing(parts, use=f"{FORMS}/trl_environment.py:Varied")
+    engine = conversing(parts, use=f"{STYLES}/trl_environment.py:Varied")
     with pytest.raises(ValueError, match="reset returned different texts"):
         engine.generate(requests[2:], SAMPLING)
     engine.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import Config, NewLoraConfig, SamplingConfig
+from mmr1.config import Config, NewLoraConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
@@ -20,10 +18,9 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
 from mmr1.vision.prepare import MediaCache
+from tests.rollout.general_vllm import SAMPLING, in_vllm
 from tests.vision.families.general_family import GENERAL, General, plain_scores
-from tests.vision.families.general_models import HEARS, MODELS
-
-SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
+from tests.vision.families.general_models import MODELS
 
 
 @pytest.fixture(scope="module", params=GENERAL.values(), ids=GENERAL)
@@ -106,27 +103,9 @@ def test_generation_settings_of_the_model_change_nothing(tmp_path):
     assert model.generation_config.repetition_penalty == 5.0
 
 
-@contextmanager
-def in_vllm(general: General, policy, folder, max_response_length: int, **sections):
-    """vLLM's engine with a model, the trainer's one, and their media."""
-    media = MediaCache(general.family.prepare_media)
-    config = Config(
-        model={"path": str(general.folder), "dtype": "float32", **sections.pop("model", {})},
-        rollout={"max_prompt_length": 448, "max_response_length": max_response_length},
-        trainer={"threads": 1},
-        **sections,
-    )
-    engine = build_engine(config, general.family, media, folder / "engine.log", policy)
-    try:
-        inputs = ModelInputs(general.family, media)
-        yield engine, PackedModel(policy, inputs, SAMPLING.temperature, budget=1000), media
-    finally:
-        engine.close()
-
-
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", [*MODELS, *HEARS])
+@pytest.mark.parametrize("name", MODELS)
 def test_vllm(name, tmp_path):
     """vLLM prepares pictures and text itself; and again after new weights by their names."""
     general = GENERAL[name]

@@ -2,68 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from mmr1.config import Config, ModelConfig
-from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.parts import parameters_of
 from mmr1.trainer.runs.export import export
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
-from mmr1.vision.families import tiny
 from mmr1.vision.families.loading import find_architecture
-from mmr1_contrib.offline.dpo import run_dpo
-from mmr1_contrib.offline.reward_model import run_reward_model
 from tests.jsonl import read_jsonl
+from tests.trainer.family_models import NAMES, RUN, SEEING, TEXT, new_model, write_sums
 from tests.trainer.test_resume import LENGTH_REWARD
-from tests.vision.families import general_models
-
-QUICK = ("qwen3", "qwen3_vl", "idefics3")
-OTHER = (
-    *("gemma3", "qwen3_vl_moe", "qwen3_5", "qwen2_vl", "llava_onevision", "internvl", "glm4v"),
-    *("qwen2", "llama"),
-)
-TEXT = ("qwen3", "qwen2", "llama")
-NAMES = (*QUICK, *OTHER)
-SEEING = tuple(name for name in NAMES if name not in TEXT)
-RUN = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER)]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     for name in NAMES:
-        if name in general_models.MODELS:
-            general_models.new_model(name, folder / name)
-        else:
-            tiny.new_model(folder / name, family=name)
+        new_model(name, folder / name)
     return {name: folder / name for name in NAMES}
 
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory) -> Path:
-    """Records for a model that sees nothing."""
     folder = tmp_path_factory.mktemp("sums")
-    for name in ("sft", "rl", "eval"):
-        rows = []
-        for number in range(16):
-            a, b = number % 4, number // 4
-            said = [{"role": "user", "content": f"What is {a} + {b}?"}]
-            if name == "sft":
-                said.append({"role": "assistant", "content": demonstration(a + b)})
-            rows.append({"version": 1, "id": f"{number}", "messages": said, "answer": f"{a + b}"})
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_sums(folder)
     return folder
-
-
-def demonstration(number: int) -> str:
-    return f"<think>It is {number}.</think><answer>{number}</answer>"
 
 
 def config_of(path: Path, data: Path, out: Path, file: str, /, **sections: object) -> Config:
@@ -145,43 +114,6 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
     print(f"{name}: {gaps}")
     assert rows[0]["grad_norm"] > 0.01
     assert max(gaps) < (0.05 if name == "qwen3_5" else 1e-5)
-
-
-@pytest.mark.parametrize("name", RUN)
-def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
-    data = sums if name in TEXT else digits
-    rows = [json.loads(line) for line in (data / "rl.jsonl").read_text().splitlines()[:16]]
-    for row in rows:
-        chosen = demonstration(int(row["answer"]))
-        row["meta"] = {"chosen": chosen, "rejected": f"{row['answer']}, I say"}
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def config(command: str) -> Config:
-        return load_config(
-            None,
-            [
-                f"model.path={models[name]}",
-                "model.dtype=float32",
-                f"data.train={pairs}",
-                f"data.media_root={data}",
-                f"trainer.output_dir={tmp_path / command}",
-                "trainer.max_steps=4",
-                "trainer.logging_steps=1000",
-                "trainer.threads=1",
-                "optimizer.lr=0.001",
-                "optimizer.scheduler.warmup_steps=0",
-                "data.train_batch_size=4",
-            ],
-            command,
-        )
-
-    run_dpo(config("dpo"))
-    logged = read_jsonl(tmp_path / "dpo/metrics.jsonl")
-    assert logged[-1]["dpo/loss"] < logged[0]["dpo/loss"]
-    run_reward_model(config("rm"))
-    logged = read_jsonl(tmp_path / "rm/metrics.jsonl")
-    assert logged[-1]["loss"] < logged[0]["loss"]
 
 
 @pytest.mark.parametrize("name", SEEING)

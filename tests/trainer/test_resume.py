@@ -15,9 +15,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
@@ -28,6 +26,7 @@ from mmr1.trainer.sampler import open_sampler
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
+from tests.trainer.same_runs import assert_same, outcome
 
 LENGTH_REWARD = """
 from pathlib import Path
@@ -124,38 +123,6 @@ def plan_accident(folder: Path, call: int, action: str) -> None:
         f"with open({seen!r}, 'a') as file: file.write('.')\n"
         f"if os.path.getsize({seen!r}) == {call}: {action}\n"
     )
-
-
-def outcome(run: Path) -> dict[str, object]:
-    """Everything that two equal runs share: metrics but for times, rollouts, weights, state."""
-    metrics = read_jsonl(run / "metrics.jsonl")
-    last = max((run / "checkpoints").glob("step_??????"))
-    return {
-        "metrics": [{k: v for k, v in m.items() if not k.startswith("time/")} for m in metrics],
-        **{str(p.relative_to(run)): p.read_bytes() for p in sorted(run.glob("rollouts/*"))},
-        **{
-            str(p.relative_to(run)): content(p)
-            for p in sorted(last.rglob("*"))
-            if p.is_file() and not p.name.startswith("manifest")  # it holds the step's seconds
-        },
-    }
-
-
-def content(path: Path) -> object:
-    """The bytes; of tensors those of each, for their order in the file is safetensors' own."""
-    if path.suffix != ".safetensors":
-        return path.read_bytes()
-    return {
-        name: bytes(t.view(torch.uint8).numpy()) if t.dim() else t.item()
-        for name, t in load_file(path).items()
-    }
-
-
-def assert_same(one: Path, other: Path) -> None:
-    left, right = outcome(one), outcome(other)
-    assert left.keys() == right.keys()
-    for name in left:
-        assert left[name] == right[name], name
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from mmr1.trainer.sampler import Sampler, SamplerAhead, open_sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
-from tests.trainer.test_resume import LENGTH_REWARD, assert_same
+from tests.trainer.same_runs import assert_same
+from tests.trainer.test_resume import LENGTH_REWARD
 
 
 def config(ahead: int, steps: int, save_steps: int = 0) -> Config:

@@ -435,7 +435,7 @@ REFUSED = [
     (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
     (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
-    (["environment.tools=[zoom]"], "turns of conversations and agent programs"),
+    (["environment.tools=[zoom]"], "turns of conversations"),
     (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
     (
         ["rollout.streaming.partial_rollout=false", "rollout.streaming.kv_cache=keep"],

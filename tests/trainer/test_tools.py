@@ -10,17 +10,15 @@ import pytest
 
 from datasets_prep.demonstrations import Standard, write_demonstrations
 from mmr1.config import Config
-from mmr1.config.file import config_from, load_config
+from mmr1.config.file import config_from
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
-from mmr1.rewards.plugins.item_rows import read_items
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
-from tests.environments import plugins
 from tests.jsonl import read_jsonl
 from tests.report.test_page import element, unpacked
 from tests.trainer.conversations import brief_model, write_scans
@@ -232,13 +230,6 @@ def test_what_conversations_are_not_made_for_is_refused(changes, message):
         config_from(tree)
 
 
-def test_rounds_of_preferences_hold_no_conversations():
-    """What tools showed in a completion would not be kept."""
-    keys = ["model.path=m", "dpo.rounds.count=1", "environment.tools=[zoom]"]
-    with pytest.raises(ValueError, match="section 'environment': mmr1 dpo does not read it"):
-        load_config(None, keys, "dpo")
-
-
 def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(model, data, tmp_path):
     made = config(model, data, tmp_path / "out")
     served = {"type": "server", "url": "http://127.0.0.1:9"}
@@ -259,16 +250,6 @@ def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(mode
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     with pytest.raises(ValueError, match=message):
         config_from({"model": {"path": "m"}, "environment": environment})
-
-
-def test_completions_of_a_run_are_read_as_their_last_turns(run):
-    items = list(read_items(run))
-    rows = [r for f in sorted(run.glob("rollouts/*.jsonl")) for r in read_jsonl(f)]
-    completions = [c for row in rows for c in row["completions"]]
-    assert [item.completion for item in items] == [c["text"] for c in completions]
-    for item, completion in zip(items, completions, strict=True):
-        again = plugins.reward(item.completion, list(item.messages), item.tool_calls)
-        assert again == pytest.approx(completion["components"]["said"])
 
 
 @pytest.mark.parametrize(

@@ -371,11 +371,6 @@ def test_epochs_that_are_too_few_are_refused_once_they_are_known():
     assert with_epochs(config, 24, 4).trainer.max_steps == 6
     with pytest.raises(ValueError, match="the policy would never learn"):
         with_epochs(config, 20, 4)
-    rounds = ["model.path=a", "dpo.rounds.count=1"]
-    with pytest.raises(ValueError, match=r"dpo\.rounds\.count=1, trainer\.total_epochs=1"):
-        load_config(None, [*rounds, "trainer.total_epochs=1"], "dpo")
-    with pytest.raises(ValueError, match=r"data\.curriculum: only mmr1 train and iterate"):
-        load_config(None, [*rounds, "data.curriculum={function: math}"], "dpo")
 
 
 def test_another_seed_gives_others(run, warm, digits, tmp_path):

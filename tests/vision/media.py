@@ -14,6 +14,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from mmr1.types import MediaRef
+
 SHARED = next(
     (p / "shared" for p in Path(__file__).resolve().parents if (p / "shared/samples").is_dir()),
     None,
@@ -32,6 +34,10 @@ def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes
     buffer = io.BytesIO()
     image.save(buffer, format, **options)
     return buffer.getvalue()
+
+
+def pixels(image: MediaRef) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(image.read())))
 
 
 def write_video(

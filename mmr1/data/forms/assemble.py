@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.data.forms.columns import OPTIONS, audios_of, is_media_column
+from mmr1.data.forms.columns import OPTIONS, is_media_column
 from mmr1.data.forms.form import Place, Row, Turns
 from mmr1.data.forms.options import Options, options_of, read_options
 from mmr1.data.forms.unread import refuse_unread
@@ -24,7 +24,6 @@ def assemble(
     *,
     images: Any = None,
     videos: Any = None,
-    audios: Any = None,
     answer: Any = None,
     task: str | None = None,
     used: Sequence[str] = (),
@@ -39,7 +38,6 @@ def assemble(
         turns: ``(role, text with tags)`` of each message.
         images: The value of the image column, in the order of the tags.
         videos: The value of the video column.
-        audios: The value of the audio column, if not of the one that :func:`audios_of` finds.
         answer: Gold answer.
         task: Task type, unless the row has a column ``task`` with one that is known.
         used: Columns that do not go to ``meta``.
@@ -53,18 +51,16 @@ def assemble(
     _check_texts(row, turns)
     image_refs = media_refs("image", images, place.root)
     video_refs = media_refs("video", videos, place.root)
-    audios = audios_of(row) if audios is None else audios
-    audio_refs = media_refs("audio", audios, place.root)
-    refs = [*image_refs, *video_refs, *audio_refs]
-    refuse_unread(row, used, refs, (images, videos, audios), place.root)
+    refs = [*image_refs, *video_refs]
+    refuse_unread(row, used, refs, (images, videos), place.root)
     if untagged and refs:
-        turns = prepend(turns, len(image_refs), len(video_refs), len(audio_refs))
+        turns = prepend(turns, len(image_refs), len(video_refs))
     if not any(role == "user" and text.strip() for role, text in turns):
         raise ValueError("no question: the user's messages are empty")
     stated = stated_task(row)
     return Sample(
         id=f"{place.source}-{place.index:06d}",
-        messages=fill(turns, image_refs, video_refs, audio_refs),
+        messages=fill(turns, image_refs, video_refs),
         answer=answer,
         task=stated or task,
         source=place.source,
@@ -141,7 +137,6 @@ def assemble_question(
     *,
     images: Any = None,
     videos: Any = None,
-    audios: Any = None,
     task: str | None,
     used: Sequence[str],
     untagged: bool = True,
@@ -173,6 +168,6 @@ def assemble_question(
         meta = {"options": choices.for_reward}
     turns = [("user", question)] if not system else [("system", system), ("user", question)]
     return assemble(
-        row, place, turns, images=images, videos=videos, audios=audios, answer=answer, task=task,
+        row, place, turns, images=images, videos=videos, answer=answer, task=task,
         used=(*used, *OPTIONS, *columns), untagged=untagged, meta=meta,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from mmr1.boxes import Box, Space, check_inside, convert, pixels
 from mmr1.data.forms.assemble import inside_answer, stated_task
 from mmr1.data.forms.form import Row
 from mmr1.rewards.builtin import reward_of_task
-from mmr1.rewards.grounding.iou import boxes_of
+from mmr1.rewards.reading.boxes import boxes_of
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import image_size
 

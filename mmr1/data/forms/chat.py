@@ -32,7 +32,6 @@ _ROLES = {
 _CALLS = ("function_call", "tool_call")
 _KINDS: Mapping[str, MediaKind] = {
     **{"image": "image", "image_url": "image", "video": "video", "video_url": "video"},
-    **{"audio": "audio", "audio_url": "audio"},
 }
 
 
@@ -59,10 +58,6 @@ class Chat:
         """The videos of the conversation, given the video column of its row."""
         return self._all("video", column)
 
-    def audios(self, column: Any) -> Any:
-        """The sounds of the conversation, given the audio column of its row."""
-        return self._all("audio", column)
-
     def _all(self, kind: str, column: Any) -> Any:
         inside = self.media[kind]
         if all(value is None for value in inside):
@@ -86,7 +81,7 @@ def read_chat(messages: Any) -> Chat:
 
     The content of a message is a text or a list of parts, as OpenAI, Qwen, TRL and LLaMA-Factory
     write them: ``{"type": "text", "text": …}``, ``{"type": "image"}``, ``{"type": "image", "image":
-    …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos and audio.
+    …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos.
 
     Calls of tools become ``<tool_call>`` JSON in the text of the assistant: messages of the role
     ``function_call`` (LLaMA-Factory) or ``tool_call`` (ms-swift), and ``tool_calls`` (OpenAI).

@@ -13,7 +13,6 @@ from mmr1.types import MediaKind
 
 IMAGES = ("decoded_image", "images", "image", "image_path", "image_urls", "image_url")
 VIDEOS = ("videos", "video", "video_path")
-AUDIOS = ("audios", "audio", "audio_path")
 OPTIONS = ("options", "choices")
 
 _NUMBERED = re.compile(r"image_?(\d+)")
@@ -37,13 +36,8 @@ def videos_of(row: Row) -> Any:
     return first_of(row, VIDEOS) or _named_file(row, "video")
 
 
-def audios_of(row: Row) -> Any:
-    """The audio column of a row."""
-    return first_of(row, AUDIOS) or _named_file(row, "audio")
-
-
 def _named_file(row: Row, kind: str) -> Any:
-    """The column of a Hugging Face ImageFolder (Video, Audio), if it names a file of this kind."""
+    """The column of a Hugging Face ImageFolder or VideoFolder, if it names a file of this kind."""
     name = row.get("file_name")
     return name if isinstance(name, str) and kind_of_path(name) == kind else None
 
@@ -103,10 +97,10 @@ def is_media_column(name: str) -> bool:
 
 
 def kind_of_column(name: str) -> str | None:
-    """``image``, ``video`` or ``audio`` for a column whose name says that it holds them."""
+    """``image`` or ``video`` for a column whose name says that it holds them."""
     if name in IMAGES or _number(name) is not None:
         return "image"
-    return "video" if name in VIDEOS else "audio" if name in AUDIOS else None
+    return "video" if name in VIDEOS else None
 
 
 @lru_cache(maxsize=1 << 12)
@@ -121,7 +115,6 @@ FIELDS = (
     "answer",
     "image",
     "video",
-    "audio",
     "options",
     "answer_index",
     "task",
@@ -137,7 +130,6 @@ _NAMES = {
     ),
     "image": (*IMAGES, "img", "img_path", "picture", "photo", "file_name", "filename"),
     "video": (*VIDEOS, "clip", "video_id"),
-    "audio": (*AUDIOS, "wav", "speech", "sound"),
     "options": ("options", "choices", "candidates", "multi_choice"),
 }  # fmt: skip
 

@@ -54,10 +54,11 @@ class Options:
         Raises:
             ValueError: It is none of the options, or could be two of them.
         """
-        from mmr1.rewards.answers.choice import named_option  # for few datasets, and not light
+        from mmr1.rewards.reading.choices import read_choice  # for few datasets, and not light
 
         text = str(answer).strip()
-        letter = named_option(text, self.by_letter) if text else None
+        reading = read_choice(text, self.by_letter) if text else None
+        letter = reading.value if reading else None
         shown = ", ".join(f"{letter}. {option}" for letter, option in self.by_letter.items())
         remedy = (
             "if it is the position of an option, counted from 0, convert with mmr1-data convert "

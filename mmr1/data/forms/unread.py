@@ -32,7 +32,7 @@ def refuse_unread(
         row: The row.
         used: Columns that the form reads as something else.
         refs: The media that were read.
-        values: The values that they were read from: of images, of videos and of audio.
+        values: The values that they were read from: of images and of videos.
         root: Folder of the media.
 
     Raises:
@@ -125,6 +125,11 @@ def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]
         if refs
         else "; the question would be text alone"
     )
+    if kind == "audio":
+        return (
+            f"the column '{name}' holds sound ({shown}), and only images and videos are read; "
+            "leave the row out, or remove the column if the question needs none"
+        )
     columns = {f: c for f, c in guess(row).items() if f in ("question", "answer")}
     mapped = ",".join(f"{f}={c}" for f, c in (columns or {"question": "…", "answer": "…"}).items())
     drop = ", or remove it" if refs else ""
@@ -136,6 +141,11 @@ def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]
 
 
 def _reason_of_id(name: str, kind: str, value: Any) -> str:
+    if kind == "audio":
+        return (
+            f"the column '{name}' names sound ({value!r:.40}), and only images and videos are "
+            "read; leave the row out, or remove the column if the question needs none"
+        )
     return (
         f"the column '{name}' names {_ARTICLES[kind]} "
         f"({value!r:.40}), and the row holds no file of it; the question would be text alone. Add "

@@ -110,7 +110,7 @@ def _only_cache() -> None:
 
 
 def _undecoded(feature: Any, datasets: Any) -> Any:
-    """The same feature with images, videos and audio left encoded, wherever they are nested."""
+    """The same feature with images, videos and sound left encoded, wherever they are nested."""
     if isinstance(feature, datasets.Image):
         return datasets.Image(decode=False)
     if isinstance(feature, datasets.Video):

@@ -100,10 +100,8 @@ def _row(row: Mapping[Any, Any]) -> dict[str, Any] | ValueError:
 _SUFFIXES = {
     "images": ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff"),
     "videos": ("mp4", "avi", "mkv", "webm", "mov"),
-    "audios": ("wav", "flac", "mp3", "ogg", "opus", "m4a"),
 }
-_COLUMNS = {"images": ("image", "image_path", "images"), "videos": ("video", "path", "videos"),
-            "audios": ("audio", "audio_path", "audios")}  # fmt: skip
+_COLUMNS = {"images": ("image", "image_path", "images"), "videos": ("video", "path", "videos")}
 
 _Member = tuple[str, str, bytes]
 """Key, extension and content of a file."""

@@ -2,7 +2,7 @@
 // Curves of metrics.jsonl: one chart per quantity, drawn as SVG. The second run is dashed.
 
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
-const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer';
+const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer' || name.endsWith('/num_unread');
 // A chart's title, and whether a metric belongs to it. Every other metric gets a separate chart, folded away.
 const CHARTS = [
   ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],

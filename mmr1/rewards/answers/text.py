@@ -12,8 +12,11 @@ from typing import Any, Literal, get_args
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from mmr1.extras import needs_extra
-from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references
+from mmr1.rewards.reading.booleans import TRUTH, boolean_of
+from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.stance import statement
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]
@@ -31,8 +34,9 @@ def exact(
 ) -> float | Reward:
     """1 where the answer is the gold text or one of several; else 0.
 
-    Runs of whitespace are one space, and case does not count. A gold that is True is "true" or
-    "yes".
+    Runs of whitespace are one space, and case, Markdown, quotation marks and a final stop do not
+    count. A sentence that says what "it is" is what it says. A gold that is True is "true" or
+    "yes", and of an answer that begins with yes or no the rest only explains it.
 
     Args:
         completion: The whole completion.
@@ -40,15 +44,25 @@ def exact(
         ignore_case: Compare without case.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
-    >>> exact("<answer>New  York</answer>", "new york"), exact("<answer>yes</answer>", True)
-    (1.0, 1.0)
+    >>> exact("<answer>It is **New  York**.</answer>", "new york")
+    1.0
+    >>> exact("<answer>Yes, it is.</answer>", True), exact("<answer>not red</answer>", "red")
+    (1.0, 0.0)
     """
     golds = gold_strings(answer)
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    predicted = _folded(prediction, ignore_case, False)
-    return float(any(predicted == _folded(gold, ignore_case, False) for gold in golds))
+    return float(any(_same_text(gold, prediction, ignore_case) for gold in golds))
+
+
+def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
+    gold, prediction = unwrap(gold), unwrap(prediction)
+    if TRUTH.fullmatch(gold) and (said := boolean_of(prediction)) is not None:
+        return said is boolean_of(gold)
+    expected = _folded(gold, ignore_case, False)
+    said_of_it = statement(prediction) or prediction
+    return expected in (_folded(t, ignore_case, False) for t in (prediction, said_of_it))
 
 
 def ocr(

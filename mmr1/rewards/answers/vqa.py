@@ -10,12 +10,13 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from mmr1.rewards.answers.text import gold_strings
-from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, no_answer, plain_value
-from mmr1.rewards.math.equality import MAX_ANSWER
-from mmr1.rewards.math.numeric import in_unit_of, read_quantity
-from mmr1.rewards.math.units import PERCENT
-from mmr1.rewards.math.words import with_digits
+from mmr1.rewards.item import BadGoldError, no_answer, plain_value, unread
+from mmr1.rewards.reading.characters import folded, unwrap
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
+from mmr1.rewards.reading.stance import MAX_ANSWER, Unread
+from mmr1.rewards.reading.units import PERCENT
+from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
 VOTES = 3  # so many of ten people make an answer wholly right
@@ -47,9 +48,8 @@ def anls(
         return no_answer()
     if len(prediction) > MAX_ANSWER:
         return 0.0
-    distance = min(
-        Levenshtein.normalized_distance(_folded(prediction), _folded(gold)) for gold in golds
-    )
+    text = folded(unwrap(prediction))
+    distance = min(Levenshtein.normalized_distance(text, folded(unwrap(g))) for g in golds)
     return 1.0 - distance if distance < threshold else 0.0
 
 
@@ -101,29 +101,23 @@ def relaxed(
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    if len(prediction) > MAX_ANSWER:
-        return 0.0
-    return float(any(_is_near(gold, prediction, Fraction(str(relative))) for gold in golds))
+    texts = [folded(unwrap(gold)) for gold in golds]
+    if len(prediction) <= MAX_ANSWER and folded(unwrap(prediction)) in texts:
+        return 1.0
+    quantities = [quantity for gold in golds if (quantity := whole_quantity(gold)) is not None]
+    reading = read_quantity(prediction) if quantities else None
+    if isinstance(reading, Unread):
+        return unread(reading.reason)
+    share = Fraction(str(relative))
+    return float(any(reading and _is_near(q, reading.value, share) for q in quantities))
 
 
-def _is_near(gold: str, prediction: str, relative: Fraction) -> bool:
-    if _folded(gold) == _folded(prediction):
-        return True
-    expected, number = read_quantity(gold), read_quantity(prediction)
-    if expected is None or number is None or not _plain_number(gold):
-        return False
-    percents = (expected.unit == PERCENT) - (number.unit == PERCENT)
-    if percents:  # the sign stands on one side only
-        readings = [number.value, number.value * Fraction(100) ** percents]
-    else:
-        value = in_unit_of(expected, number)
-        readings = [] if value is None else [value]
-    return any(abs(value - expected.value) <= relative * abs(expected.value) for value in readings)
-
-
-def _plain_number(gold: str) -> bool:
-    """True for a number with at most a sign or a unit; "Q3 2019" is a text."""
-    return re.fullmatch(r"\W*[\d.,]+\s*[^\d\s]*(?:\s+[A-Za-z]+)?\W*", gold) is not None
+def _is_near(gold: Quantity, answer: Quantity, relative: Fraction) -> bool:
+    numbers = candidates(gold, answer)
+    if answer.unit == PERCENT:  # charts leave the sign to their axis
+        numbers.append(answer.number)
+    bound = relative * abs(gold.value)
+    return any(abs(number.value - gold.value) <= bound for number in numbers)
 
 
 def vqa_gold(answer: Any) -> None:
@@ -143,9 +137,5 @@ def _people(answer: Any) -> Sequence[str]:
 
 def _normalised(text: str) -> str:
     """An answer as VQAv2 compares it: in lower case, without articles and punctuation."""
-    text = _PUNCTUATION.sub(" ", _THOUSANDS.sub("", with_digits(text.casefold())))
+    text = _PUNCTUATION.sub(" ", _THOUSANDS.sub("", with_digits(unwrap(text).casefold())))
     return " ".join(_ARTICLES.sub(" ", text).split())
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())

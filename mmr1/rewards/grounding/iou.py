@@ -1,17 +1,18 @@
-"""Boxes of an answer, read out of its text, against the gold boxes."""
+"""Boxes of an answer against the gold boxes."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.extras import needs_extra
-from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.item import BadGoldError, Job, unread
+from mmr1.rewards.reading.boxes import boxes_of, read_boxes
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
 CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
@@ -32,10 +33,10 @@ def iou(
 ) -> float | Reward | Job:
     """Mean IoU of the best one-to-one matching of boxes, over the larger number of boxes.
 
-    One box against one is plain IoU. The gold is in original pixels; the answer is read as JSON
-    (``[x1, y1, x2, y2]``, lists of these, ``bbox_2d`` objects, in a code fence or not) or else as
-    numbers in fours, and scaled from its space once. A box that is not finite or has no area
-    scores 0 and counts as one.
+    One box against one is plain IoU. The gold is in original pixels; the answer is read by
+    ``mmr1.rewards.reading.boxes`` and scaled from its space once. A box that is not finite or has
+    no area scores 0 and counts as one. An answer without a box is unread, unless it says that there
+    is none; so is one whose numbers are at most 1 where the space is not ``0-1``.
 
     Args:
         completion: The whole completion.
@@ -54,14 +55,14 @@ def iou(
     0.5
     """
     gold = gold_boxes(answer)
-    text = extract_answer(completion, extract)
-    if text is None:
-        return no_answer()
+    boxes = read_completion(completion, extract, read_boxes)
+    if isinstance(boxes, Reward):
+        return boxes
     original_size = image_size or _at(original_sizes, image)
     seen_size = resized_size or _at(media_sizes, image)
-    predicted = [
-        to_original(box, space, original_size, seen_size) for box in read_boxes(text) or []
-    ]
+    if space != "0-1" and boxes and max(max(map(abs, box)) for box in boxes) <= 1:
+        return unread(f"the box {list(boxes[0])} looks like 0-1, and the space is {space}")
+    predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
     if len(predicted) * len(gold) > CHEAP_PAIRS:
         arguments = (tuple(predicted), tuple(gold), threshold)
         return Job("mmr1.rewards.grounding.iou:iou_reward", arguments)
@@ -78,9 +79,9 @@ def gold_boxes(answer: Any) -> list[Box]:
     try:
         text = extract_answer(answer, "whole") if isinstance(answer, str) else None
         boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
-    except ValueError:
-        boxes = None
-    if boxes is None or not all(map(is_box, boxes)):
+    except ValueError as error:
+        boxes = Unread(str(error))
+    if isinstance(boxes, Unread) or not all(map(is_box, boxes)):
         raise BadGoldError(
             f"the gold answer {answer!r:.60} is not a list of boxes [x1, y1, x2, y2] with "
             "x1<x2, y1<y2"
@@ -118,71 +119,6 @@ def matched_iou(predicted: Sequence[Box], gold: Sequence[Box]) -> float:
 
 def _at(sizes: Sequence[Any], index: int) -> Size | None:
     return sizes[index] if index < len(sizes) else None
-
-
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-# Not the digit of a key: bbox_2d, x1.
-_FLOAT = re.compile(r"(?<![A-Za-z_\d.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_KEYS = ("bbox_2d", "bbox", "box", "box_2d")
-
-
-def read_boxes(text: str) -> list[Box] | None:
-    """The boxes of an answer: JSON first, then floats in fours. None where there are none.
-
-    >>> read_boxes('```json\\n[{"bbox_2d": [1, 2, 3.5, 4], "label": "cat"}]\\n```')
-    [(1.0, 2.0, 3.5, 4.0)]
-    >>> read_boxes("(1, 2) to (3, 4)"), read_boxes("[]"), read_boxes("1, 2, 3")
-    ([(1.0, 2.0, 3.0, 4.0)], [], None)
-    """
-    fenced = _FENCE.search(text)
-    body = (fenced[1] if fenced else text).strip()
-    try:
-        boxes = list(boxes_of(json.loads(body)))
-    except (ValueError, RecursionError):
-        numbers = [float(n) for n in _FLOAT.findall(body)]
-        if not numbers or len(numbers) % 4:
-            return None
-        return [_box(numbers[i : i + 4]) for i in range(0, len(numbers), 4)]
-    return boxes
-
-
-def boxes_of(value: Any) -> Iterator[Box]:
-    """Boxes of a value as JSON has it: four numbers, an object that holds them, or a list of such.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    if isinstance(value, Mapping):
-        inner = next((value[key] for key in _KEYS if key in value), None)
-        if inner is None:
-            raise ValueError("an object without a box")
-        yield from boxes_of(inner)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        if len(value) == 4 and all(_is_number(v) for v in value):
-            yield _box(value)
-        else:
-            for element in value:
-                if _is_number(element):
-                    raise ValueError("numbers that are not a box")
-                yield from boxes_of(element)
-    else:
-        raise ValueError("neither a list nor an object")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _box(numbers: Sequence[Any]) -> Box:
-    x1, y1, x2, y2 = (_finite(n) for n in numbers)
-    return x1, y1, x2, y2
-
-
-def _finite(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def iou_of(a: Box, b: Box) -> float:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, no_answer
+from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.spans import Span, read_span, span_of
+from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
-
-_TIME = re.compile(r"(?:(?:\d{1,4}:)?\d{1,3}:\d{1,2}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
-_ENDS = (("start", "end"), ("start_time", "end_time"), ("begin", "end"))
-_WHOLE = ("time", "segment")
-_MAX_TEXT = 10_000  # two times fit into less
 
 
 def tiou(
@@ -27,9 +22,9 @@ def tiou(
 ) -> float | Reward:
     """IoU of the answer's segment of time and the gold segment.
 
-    Times are seconds (``12.5``) or ``mm:ss`` or ``hh:mm:ss``; the answer must hold exactly two,
-    the start before the end. Both are clamped to the video's duration, and a segment without
-    length scores 0.
+    Times are seconds, other units, ``mm:ss`` or ``hh:mm:ss``, read by
+    ``mmr1.rewards.reading.spans``; the start stands before the end. Both are clamped to the video's
+    duration, and a segment without length scores 0. Frames are unread.
 
     Args:
         completion: The whole completion.
@@ -43,12 +38,9 @@ def tiou(
     0.3333333333333333
     """
     gold = gold_segment(answer)
-    text = extract_answer(completion, extract)
-    if text is None:
-        return no_answer()
-    predicted = read_segment(text)
-    if predicted is None:
-        return 0.0
+    predicted = read_completion(completion, extract, read_span)
+    if isinstance(predicted, Reward):
+        return predicted
     end = float("inf") if duration is None else float(duration)
     overlap = segment_iou(_clamp(predicted, end), _clamp(gold, end))
     return overlap if threshold is None else float(overlap >= threshold)
@@ -59,60 +51,26 @@ def tiou_gold(answer: Any) -> None:
     gold_segment(answer)
 
 
-def gold_segment(answer: Any) -> tuple[float, float]:
+def gold_segment(answer: Any) -> Span:
     """The gold segment in seconds. Raises BadGoldError when it is none."""
-    text = extract_answer(answer, "whole") if isinstance(answer, str) else _as_text(answer)
-    segment = read_segment(text or "")
-    if segment is None:
+    try:
+        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
+        segment = read_span(text or "") if isinstance(answer, str) else span_of(answer)
+    except ValueError as error:
+        segment = Unread(str(error))
+    if isinstance(segment, Unread):
         raise BadGoldError(
-            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds"
+            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds: "
+            f"{segment.reason}"
         )
     return segment
 
 
-def _as_text(answer: Any) -> str:
-    if isinstance(answer, Mapping):
-        for start, end in _ENDS:
-            if start in answer and end in answer:
-                return f"{answer[start]} {answer[end]}"
-        return str(next((answer[key] for key in _WHOLE if key in answer), dict(answer)))
-    if isinstance(answer, Sequence):
-        return " ".join(str(time) for time in answer)
-    return ""
-
-
-def read_segment(text: str) -> tuple[float, float] | None:
-    """Two times in seconds, the first before the second, or None.
-
-    >>> read_segment("1:05 - 1:20.5"), read_segment("[20, 10]")
-    ((65.0, 80.5), None)
-    >>> read_segment('{"end": 9, "start": 2}')
-    (2.0, 9.0)
-    """
-    if len(text) > _MAX_TEXT:
-        return None
-    try:
-        value = json.loads(text)
-        if isinstance(value, Mapping):
-            text = _as_text(value)
-    except (ValueError, RecursionError):
-        pass
-    times = [_seconds(time) for time in _TIME.findall(text)]
-    return (times[0], times[1]) if len(times) == 2 and times[0] < times[1] else None
-
-
-def _seconds(time: str) -> float:
-    seconds = 0.0
-    for field in time.split(":"):
-        seconds = 60 * seconds + float(field)
-    return seconds
-
-
-def _clamp(segment: tuple[float, float], end: float) -> tuple[float, float]:
+def _clamp(segment: Span, end: float) -> Span:
     return min(segment[0], end), min(segment[1], end)
 
 
-def segment_iou(a: tuple[float, float], b: tuple[float, float]) -> float:
+def segment_iou(a: Span, b: Span) -> float:
     """Intersection over union of two segments; 0 where one has no length."""
     if not (a[0] < a[1] and b[0] < b[1]):
         return 0.0

@@ -11,16 +11,20 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer, references
-from mmr1.rewards.math.latex import normalise, without_labels
-from mmr1.rewards.math.numbers import Number, parse_number, read_date, same_number
-from mmr1.rewards.math.sentences import stated_quantity, without_explanation
-from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
-from mmr1.rewards.math.words import with_digits
+from mmr1.rewards.item import BadGoldError, Job, no_answer, references, unread
+from mmr1.rewards.reading.booleans import TRUTH, boolean_of
+from mmr1.rewards.reading.characters import folded, unwrap
+from mmr1.rewards.reading.choices import read_choice
+from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.latex import normalise, without_labels
+from mmr1.rewards.reading.numbers import parse_number, same_number
+from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
+from mmr1.rewards.reading.stance import MAX_ANSWER, Unread, conclusion, statement
+from mmr1.rewards.reading.times import is_ratio, read_clock, read_date
+from mmr1.rewards.reading.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
-MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
 _SMALL_INTEGER = re.compile(r"[+-]?\d{1,18}")
 _PROSE = re.compile(r"[A-Za-z][A-Za-z'\-,;. ]*")
 _SHORT_WORDS = {"no", "yes", "true", "none"}
@@ -29,11 +33,6 @@ _FUNCTIONS = re.compile(
 )
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
 _OPTIONS = "ABCDEFGHIJ"
-_CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
-_LABELLED_CHOICE = re.compile(
-    r"(?:option |choice )?[(\[]?([A-Ja-j])(?:[)\].:]+\s*|\s+-\s+)([^\s)\].:].*)", re.IGNORECASE
-)
-_OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
 _SAID_OF_WORDS = re.compile(r"[<>=%≠¬]|\\(?:ne|le|ge|lnot|neg)(?![a-z])|^\W*-")
 # A run of letters that is not a command, index, function, or name that is given a value.
 _WORDS = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])(?:if|no|up|is|to|by|at|of)(?![A-Za-z])")
@@ -54,10 +53,9 @@ _ABOUT = re.compile(r"\\(?:approx|simeq)")
 _TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
 _LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
 _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
-_CORRECT = re.compile(
-    r"(.+?)\s+is\s+(?:the\s+)?(?:correct|right|true)(?:\s+(?:answer|option|choice|one))?"
-)
-_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_OPERATOR = re.compile(r"[=+*/^\\]|[A-J]\(")
+_MATHEMATICS = re.compile(r"\d|\\[a-z]|(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])")
+_ARTICLE = re.compile(r"(?:an?|the) ", re.IGNORECASE)
 
 
 def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
@@ -65,25 +63,26 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
     Numbers are compared exactly; a decimal with enough digits stands for a fraction or a root.
     Units are compared when both sides have one and dropped when one has. Words are compared as
-    text, whatever their case. Expressions, sets, intervals, equations and matrices are compared
-    by computer algebra, with the gold first, in the sandbox.
+    text, whatever their case, clock times and dates as themselves. Expressions, sets, intervals,
+    equations and matrices are compared by computer algebra, with the gold first, in the sandbox.
 
     Args:
         completion: The whole completion.
         answer: The gold answer: text, LaTeX or a number. Of a list of texts one is to be met.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
     """
-    prediction = extract_answer(completion, extract)
+    golds = references(answer)
+    members = len(_split(golds[0])) if isinstance(golds[0], str) else 1
+    prediction = extract_answer(completion, extract, members=members)
     if prediction is None:
         return no_answer()
-    golds = references(answer)
-    if len(golds) == 1:
-        return decide(gold_text(golds[0]), prediction)
     verdicts = [decide(gold_text(gold), prediction) for gold in golds]
+    if len(golds) == 1 or 1.0 in verdicts:
+        return 1.0 if 1.0 in verdicts else verdicts[0]
     jobs = tuple(verdict.args for verdict in verdicts if isinstance(verdict, Job))
-    if 1.0 in verdicts or not jobs:
-        return float(1.0 in verdicts)
-    return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
+    if jobs:
+        return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
+    return 0.0 if 0.0 in verdicts else verdicts[0]
 
 
 def math_gold(answer: Any) -> Job | None:
@@ -97,11 +96,13 @@ def _check(answer: Any) -> Job | None:
     core, _ = split_unit(gold, bare_letters=False)
     if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
         return None
+    if read_clock(gold) or read_date(gold):
+        return None
     return Job("mmr1.rewards.math.symbolic:check_gold", (core,))
 
 
 def gold_text(answer: Any) -> str:
-    """The gold answer as text; tags and boxes around it are removed.
+    """The gold answer as text, cleaned; tags and boxes around it are removed.
 
     Raises:
         BadGoldError: It is empty, not finite or neither text nor a number.
@@ -111,40 +112,62 @@ def gold_text(answer: Any) -> str:
     if isinstance(answer, float) and not isfinite(answer):
         raise BadGoldError(f"the gold answer is {answer}")
     text = str(answer)
-    if "<" in text or "\\boxed" in text:
+    if "<" in text or "\\boxed" in text or not text.isascii():
         text = extract_answer(text, "whole") or ""
     if not text or text.isspace():
         raise BadGoldError("the gold answer is empty")
     return text
 
 
-def decide(gold: str, prediction: str) -> float | Job:
-    """The verdict on two texts, or the job that will find it."""
+def decide(gold: str, prediction: str) -> float | Reward | Job:
+    """The verdict on two texts, the job that will find it, or the status of an unread answer."""
     if gold == prediction:
         return 1.0
     if _SMALL_INTEGER.fullmatch(gold) and _SMALL_INTEGER.fullmatch(prediction):
         return float(int(gold) == int(prediction))
     if len(prediction) > MAX_ANSWER:
-        return 0.0
+        return unread(f"a text of more than {MAX_ANSWER} characters")
     if len(gold) == len(prediction) == 1 and gold in _OPTIONS and prediction.upper() in _OPTIONS:
         return float(gold == prediction.upper())
     number = parse_number(prediction)
     if number and (gold_number := _gold_number(gold)):
         return float(same_number(gold_number, number))
-    answer = without_explanation(prediction)
+    typed = _compare_types(unwrap(gold), unwrap(prediction))
+    return _compare_texts(gold, prediction) if typed is None else typed
+
+
+def _compare_types(gold: str, prediction: str) -> float | Reward | None:
+    """The verdict on booleans, clock times and dates; None where the gold is another value."""
+    if TRUTH.fullmatch(gold):
+        truth = boolean_of(prediction)
+        return unread("neither yes nor no") if truth is None else float(truth is boolean_of(gold))
+    said = statement(prediction) or prediction
+    date, given = read_date(gold), read_date(prediction) or read_date(said)
+    if date or given:
+        return float(date == given) if given else unread("no date")
+    clock, time = read_clock(gold), read_clock(prediction) or read_clock(said)
+    if clock and (time or (":" in gold and not is_ratio(gold))):
+        return float(clock.same(time)) if time else unread("no time of day")
+    return None
+
+
+def _compare_texts(gold: str, prediction: str) -> float | Reward | Job:
+    _, answer = conclusion(prediction, lambda part: _MATHEMATICS.search(part) is not None)
     gold, written = _normalised_gold(gold), normalise(prediction)
     prediction = written if answer == prediction else normalise(answer)
     if gold in (prediction, written):
         return 1.0
-    if prediction != written and is_prose(gold) and _plain(gold) == _plain(written):
-        return 1.0
-    gold = _quantity(gold)
+    said = statement(written) or written
+    if is_prose(gold) and _plain(gold) in map(_plain, (written, prediction, said)):
+        return float(not _SAID_OF_WORDS.search(prediction))
+    quantity = _quantity(gold)
+    if _is_number(quantity) and _words_of(answer):
+        return _compare_sentence(quantity, answer)
+    gold = quantity
     if not is_prose(gold):
-        prediction = _quantity(prediction)
-    if read_date(prediction) or read_date(gold):
-        return float(read_date(prediction) == read_date(gold))
-    if (quantity := stated_quantity(prediction)) and not stated_quantity(gold):
-        prediction = quantity
+        prediction = _quantity(statement(prediction) or prediction)
+    if is_ratio(gold):
+        prediction = re.sub(r"(?<=\d) to (?=\d)", ":", prediction)
     if "=" in gold or "=" in prediction:
         values = by_name(*without_labels(gold, prediction))
         if values is None:
@@ -152,6 +175,27 @@ def decide(gold: str, prediction: str) -> float | Job:
         gold, prediction = values
     worded = _compare_words(gold, prediction)
     return _decide_quantities(gold, prediction) if worded is None else worded
+
+
+def _is_number(text: str) -> bool:
+    return parse_number(split_unit(text, bare_letters=False)[0]) is not None
+
+
+def _compare_sentence(gold: str, answer: str) -> float | Reward:
+    """The verdict on a number and words around another."""
+    core, unit = split_unit(gold, bare_letters=False)
+    number, reading = parse_number(core), read_quantity(answer, none_is_zero=False)
+    if isinstance(reading, Unread):
+        return unread(reading.reason)
+    assert number is not None, gold  # the gold is a number
+    quantity = reading.value
+    if unit and unit.is_unknown:  # the thing that is counted, to be named where one is named
+        whole = whole_quantity(answer)
+        if unit.dimension not in folded(answer) and not (whole and whole.unit is None):
+            return 0.0
+        quantity = Quantity(quantity.number)
+    numbers = candidates(Quantity(number, unit), quantity)
+    return float(any(same_number(number, candidate) for candidate in numbers))
 
 
 # The golds of a group are one gold.
@@ -186,8 +230,8 @@ def is_prose(text: str) -> bool:
 def _compare_words(gold: str, prediction: str) -> float | None:
     """The text comparer for golds that are words or the letter of an option, else None."""
     if len(gold) == 1 and gold in _OPTIONS:
-        choice = _chosen(prediction)
-        return float(choice == gold) if choice else None
+        letter = None if _OPERATOR.search(prediction) else read_choice(prediction, {})
+        return float(letter.value == gold) if letter else None
     if _LETTER_LIST.fullmatch(gold):
         chosen = _LETTER.findall(prediction.replace("and", " "))
         listed = _LETTERS.fullmatch(prediction) is not None and len(set(chosen)) == len(chosen)
@@ -203,18 +247,6 @@ def _compare_words(gold: str, prediction: str) -> float | None:
         return None
     said = _SAID_OF_WORDS.search(prediction) and not _SAID_OF_WORDS.search(gold)
     return float(not said and _plain(gold) == _plain(prediction))
-
-
-def _chosen(text: str) -> str | None:
-    """The letter of an option, alone or before the option's text; "?" where there are several."""
-    if correct := _CORRECT.fullmatch(text):
-        text = correct[1]
-    if choice := _CHOICE.fullmatch(text):
-        return choice[1].upper()
-    if (labelled := _LABELLED_CHOICE.fullmatch(text)) is None:
-        return None
-    letter = labelled[1].upper()
-    return letter if set(_OTHER_CHOICE.findall(labelled[2])) <= {letter} else "?"
 
 
 def _are_names(gold: str, prediction: str) -> bool:
@@ -236,7 +268,8 @@ def _is_word(text: str) -> bool:
 def _plain(text: str) -> str:
     if not any(c.isalnum() for c in text):
         return text
-    return " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
+    words = " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
+    return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
 
 
 def _decide_quantities(gold: str, prediction: str) -> float | Job:
@@ -252,15 +285,18 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
     numbers = parse_number(gold), parse_number(prediction)
     if numbers[0] and _SPACED_THOUSANDS.fullmatch(prediction):
         numbers = numbers[0], parse_number(prediction.replace(" ", ""))
-    if gold_unit and unit:
-        return _same_units(gold, gold_unit, prediction, unit, numbers)
     if numbers[0] and numbers[1]:
-        return float(_same_up_to_percent(numbers[0], gold_unit, numbers[1], unit))
+        meant = candidates(Quantity(numbers[0], gold_unit), Quantity(numbers[1], unit))
+        return float(any(same_number(numbers[0], number) for number in meant))
+    if gold_unit and unit and gold_unit.dimension != unit.dimension:
+        return 0.0
+    if gold_unit and unit and gold_unit.factor != unit.factor:
+        gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
     if gold == prediction and unit != PERCENT:
         return 1.0
     if _has_other_words(gold, prediction):
         prediction = ""  # no mathematics; the gold is still to be read
-    if PERCENT in (gold_unit, unit):
+    if PERCENT in (gold_unit, unit) and gold_unit != unit:
         which = "gold" if gold_unit == PERCENT else "prediction"
         return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, which))
     if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
@@ -268,12 +304,16 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
     return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
 
 
+def _words_of(text: str) -> list[str]:
+    return _WORDS.findall(_NO_WORDS.sub(" ", text))
+
+
 def _has_other_words(gold: str, prediction: str) -> bool:
     """True for words that are not the gold's, whose letters the grammar would multiply.
 
     Times 0 they vanish, so "not 0" would be 0.
     """
-    if len(words := _WORDS.findall(_NO_WORDS.sub(" ", prediction))) == 0:
+    if not (words := _words_of(prediction)):
         return False
     letters = set(_COMMAND.sub("", gold).lower())
     return any(not set(word.lower()) <= letters for word in words)
@@ -283,50 +323,15 @@ def _has_letters(text: str) -> bool:
     return _LETTER.search(_COMMAND.sub("", text)) is not None
 
 
-def _same_units(
-    gold: str,
-    gold_unit: Unit,
-    prediction: str,
-    unit: Unit,
-    numbers: tuple[Number | None, Number | None],
-) -> float | Job:
-    if gold_unit.dimension != unit.dimension:
-        return 0.0
-    if numbers[0] and numbers[1]:
-        scaled = numbers[0].times(gold_unit.factor), numbers[1].times(unit.factor)
-        return float(same_number(*scaled))
-    if gold_unit.factor != unit.factor:
-        gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
-    return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
-
-
 def _scaled(text: str, unit: Unit) -> str:
     return rf"({text}) \cdot \frac{{{unit.factor.numerator}}}{{{unit.factor.denominator}}}"
-
-
-def _same_up_to_percent(
-    gold: Number, gold_unit: Unit | None, number: Number, unit: Unit | None
-) -> bool:
-    """True if 50 (the question had the sign) or 0.5 answers a gold of 50%.
-
-    An answer of 50% is 0.5 and never 50: the sign is a factor, and the gold has none.
-    """
-    if unit == PERCENT:
-        return same_number(gold, _hundredth(number))
-    if same_number(gold, number):
-        return True
-    return gold_unit == PERCENT and same_number(_hundredth(gold), number)
-
-
-def _hundredth(number: Number) -> Number:
-    decimals = number.decimals + 2 if number.decimals else 0
-    return Number(number.numerator, number.denominator * 100, decimals)
 
 
 def _in_radians(text: str, unit: Unit | None) -> str:
     return rf"({text}) \cdot \frac{{\pi}}{{180}}" if unit == DEGREE else text
 
 
+_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SEPARATOR = re.compile(r"\s*(?:[,;\n]|\\\\|\b(?:and|or)\b|或|且|和)\s*")
 _ASSIGNMENT = re.compile(
     r"((?:\\(?:angle|alpha|beta|theta|lambda)\s*)?(?:[A-Za-z]{0,4})'*)(_\{?\w+\}?)?\s*=\s*([^=<>]+)"

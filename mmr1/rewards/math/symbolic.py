@@ -22,8 +22,9 @@ from math_verify import verify as math_verify
 from math_verify.grader import should_treat_as_complex, sort_key
 from sympy.core.relational import Relational
 
-from mmr1.rewards.item import BadGoldError
-from mmr1.rewards.math.numbers import Number, parse_number, same_number
+from mmr1.rewards.item import BadGoldError, unread
+from mmr1.rewards.reading.numbers import Number, parse_number, same_number
+from mmr1.types import Reward
 
 # It warns that nobody holds the deadline; the pool does.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -158,8 +159,8 @@ def warm() -> None:
     parse.cache_clear()
 
 
-def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
-    """1.0 where two normalised answers are equal, else 0.0.
+def verify(gold: str, prediction: str, percent: Percent = "neither") -> float | Reward:
+    """1.0 where two normalised answers are equal, else 0.0, or the status of an unread answer.
 
     Args:
         gold: The gold answer.
@@ -177,8 +178,8 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
         return _verify_stages(gold, stages, percent)
     try:
         value = parse(prediction)
-    except ValueError:
-        return 0.0
+    except ValueError as error:
+        return unread(f"no mathematics: {error}")
     gold_value, value = _with_imaginary_unit(gold_value, value)
     if percent == "prediction":
         return float(
@@ -221,7 +222,7 @@ def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
         return 0.0
     if any(abs(number - numbers[0]) > abs(numbers[0]) / 100 for number in numbers):
         return 0.0
-    return max(verify(gold, stage, percent) for stage in stages)
+    return float(any(verify(gold, stage, percent) == 1.0 for stage in stages))
 
 
 def check_gold(gold: str) -> float:
@@ -415,23 +416,30 @@ def _is_number(value: Any) -> bool:
 
 
 def _to_50_digits(number: Any) -> Any:
-    if not number.has(sympy.Mod):
-        return sympy.N(number, 50)
+    return sympy.N(_evaluated(number), 50)
+
+
+def _evaluated(number: Any) -> Any:
     try:
-        return sympy.N(number.doit(), 50)  # N alone leaves a remainder as it is
+        return number.doit()  # N alone leaves a remainder as it is
     except ZeroDivisionError:
         return sympy.nan
 
 
 def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
-    """True for equal numbers: exactly, or as a decimal that stands for the other."""
+    """True for equal numbers: rationals exactly, irrational numbers to 40 significant digits.
+
+    A decimal stands for the other number by its last place. No difference is too small to count.
+    """
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
+    a, b = _evaluated(a), _evaluated(b)
+    if not decimals and ((a.is_Rational and b.is_Rational) or 0 in (a, b)):
+        return bool(a == b or (a - b).equals(0))
     x, y = _to_50_digits(a), _to_50_digits(b)
     if not (x.is_finite and y.is_finite):
         return bool(x == y and x is not sympy.nan)
     if not decimals:
-        scale = max(abs(x), abs(y), 1)
-        return bool(abs(x - y) <= scale * sympy.Float("1e-40"))
+        return bool(abs(x - y) <= max(abs(x), abs(y)) * sympy.Float("1e-40"))
     if not (x.is_real and y.is_real):
         return bool(abs(x - y) <= sympy.Float("1e-9"))
     left, right = Fraction(str(x)), Fraction(str(y))

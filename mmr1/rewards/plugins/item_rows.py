@@ -1,4 +1,4 @@
-"""Rows of ``mmr1 reward score``, of the reward server and of ``rollouts`` <-> reward items."""
+"""Rows of ``mmr1 reward score`` and of the reward server <-> reward items."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.rewards.item import RewardItem
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
 
 _ITEM_COLUMNS = {
@@ -24,7 +25,8 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
     ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
     ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
     each), ``image_grid_thw``, ``shuffled``, ``messages``, ``tool_calls`` and
-    ``environment_reward`` are read by these names. Every other column goes to ``sample.meta``.
+    ``environment_reward`` are read by these names. Every other column goes to ``sample.meta``. A
+    row whose prompt and completion are texts gives texts to a function of TRL's form.
 
     Args:
         row: A parsed row.
@@ -34,18 +36,22 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
         ValueError: It has no completion, or one of these columns has the wrong type.
     """
     completion = row.get("completion")
+    meta = {k: v for k, v in row.items() if k not in _ITEM_COLUMNS}
+    is_text = isinstance(completion, str) and isinstance(row.get("prompt"), str)
     if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
         completion = completion[-1].get("content")
     if not isinstance(completion, str):
         raise ValueError(f"{where}: a row needs 'completion', a string")
     try:
+        if is_text:
+            meta[ROW] = {**meta.get(ROW, {}), "prompt": row["prompt"]}
         sample = Sample(
             id=str(row.get("id", where)),
             messages=(Message("user", (*_media(row), TextPart(str(row.get("question", ""))))),),
             answer=row.get("answer"),
             task=_text(row, "task"),
             source=_text(row, "source"),
-            meta={k: v for k, v in row.items() if k not in _ITEM_COLUMNS},
+            meta=meta,
         )
         return RewardItem(
             completion,
@@ -142,88 +148,6 @@ def scored_row(row: Mapping[str, Any], reward: Reward) -> dict[str, Any]:
         "status": reward.status.value,
         "error": reward.error,
     }
-
-
-def read_items(path: Path) -> Iterator[RewardItem]:
-    """The completions in a file or a folder.
-
-    Args:
-        path: Rows ``{"completion", "answer", ...}`` as ``mmr1 reward score`` reads them, a rollout
-            file of a run, or the directory of a run, of which all rollouts are read.
-
-    Raises:
-        ValueError: There is no such file, or a row cannot be read. Names file and line.
-    """
-    group = 0
-    for file in rollout_files(path) if path.is_dir() else [path]:
-        for row, where in read_rows(file):
-            rows = _completions(row, file.parents[1], where) if "completions" in row else [row]
-            for completion in rows:
-                yield to_item({"group": group, **completion}, where)
-            group += 1
-
-
-def read_rollouts(run: Path) -> Iterator[tuple[dict[str, Any], list[RewardItem]]]:
-    """The prompts of a run's steps as its rollouts have them, each with the items of its group.
-
-    Raises:
-        ValueError: There are no rollouts, or a row is not one. Names file and line.
-    """
-    group = 0
-    for file in rollout_files(run):
-        for row, where in read_rows(file):
-            completions = _completions(row, run, where)
-            yield row, [to_item({"group": group, **c}, where) for c in completions]
-            group += 1
-
-
-def rollout_files(run: Path) -> list[Path]:
-    """The rollouts of a run, or of a folder of them, by step.
-
-    Raises:
-        ValueError: There are none.
-    """
-    files = sorted(run.glob("rollouts/step_*.jsonl")) or sorted(run.glob("step_*.jsonl"))
-    if not files:
-        raise ValueError(f"{run}: there are no rollouts (rollouts/step_*.jsonl) in it")
-    return files
-
-
-def _completions(row: Mapping[str, Any], run: Path, where: str) -> list[dict[str, Any]]:
-    """One row for each completion of a rollout."""
-    try:
-        shared = {
-            "id": row["id"],
-            "prompt": row["prompt"],
-            "question": row.get("question", row["prompt"]),
-            "answer": row["answer"],
-            "task": row["task"],
-            "images": [
-                str(file if (file := Path(medium["path"])).is_file() else run / file)
-                for medium in row.get("media", [])
-                if medium["kind"] == "image"
-            ],
-            "media_sizes": [medium["seen"] for medium in row.get("media", []) if "seen" in medium],
-        }
-        return [
-            {**shared, "completion": c["text"], "truncated": c["truncated"], **_conversation(c)}
-            for c in row["completions"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{where}: it is not a rollout: {error!r}") from error
-
-
-def _conversation(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for a reward function about a conversation with an environment; nothing without one."""
-    if "turns" not in completion:
-        return {}
-    messages = []
-    for turn in completion["turns"]:
-        message = {"role": turn["role"], "content": turn["text"]}
-        shown = [medium["digest"] for medium in turn["media"]]
-        messages.append({**message, "images": shown} if shown else message)
-    calls = [call for turn in completion["turns"] for call in turn["calls"]]
-    return {"messages": messages, "tool_calls": calls}
 
 
 def batches_of_groups(items: Sequence[RewardItem], size: int) -> Iterator[list[RewardItem]]:

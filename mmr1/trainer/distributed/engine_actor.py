@@ -94,7 +94,7 @@ def build_engine_with_own_weights(
     if engine_type(config).samples_from_policy:  # on Ray from a copy
         set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
         model = load_model(config.model).requires_grad_(False)
-        features = feature_cache(config, family)
+        features = feature_cache(config)
     kept = left_out(config) if colocated else ()
     return assemble(
         EngineSetting(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -17,7 +17,7 @@ from mmr1.trainer.distributed.all_ranks import OnRanks, PromptCost, cost_of_grou
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
-from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
+from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.trainer.models.policy import LocalPolicy, SentWeights
 from mmr1.trainer.models.reference import Reference
@@ -26,6 +26,8 @@ from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
 
 Example = TypeVar("Example")
 Learnt = TypeVar("Learnt")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 class RayPolicy:
@@ -150,7 +152,7 @@ class RayLearner(Generic[Example]):
     Each rank gets examples that cost about the same.
 
     Args:
-        learner: What the ranks have built: a ``PolicyLearner`` or a ``ScalarLearner``.
+        learner: The ``Learner`` that the ranks have built, such as a ``PolicyLearner``.
         group_of: The prompt and completions of an example, for its cost.
     """
 
@@ -169,8 +171,14 @@ class RayLearner(Generic[Example]):
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._learner.by_token(PolicyLearner.logprobs, groups)
 
-    def shift(self, offset: float) -> None:
-        self._learner.call(ScalarLearner.shift, offset)
+    def call(
+        self,
+        method: Callable[Concatenate[Any, Arguments], Result],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        """Call a method of what the ranks have built; see :meth:`OnRanks.call`."""
+        return self._learner.call(method, *args, **options)
 
     def weights(self) -> SentWeights:
         """A handle of the weights, which stay on the ranks."""

@@ -11,8 +11,8 @@ import torch
 def body_of(model: Any) -> Any:
     """What is called like the model, and whose output has a ``last_hidden_state``.
 
-    Some models have no module below the head that takes their media (Qwen-Omni's thinkers). Of
-    these the head's input is taken, and the head computes the last token alone.
+    Some models have no module below the head that takes their media. Of these the head's input is
+    taken, and the head computes the last token alone.
     """
     if model.base_model is not model or model.get_output_embeddings() is None:
         return model.base_model

@@ -207,7 +207,7 @@ def build_critic(
         lr_of_parts=frozen,
     )
     # Its tower may be another than the policy's, so it keeps features of its own.
-    features = feature_cache(config, inputs.family)
+    features = feature_cache(config)
     backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
     warmup_steps = config.optimizer.scheduler.warmup_steps
     settings = config.optimizer.changed(

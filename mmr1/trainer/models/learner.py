@@ -11,7 +11,6 @@ import torch
 
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision, scalar_snapshot
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
 from mmr1.types import RolloutGroup, StepStats
 
@@ -95,53 +94,6 @@ class PolicyLearner(Generic[Example]):
 
     def load_snapshot(self, checkpoint: Path) -> None:
         load_snapshot(checkpoint, self.optimizer, self.packed_model.process_group.rank)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.optimizer.load_state_dict(state)
-
-
-@dataclass(frozen=True)
-class ScalarLearner(Generic[Example]):
-    """A reward model that learns from examples; a ``Learner``.
-
-    Attributes:
-        learn: The step.
-        supervision: What its checkpoints say that it judges.
-    """
-
-    scalar_model: PackedScalarModel
-    optimizer: Optimizer
-    learn: Callable[[PackedScalarModel, Optimizer, Sequence[Example]], StepStats]
-    supervision: Supervision
-
-    def step(self, batch: Sequence[Example]) -> StepStats:
-        return self.learn(self.scalar_model, self.optimizer, batch)
-
-    def by_token(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self.scalar_model.group_values(groups)
-
-    @torch.no_grad()
-    def shift(self, offset: float) -> None:
-        """Add ``offset`` to all its numbers."""
-        self.scalar_model.model.head.bias.add_(offset)
-
-    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        own = self.scalar_model.packed_model
-        return scalar_snapshot(
-            self.scalar_model.model,
-            own.family.processor,
-            self.optimizer,
-            copy,
-            self.supervision,
-            own.process_group,
-        )
-
-    def load_snapshot(self, checkpoint: Path) -> None:
-        rank = self.scalar_model.packed_model.process_group.rank
-        load_snapshot(checkpoint, self.optimizer, rank)
 
     def state_dict(self) -> dict[str, Any]:
         return self.optimizer.state_dict()

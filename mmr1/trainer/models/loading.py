@@ -29,7 +29,6 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
-from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import (
     architecture_of,
     find_architecture,
@@ -39,7 +38,6 @@ from mmr1.vision.families.loading import (
 )
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.stored import open_disk_cache, processor_digest
 
 logger = logging.getLogger(__name__)
 
@@ -233,13 +231,9 @@ def check_head(model: Any, name: str) -> None:
         )
 
 
-def feature_cache(config: Config, family: ModelFamily) -> FeatureCache | None:
+def feature_cache(config: Config) -> FeatureCache | None:
     """Kept vision features where the tower is frozen: they never change."""
-    if not config.model.freeze_vision_tower:
-        return None
-    if (disk := open_disk_cache(config.data)) is None:
-        return FeatureCache()
-    return FeatureCache(disk=disk, processor=processor_digest(family))
+    return FeatureCache() if config.model.freeze_vision_tower else None
 
 
 def vision_token_cost(config: Config, model: Any | None = None) -> float:

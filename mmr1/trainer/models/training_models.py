@@ -82,7 +82,7 @@ def build_training_models(
     algorithm, rates = config.algorithm, config.optimizer.lr_of_parts
     model = load(config.model, True, "model.path", lr_of_parts=rates)
     inputs = ModelInputs(family, media)
-    features = feature_cache(config, family)
+    features = feature_cache(config)
     temperature = config.rollout.sampling.temperature
     packed_model = build_packed_model(config, model, inputs, temperature, features, process_group)
     measured = None

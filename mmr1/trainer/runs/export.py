@@ -14,6 +14,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
+from mmr1.trainer.models.scalar_model import is_scalar_model
 from mmr1.trainer.models.state import TRAINING
 from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_checkpoint
 
@@ -79,14 +80,14 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
     write_yaml(output / "mmr1_config.yaml", read_written(run / "config.yaml"))
     config = read_written(output / "mmr1_config.yaml")  # the card too is without credentials
-    tag = _pipeline_tag(checkpoint, config)
+    tag = _pipeline_tag(checkpoint)
     (output / "README.md").write_text(_card(config, manifest, output.name, adapter, tag))
     return output
 
 
-def _pipeline_tag(checkpoint: Path, config: Config) -> str | None:
+def _pipeline_tag(checkpoint: Path) -> str | None:
     """The Hub's name of the model's task; None for a reward model, for which it has none."""
-    if config.command == "rm":
+    if is_scalar_model(str(checkpoint)):
         return None
     shapes = json.loads((checkpoint / "config.json").read_text())
     return "image-text-to-text" if "vision_config" in shapes else "text-generation"
@@ -106,9 +107,8 @@ def _hub_name(path: str) -> str | None:
 def _card(
     config: Config, manifest: dict[str, Any], name: str, adapter: bool, pipeline_tag: str | None
 ) -> str:
-    # Only RL logs a reward.
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
-    is_rl = "reward/mean" in metrics
+    is_rl = config.declaration.kind == "policy"
     rewards = ", ".join(
         f"{name} ({function.use or name}, weight {function.weight:g})"
         for name, function in config.rewards.functions.items()
@@ -117,8 +117,8 @@ def _card(
     sources = data if isinstance(data, str) else ", ".join(data or {})
     facts = [
         ("data", f"`{sources}`"),
-        ("algorithm", config.algorithm.name if is_rl else "supervised or preference training"),
-        ("rewards", rewards if is_rl else "none"),
+        ("algorithm", config.algorithm.name if is_rl else config.declaration.about.rstrip(".")),
+        ("rewards", rewards if config.samples else "none"),
         ("learning rate", f"{config.optimizer.lr:g}"),
         ("seed", config.seed),
     ]
@@ -131,7 +131,7 @@ def _card(
         name=name,
         adapter=adapter,
         pipeline_tag=pipeline_tag,
-        command=config.algorithm.name if is_rl else "sft",
+        command=config.algorithm.name if is_rl else config.command,
         what="LoRA adapter" if adapter else "Fine-tuned weights",
         step=manifest["step"],
         facts=facts,

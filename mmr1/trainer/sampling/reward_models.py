@@ -1,4 +1,4 @@
-"""Reward models that ``mmr1 rm`` trained: as reward functions, and as judges of steps.
+"""Reward models as reward functions, and as judges of steps.
 
 ``use: reward_model`` with the option ``path`` is a reward function. By
 ``algorithm.advantage.step_rewards`` each step of a completion has a reward.
@@ -83,12 +83,13 @@ def _path_of(key: str, function: RewardFunctionConfig) -> str:
     path = function.options.get("path")
     if not set(function.options) <= {"path", "reduce"} or not isinstance(path, str):
         raise ValueError(
-            f"a reward model takes {key}, a checkpoint of mmr1 rm, and for one of steps reduce "
+            f"a reward model takes {key}, its checkpoint, and for one of steps reduce "
             f"({', '.join(REDUCTIONS)})"
         )
     if not is_scalar_model(path):
         raise ValueError(
-            f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); see mmr1 rm"
+            f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); docs/reward_models.md "
+            "trains one"
         )
     return path
 
@@ -147,7 +148,7 @@ REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 
 
 class RewardModelReward:
-    """Scores completions with a model that ``mmr1 rm`` trained; its tokenizer is the policy's."""
+    """Scores completions with a reward model, whose tokenizer is the policy's."""
 
     def __init__(
         self,
@@ -216,8 +217,8 @@ def refuse_others_than_of_steps(path: str) -> None:
     """Raises ValueError if there is no reward model of steps at the path of ``step_rewards``."""
     if not is_scalar_model(path) or supervision_of(path).kind != "process":
         raise ValueError(
-            f"{STEP_REWARDS} '{path}' is not a reward model of steps; train one with mmr1 rm and "
-            "rm.type=process"
+            f"{STEP_REWARDS} '{path}' is not a reward model of steps; docs/reward_models.md "
+            "trains one"
         )
 
 

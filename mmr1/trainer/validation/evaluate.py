@@ -13,7 +13,7 @@ from typing import Any
 from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
 from mmr1.data.sampler import MediaCheck
 from mmr1.progress import LONG_S, WAIT_S
-from mmr1.rewards.extract import extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.runs.step import PhaseTimer

@@ -90,11 +90,6 @@ class Chat:
             messages = (Message("system", (TextPart(system_prompt),)), *messages)
         if self.tool_instructions:
             messages = self._with_instructions(messages)
-        if any(m.kind == "audio" for m in media_of(messages)) and not hears(self.processor):
-            raise ValueError(
-                "the model does not hear: its processor has no feature extractor; drop rows with "
-                "sound, or take a model that has one (docs/audio.md)"
-            )
         text = self._rendered(messages, add_generation_prompt=True)
         self._check_shown(messages, text)
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -159,11 +154,6 @@ class Chat:
 
 def _is_medium(part: ContentPart, kind: MediaKind) -> bool:
     return isinstance(part, MediaRef) and part.kind == kind
-
-
-def hears(processor: Any) -> bool:
-    """True if a processor takes sound."""
-    return getattr(processor, "feature_extractor", None) is not None
 
 
 def _as_user(messages: Sequence[Message]) -> list[Message]:

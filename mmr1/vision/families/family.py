@@ -132,8 +132,7 @@ class ModelFamily(Protocol):
         Engine and trainer both start from these, so their processors have nothing left to resize.
 
         Returns:
-            A PIL image, for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``, for audio its
-            ``[samples]`` float32.
+            A PIL image, or for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``.
         """
         ...
 

@@ -77,11 +77,6 @@ def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
         return model_type
     if "vision_config" in settings:
         return GENERAL
-    if "thinker_config" in settings:
-        raise ValueError(
-            f"{key} '{path}' is a whole '{model_type}', which also speaks; mmr1 trains its "
-            "thinker: save that by itself, as docs/audio.md shows"
-        )
     if any(str(name).endswith("ForCausalLM") for name in settings.get("architectures") or ()):
         return GENERAL_TEXT
     raise ValueError(

@@ -18,8 +18,6 @@ FAMILIES = Registry(
         "qwen2": "mmr1.vision.families.general.tiny_text:QWEN2",
         "qwen3": "mmr1.vision.families.general.tiny_text:QWEN3",
         "llama": "mmr1.vision.families.general.tiny_text:LLAMA",
-        "qwen2_5_omni_thinker": "mmr1.vision.families.general.omni:QWEN2_5_OMNI",
-        "qwen3_omni_moe_thinker": "mmr1.vision.families.general.omni:QWEN3_OMNI",
         "general_vl": "mmr1.vision.families.general.model:GENERAL",
         "general_text": "mmr1.vision.families.general.model:GENERAL_TEXT",
     },

@@ -11,13 +11,9 @@ Piece = tuple[int, Mapping[str, torch.Tensor]]
 """So many tokens of a sequence, and the arguments of what is shown in them."""
 
 
-_OF_SOUND = ("input_features", "feature_attention_mask", "input_features_mask")
-"""Arguments with an entry for each moment of a sound: those may be as many as the tokens."""
-
-
 def of_tokens(name: str, argument: torch.Tensor, tokens: int) -> bool:
     """True if an argument has an entry for each of so many tokens."""
-    return name not in _OF_SOUND and argument.shape[:2] == (1, tokens)
+    return argument.shape[:2] == (1, tokens)
 
 
 def joined(pieces: Sequence[Piece]) -> dict[str, torch.Tensor]:

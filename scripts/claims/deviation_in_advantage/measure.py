@@ -29,8 +29,8 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.types import Prompt, ScoredGroup
 from mmr1.vision.build import family_of, media_cache
-from scripts.claims.claim import load
-from scripts.claims.results import Result, current_commit, rounded
+from mmr1_contrib.lab.claims.claim import read_claim
+from mmr1_contrib.lab.compare.trials import Trial
 from scripts.claims.start.start import prepared
 from scripts.claims.training import newest
 
@@ -56,9 +56,8 @@ class Question:
     norm: float
 
 
-def results(arms: Sequence[str], seeds: Sequence[int], output: Path, quick: bool) -> list[Result]:
-    """The results of both arms, computed from the same completions."""
-    commit = current_commit()
+def trials(arms: Sequence[str], seeds: Sequence[int], output: Path, quick: bool) -> list[Trial]:
+    """The trials of both arms, computed from the same completions."""
     found = []
     for seed in seeds:
         kept = output / f"seed{seed}/deviation_in_advantage/questions.json"
@@ -67,8 +66,7 @@ def results(arms: Sequence[str], seeds: Sequence[int], output: Path, quick: bool
         of_arms = json.loads(kept.read_text())
         for arm in arms:
             numbers, curve = shares([Question(*row) for row in of_arms[arm]])
-            own = {name: rounded(value) for name, value in numbers.items()}
-            found.append(Result(arm, seed, own, [*map(rounded, curve)], None, commit))
+            found.append(Trial(arm, seed, numbers, {"weight": curve}))
     return found
 
 
@@ -79,7 +77,7 @@ def ask(seed: int, start: Path, kept: Path, quick: bool) -> None:
         *(f"data.media_root={start / 'data'}", f"trainer.output_dir={kept.parent}"),
         f"seed={seed}",
     ]
-    arms = load("deviation_in_advantage").arms.items()
+    arms = read_claim(RL.parent).comparison.arms.items()
     configs = {arm: load_config(RL, [*own, *map(str, overrides)]) for arm, overrides in arms}
     of_arms = asked(configs, QUICK_QUESTIONS if quick else QUESTIONS)
     rows = {arm: [astuple(q) for q in questions] for arm, questions in of_arms.items()}

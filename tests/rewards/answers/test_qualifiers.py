@@ -6,7 +6,7 @@ import pytest
 
 from mmr1.rewards.answers.choice import choice
 from mmr1.rewards.math.numeric import count, numeric
-from tests.rewards.helpers import think
+from tests.rewards.helpers import think, value_of
 
 OPTIONS = ["red", "blue", "green", "gray"]
 NOT_5 = [
@@ -367,7 +367,7 @@ C = [
 
 @pytest.mark.parametrize("answer", NOT_5)
 def test_what_is_not_five(answer: str) -> None:
-    assert count(think(answer), 5) == numeric(think(answer), 5) == 0.0
+    assert value_of(count(think(answer), 5)) == value_of(numeric(think(answer), 5)) == 0.0
 
 
 @pytest.mark.parametrize("answer", FIVE)
@@ -377,7 +377,8 @@ def test_what_is_five(answer: str) -> None:
 
 @pytest.mark.parametrize("answer", NOT_C)
 def test_what_is_not_option_c(answer: str) -> None:
-    assert choice(think(answer), "C") == choice(think(answer), "C", options=OPTIONS) == 0.0
+    for options in (None, OPTIONS):
+        assert value_of(choice(think(answer), "C", options=options)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -388,14 +389,14 @@ def test_what_is_not_option_c(answer: str) -> None:
 )  # fmt: skip
 def test_a_letter_before_words_that_negate(answer: str) -> None:
     assert choice(think(answer), "D") == 1.0
-    assert choice(think(answer), "C") == 0.0
+    assert value_of(choice(think(answer), "C")) == 0.0
 
 
 def test_an_option_that_says_no() -> None:
     options = {"A": "Yes", "B": "No"}
     assert choice(think("(B) No, it is not"), "B", options=options) == 1.0
-    assert choice(think("(A) No, it is not"), "A", options=options) == 0.0
-    assert choice(think("(A) not yes"), "A", options=options) == 0.0
+    for answer in ("(A) No, it is not", "(A) not yes"):
+        assert value_of(choice(think(answer), "A", options=options)) == 0.0
 
 
 @pytest.mark.parametrize("answer", C)
@@ -411,4 +412,4 @@ def test_what_is_option_c(answer: str) -> None:
      ("5 dozen", 60, 1.0), ("三千", 3000, 1.0), ("5个和6个", 6, 0.0), ("5 euros", "$5", 0.0)],
 )  # fmt: skip
 def test_units_and_magnitudes_are_read(answer: str, gold: object, value: float) -> None:
-    assert numeric(think(answer), gold) == value
+    assert value_of(numeric(think(answer), gold)) == value

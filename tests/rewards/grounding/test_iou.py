@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mmr1.boxes import Box, to_original
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, Job, build_composite_reward
-from mmr1.rewards.grounding.iou import gold_boxes, iou, iou_of, matched_iou, read_boxes
+from mmr1.rewards.grounding.iou import gold_boxes, iou, iou_of, matched_iou
 from mmr1.rewards.grounding.temporal import segment_iou, tiou
-from tests.rewards.helpers import item, think
+from tests.rewards.helpers import item, think, value_of
 
 GOLD = [10, 20, 110, 220]
 boxes = st.tuples(*[st.floats(0, 1000)] * 4)
@@ -40,8 +40,7 @@ def test_ways_to_write_a_box(written: str) -> None:
      "[NaN, 0, 1, 2]", "[]", '"text"', '{"x": 1}', "[" * 100_000, "[[10, 20], [110, 220]]"[:9]],
 )  # fmt: skip
 def test_what_is_no_box_scores_0(written: str) -> None:
-    value = iou(think(written), GOLD)
-    assert getattr(value, "value", value) == 0.0
+    assert value_of(iou(think(written), GOLD)) == 0.0
 
 
 def test_iou_by_hand() -> None:
@@ -119,7 +118,7 @@ def test_objects_side_by_side() -> None:
 
 def test_no_box_and_none_asked_for() -> None:
     assert iou(think("[]"), []) == 1.0
-    assert iou(think("[[0, 0, 1, 1]]"), []) == 0.0
+    assert iou(think("[[0, 0, 10, 10]]"), []) == 0.0
 
 
 def test_a_threshold_pays_all_or_nothing() -> None:
@@ -164,10 +163,6 @@ def test_golds_of_every_kind() -> None:
         assert gold_boxes(gold) == [(1.0, 2.0, 3.0, 4.0)]
 
 
-def test_text_that_is_no_box() -> None:
-    assert read_boxes("no box") is None
-
-
 @pytest.mark.parametrize(
     ("written", "gold", "duration", "value"),
     [
@@ -191,7 +186,7 @@ def test_text_that_is_no_box() -> None:
     ],
 )
 def test_temporal_iou(written: str, gold: object, duration: float | None, value: float) -> None:
-    assert tiou(think(written), gold, duration=duration) == pytest.approx(value)
+    assert value_of(tiou(think(written), gold, duration=duration)) == pytest.approx(value)
 
 
 def test_a_segment_without_length_overlaps_nothing() -> None:

@@ -421,6 +421,7 @@ SENTENCES: list[Case] = [
             "It has 3 sides",
             "The number of cubes is 3.",
             "I counted 3 cubes",
+            "There are about 3 cubes",
         ],
         [
             "There are 4 cubes",
@@ -428,7 +429,6 @@ SENTENCES: list[Case] = [
             "There aren't 3 cubes",
             "There are 3 or 4 cubes",
             "There are more than 3 cubes",
-            "There are about 3 cubes",
             "There are 3 cubes and 4 balls",
             "There are 3 cubes, 4 balls",
             "There are 3 dozen cubes",

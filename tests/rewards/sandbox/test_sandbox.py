@@ -91,7 +91,8 @@ def wait_until_gone(pool: Pool, *places: int) -> None:
 @pytest.mark.parametrize("name", HANGS)
 def test_what_hangs_a_verifier_ends_in_time_and_harms_no_other(pool: Pool, name: str) -> None:
     bad, good = pool.run([verify(r"\sqrt{7}", HANGS[name]), GOOD])
-    assert bad[0].status in (Status.TIMEOUT, Status.OK, Status.ERROR, Status.KILLED)
+    ended = {Status.TIMEOUT, Status.OK, Status.UNREAD, Status.ERROR, Status.KILLED}
+    assert bad[0].status in ended
     assert bad[0].value in (None, 0.0)
     assert good[0].value == 1.0
     assert whole(pool)
@@ -154,7 +155,7 @@ def test_a_worker_that_does_not_answer_is_killed(name: str) -> None:
 
 
 def test_64_items_of_which_8_hang(pool: Pool) -> None:
-    """Every good verdict, and no orphan; scripts/bench takes the seconds."""
+    """Every good verdict, and no orphan."""
     jobs = [verify(rf"\sqrt{{{n * n * 2}}}", rf"{n}\sqrt{{2}}") for n in range(2, 58)]
     for n in range(8):
         jobs.insert(n * 7, verify(rf"\sqrt{{{n + 60}}}", r"9^{9^{9^9}}"))

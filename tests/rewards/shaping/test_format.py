@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mmr1.rewards.extract import extract_answer, last_boxed, without_thinking
+from mmr1.rewards.reading.extract import extract_answer, last_boxed, without_thinking
 from mmr1.rewards.shaping import format
 
 GOOD = [

@@ -99,13 +99,6 @@ PAIRS = [(a, b) for a in types_of(Advantages) for b in types_of(Losses)]
 ALLOWED = [names for names in PAIRS if not is_refused(pair(*names))]
 
 
-def test_how_many_pairs_there_are():
-    refused = set(PAIRS) - set(ALLOWED)
-    by_token = ("reinforce_pp", "gae", "process", "gigpo")
-    assert refused == {(a, b) for a in by_token for b in ("gspo", "sequence_ppo")}
-    assert len(PAIRS) == 150
-
-
 class Given:
     """A reference or a critic of one value for each token."""
 

@@ -18,7 +18,7 @@ from mmr1.trainer.models.loading import check_same_tokens
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.tiny import new_model
 from tests.jsonl import read_jsonl
-from tests.trainer.test_resume import assert_same
+from tests.trainer.same_runs import assert_same
 
 
 def test_a_token_answers_for_its_own_kl():

@@ -47,6 +47,49 @@ def test_the_clip_fraction_counts_where_the_gradient_is_cut_off():
     assert cut.tolist() == (ratios.grad == 0).tolist() == [True, False, False, True, False]
 
 
+def test_clip_fraction_has_two_bounds():
+    """True exactly where autograd finds no gradient; the bounds differ, so neither serves both."""
+    ratios = torch.tensor([0.85, 0.95, 1.3, 1.5]).repeat_interleave(2).requires_grad_()
+    advantages = torch.tensor([1.0, -1.0]).repeat(4)
+    losses.ppo_clip(ratios.log(), torch.zeros(8), advantages, 0.1, 0.4).sum().backward()
+    cut = losses.clip_fraction_mask(ratios.detach().log(), torch.zeros(8), advantages, 0.1, 0.4)
+    assert cut.tolist() == (ratios.grad == 0).tolist()
+    assert cut.nonzero()[:, 0].tolist() == [1, 6]  # 0.85 of A < 0, 1.5 of A > 0
+
+
+OUTLIERS = {
+    "token": [[1, 1, 1], [0, 0, 1], [0, 0, 0], [1, 0, 1]],
+    "sequence": [[0, 0, 0], [1, 1, 1], [0, 0, 0], [0, 0, 0]],
+    "geometric": [[1, 1, 1], [1, 1, 1], [0, 0, 0], [1, 1, 1]],
+}
+
+
+@pytest.mark.parametrize("form", ["none", "token", "sequence"])
+@pytest.mark.parametrize("outlier_form", OUTLIERS)
+def test_rollout_weights_drop_outliers_by_hand(form, outlier_form):
+    """A bound of 2 allows ratios from 1/2 to 2: of tokens, their product, or its geometric mean.
+
+    The products are 2.25, 1, 0.04 and 2.8, the means 1.5, 1, 0.34 and 1.67. The last token of the
+    first and of the last row does not count, though its ratio is 100.
+    """
+    ratios = [[1.5, 1.5, 100.0], [4.0, 0.25, 1.0], [0.4, 0.4, 0.25], [1.0, 2.8, 100.0]]
+    logprobs, q = torch.tensor(ratios).log() - 3.0, torch.full((4, 3), -3.0)
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    mask[[0, 3], 2] = False
+    tokens = [[1.5, 1.5, 1.0], [3.0, 0.25, 1.0], [0.4, 0.4, 0.25], [1.0, 2.8, 1.0]]
+    plain = {
+        "none": torch.ones(4, 3),
+        "token": torch.tensor(tokens),  # at most 3
+        "sequence": torch.tensor([[2.25], [1.0], [0.04], [2.8]]).expand(4, 3),
+    }[form]
+    kept = torch.tensor(OUTLIERS[outlier_form])
+    weights = losses.rollout_importance_weights(logprobs, q, mask, form, 3.0, 2.0, outlier_form)
+    torch.testing.assert_close(weights, plain * kept)
+    torch.testing.assert_close(
+        losses.rollout_importance_weights(logprobs, q, mask, form, 3.0), plain
+    )
+
+
 def test_weights_by_hand():
     third, quarter = 1 / 3, 1 / 4
     sequence = [[0.5, 0, 0], [0.5 * third] * 3]

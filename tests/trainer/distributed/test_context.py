@@ -33,7 +33,6 @@ from mmr1.trainer.models.training_models import build_training_models
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.features import FeatureCache
 from tests.attention.test_varlen import CPU, EXACT, SCALE, rows, shared_layout
-from tests.trainer.distributed import test_learners as learners
 from tests.trainer.distributed.gloo import on_ranks
 from tests.trainer.distributed.test_models_on_ranks import config_of
 from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
@@ -48,7 +47,6 @@ from tests.trainer.tiny_groups import group, image, new_model, video
 from tests.vision.families.tiny_family import FAMILIES
 
 RANKS = 4
-LEARNERS = ("dpo", "ranking")
 SERVED = "reference behind a server"
 # Ranks of a context, and ranks that share a copy of the model.
 UPDATES = {
@@ -214,14 +212,6 @@ def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path, url: s
         updated = models_learnt(case, config, models, mixed, RANKS // size, rank // size)
         if rank == RANKS - 1:
             torch.save(updated, out / f"{case}.pt")
-    for kind in LEARNERS:
-        settings = learners.config_of(kind, tiny_model, out)
-        learner = learners.build_here(kind, settings, rank, mesh, RANKS, 2)
-        own = learners.examples(kind, settings, mixed)
-        shares = [[own[i] for i in b[rank // 2 :: 2]] for b in learners.BATCHES]
-        stepped = learners.learnt(learner, shares, [learners.group_of(e) for e in own])
-        if rank == RANKS - 1:
-            torch.save(stepped, out / f"{kind}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -337,24 +327,3 @@ def test_ranks_that_share_sequences_learn_what_one_process_learns(
     pairs = zip(got["weights"], wanted["weights"], strict=True)
     apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is only rounding
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LEARNERS)
-def test_two_pairs_learn_from_examples_what_one_process_learns(
-    kind, folder, tiny_model, mixed, tmp_path
-):
-    """The last batch leaves a pair without an example."""
-    config = learners.config_of(kind, tiny_model, tmp_path)
-    family = family_of(config)
-    learner = learners.build(kind)(config, family, media_cache(family, config))
-    own = learners.examples(kind, config, mixed)
-    shares = [[own[i] for i in batch] for batch in learners.BATCHES]
-    wanted = learners.learnt(learner, shares, [learners.group_of(e) for e in own])
-    got = torch.load(folder / f"{kind}.pt")
-    for ours, theirs in zip(got["stats"], wanted["stats"], strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
-    apart = torch.cat(
-        [(got["weights"][n] - w).abs().flatten() for n, w in wanted["weights"].items()]
-    )
-    assert (apart > 1e-5).float().mean() < 1e-3  # a ranking has no gradient of its head's bias

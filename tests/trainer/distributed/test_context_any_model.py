@@ -46,7 +46,7 @@ from tests.vision.families.test_general_conversations import groups_of as conver
 
 CPU = torch.device("cpu")
 OF_FAMILIES = ("qwen2_5_vl", "qwen3_vl")
-NAMES = ("llava", "gemma3", "glm4v", "qwen3_omni_moe_thinker", "llava_onevision", *OF_FAMILIES)
+NAMES = ("llava", "gemma3", "glm4v", "llava_onevision", *OF_FAMILIES)
 MADE = {name: General(name) for name in NAMES}
 Inputs = tuple[Any, list[GroupInput]]
 
@@ -89,7 +89,6 @@ CASES: Mapping[str, Callable[[], Inputs]] = {
     "a token": partial(of_text, "gpt_oss", [group(1, (1,))]),  # fewer tokens than chunks
     "one completion": partial(of_text, "gpt_oss", [group(5, (9,)), group(30, (2,))]),
     "glm4v": partial(with_pictures, "glm4v"),  # positions of three rows
-    "qwen3_omni_moe_thinker": partial(with_pictures, "qwen3_omni_moe_thinker"),  # deepstack
     **{name: partial(of_a_family, name) for name in OF_FAMILIES},
     "pictures of tools": partial(with_pictures_of_tools, "gemma3"),
     "kept features": partial(with_pictures, "llava"),

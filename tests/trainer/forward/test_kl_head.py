@@ -20,7 +20,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference, FrozenReference
 from mmr1.trainer.sampling.experience import Models, build_experience
-from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
+from tests.trainer.gradients import assert_gradient, caught_gradient
 
 
 def naive(hidden, weight, ref_hidden, ref_weight, temperature=1.0, forbidden=(), beta=1.0):

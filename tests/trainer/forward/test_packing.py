@@ -55,6 +55,13 @@ def test_layout_worked_by_hand():
     assert packed.feature_rows.tolist() == [0, 1]
 
 
+def test_positions_of_a_model_of_text_have_one_row():
+    """Place and rotary position of a completion continue its prompt, in every row there is."""
+    prompt, rows = torch.tensor([30, 31, 32]), (torch.tensor([40, 41, 42]), torch.tensor([50, 51]))
+    packed = pack([GroupInput(prompt, torch.arange(3)[None], 3, (), rows)], PLACEHOLDERS, CPU)
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 3]] * 2
+
+
 def test_reading_at_the_tokens_keeps_the_last_ones():
     packed = pack(hand_made(), PLACEHOLDERS, CPU, read="at")
     assert packed.ids[packed.rows].tolist() == packed.targets.tolist()
@@ -148,6 +155,47 @@ def test_groups_that_share_no_prompt_are_not_put_together():
     assert [len(b.groups) for b in micro_batches(groups, 1000)] == [3]
     alone = micro_batches(groups, 1000, shares_prompts=False)
     assert [b.rows.tolist() for b in alone] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_cost_without_a_shared_prompt_is_that_of_padded_rows():
+    """Each completion brings its prompt and is padded to the longest; and shows its media anew."""
+    text = group([], 5, [3, 4], 0)
+    assert len(micro_batches([text], 18, shares_prompts=False)) == 1
+    assert len(micro_batches([text], 17, shares_prompts=False)) == 2
+    shown = group([image(56, 56, 7)], 5, [3, 4], 0)  # 4 vision tokens, in prompt and tower
+    rows = 2 * (len(shown.prompt_ids) + 4)
+    assert len(micro_batches([shown], rows + 2 * 4 * 0.5, 0.5, shares_prompts=False)) == 1
+    assert len(micro_batches([shown], rows + 2 * 4 * 0.5 - 1, 0.5, shares_prompts=False)) == 2
+
+
+def test_models_own_forward_takes_media_of_each_prompt():
+    """With arguments of its own, a medium that two groups show costs twice; else once."""
+    medium = image(56, 56, 7)  # 4 vision tokens
+    plain = [group([medium], 5, [3], seed) for seed in range(2)]
+    tokens = sum(len(g.prompt_ids) + 3 for g in plain)
+    assert len(micro_batches(plain, tokens + 4)) == 1
+    own = [replace(g, arguments={"pixel_values": torch.zeros(1, 2)}) for g in plain]
+    assert len(micro_batches(own, tokens + 4)) == 2
+    assert len(micro_batches(own, tokens + 8)) == 1
+
+
+def test_groups_of_another_kind_are_not_put_together():
+    """A processor's arguments must agree behind their first dimension."""
+    shapes = ((1, 2), (3, 2), (1, 4))
+    groups = [
+        replace(group([], 5, [3], seed), arguments={"pixel_values": torch.zeros(shape)})
+        for seed, shape in enumerate(shapes)
+    ]
+    assert sorted(b.rows.tolist() for b in micro_batches(groups, 1000)) == [[0, 1], [2]]
+
+
+def test_a_whole_group_is_never_cut():
+    groups = [group([], 5, [3, 4], 0), group([], 2, [1, 1], 1)]
+    made = micro_batches(groups, 6, whole=True)
+    assert [b.rows.tolist() for b in made] == [[0, 1], [2, 3]]
+    assert micro_batches(groups, 6, keep=torch.tensor([True, False, False, False]), whole=True)[
+        0
+    ].rows.tolist() == [0]
 
 
 @pytest.mark.parametrize("budget", [1, 40, 70])

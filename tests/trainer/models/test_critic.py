@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from dataclasses import replace
@@ -13,32 +12,16 @@ import torch
 from mmr1.config import AlgorithmConfig, ModelConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.forward.padded import padded_hidden
-from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance, fit_line
 from mmr1.trainer.models.loading import load_scalar_model
-from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.scalar_model import PackedScalarModel, ScalarModel, scalar_snapshot
+from mmr1.trainer.models.scalar_model import PackedScalarModel, scalar_snapshot
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from tests.trainer.algorithms.test_algorithms import Fixed, scored
+from tests.trainer.scalar_models import new_scalar_model, padded_values
 from tests.trainer.test_train import lines, rl
-
-
-def new_scalar_model(
-    parts, read="before", budget: int = 10_000, lora: NewLoraConfig | None = None, std: float = 0.1
-):
-    """Over a copy of the tiny model, its head drawn at random."""
-    family, model, media, _ = parts
-    own = copy.deepcopy(model)
-    torch.manual_seed(0)
-    scalar = ScalarModel(own if lora is None else add_adapters(own, lora, False))
-    torch.nn.init.normal_(scalar.head.weight, std=std)
-    backbone = PackedModel(scalar.backbone, ModelInputs(family, media), 1.0, budget)
-    return PackedScalarModel(scalar, backbone, read)
 
 
 def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):
@@ -47,21 +30,6 @@ def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, 
         lr=lr, max_grad_norm=1000000000.0, scheduler={"type": "constant", "warmup_steps": 0}
     )
     return LocalCritic(scalar_model, Optimizer(scalar_model.model, settings, 10), updates, clip)
-
-
-def padded_values(scalar_model: PackedScalarModel, parts, read: str) -> list[torch.Tensor]:
-    """Every sequence whole and padded; the head on the hidden states, row by row."""
-    family, _, media, groups = parts
-    inputs = [group_input(family, media, s.group) for s in groups]
-    model = scalar_model.model
-    hidden = padded_hidden(model.backbone, inputs)
-    starts = [len(g.prompt_ids) - (read == "before") for g in inputs for _ in g.completions]
-    lengths = [len(row) for g in inputs for row in g.completions]
-    values = model.head(hidden)[..., 0]
-    return [
-        row[start : start + length]
-        for row, start, length in zip(values, starts, lengths, strict=True)
-    ]
 
 
 @pytest.mark.parametrize("read", ["before", "at"])

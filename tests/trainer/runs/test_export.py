@@ -15,6 +15,7 @@ from peft import PeftModel
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config
+from mmr1.trainer.models.scalar_model import HEAD_FILE
 from mmr1.trainer.runs.checkpoint import DamagedCheckpointError
 from mmr1.trainer.runs.export import _pipeline_tag, export
 from mmr1.trainer.sft import run_sft
@@ -55,10 +56,10 @@ def test_the_card_tells_model_data_and_metrics(checkpoint, tiny_model, tmp_path)
 
 def test_a_model_of_text_is_for_text(checkpoint, tmp_path):
     shapes, whole = tmp_path / "config.json", json.loads((checkpoint / "config.json").read_text())
-    config = Config(model={"path": "x"})
     shapes.write_text(json.dumps({k: v for k, v in whole.items() if k != "vision_config"}))
-    assert _pipeline_tag(tmp_path, config) == "text-generation"
-    assert _pipeline_tag(tmp_path, config.for_command("rm")) is None
+    assert _pipeline_tag(tmp_path) == "text-generation"
+    (tmp_path / HEAD_FILE).touch()  # a reward model generates nothing
+    assert _pipeline_tag(tmp_path) is None
 
 
 def test_the_card_names_a_base_model_of_the_hub(checkpoint, tiny_model, tmp_path):

@@ -25,8 +25,8 @@ from mmr1.trainer.train import run_training
 from tests.trainer.conftest import REWARDS
 from tests.trainer.forward.test_kl_head import moved
 from tests.trainer.forward.test_kl_head import naive as all_logits
+from tests.trainer.gradients import assert_gradient
 from tests.trainer.models.test_policy import experience, naive_gradient, policy
-from tests.trainer.offline.test_preferences import assert_gradient
 from tests.trainer.test_train import lines, rl
 
 

@@ -16,10 +16,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from mmr1.trainer.forward.any_model.sharing import settle
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, group_input
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, TextPart
-from mmr1.vision.audio import wav
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
-from tests.vision.families.general_models import FAMILIES, HEARS, MODELS, SEES_VIDEOS, new_model
+from tests.vision.families.general_models import FAMILIES, MODELS, SEES_VIDEOS, new_model
 from tests.vision.media import encoded, noise, write_video
 
 
@@ -66,16 +65,12 @@ class General:
         return MediaRef("video", path, options={"fps": 2.0})
 
     def groups(self) -> list[RolloutGroup]:
-        """Text, an image, two images of different sizes, a video, an image and a video; sound alone
-        and with others.
-        """
+        """Text, an image, two images of different sizes, a video, an image and a video."""
         media: list[tuple[MediaRef, ...]] = [(), (IMAGE,), (IMAGE, SQUARE)]
         if self.name in SEES_VIDEOS:
             media.append((self.video,))
         if self.name in SEES_VIDEOS and self.name != "glm4v":  # which takes one kind at a time
             media.append((IMAGE, self.video))
-        if self.name in HEARS:
-            media += [(NOISE,), (BEEP, IMAGE, NOISE), (self.video, BEEP)]
         return [self.group(refs, seed) for seed, refs in enumerate(media)]
 
     def group(self, media: tuple[MediaRef, ...], seed: int) -> RolloutGroup:
@@ -99,11 +94,6 @@ class General:
 GENERAL = {name: General(name) for name in (*MODELS, *FAMILIES)}
 IMAGE, SQUARE = (
     MediaRef("image", data=encoded(Image.fromarray(noise(*size)))) for size in ((90, 50), (40, 40))
-)
-_SAMPLES = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)
-NOISE, BEEP = (
-    MediaRef("audio", data=wav(samples, 16_000))
-    for samples in (_SAMPLES, 0.3 * np.sin(np.arange(9_000) / 5))
 )
 
 
@@ -139,10 +129,6 @@ def plain_logits(general: General, model, prompt: Prompt, row: torch.Tensor) -> 
         given["videos"] = [[frames for frames, _ in videos]]
         metadata = [[of_video for _, of_video in videos]]
         given["videos_kwargs"] = {"video_metadata": metadata, "do_sample_frames": False}
-    if sounds := [general.family.decode_media(m) for m in prompt.media if m.kind == "audio"]:
-        given |= {"audio": sounds, "audio_kwargs": {"sampling_rate": 16_000}}
-    if videos and general.name in HEARS:  # seconds of a patch
-        given["videos_kwargs"]["fps"] = videos[0][1].sampled_fps
     batch = general.processor(text=[prompt.text], return_tensors="pt", **given)
     batch["input_ids"] = torch.cat([batch["input_ids"], row[None]], 1)
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])

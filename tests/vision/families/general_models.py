@@ -327,7 +327,6 @@ MODELS: Mapping[str, Callable[[], tuple[Any, Any]]] = {
 }
 if is_num2words_available():  # its processor asks for it
     MODELS = {**MODELS, "smolvlm": smolvlm}
-HEARS = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
-FAMILIES = ("qwen3_5", *HEARS)
+FAMILIES = ("qwen3_5",)
 """Small models that mmr1 makes, and that share no prompts."""
 SEES_VIDEOS = ("llava_onevision", "internvl", "glm4v", *FAMILIES)

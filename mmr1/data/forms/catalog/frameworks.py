@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mmr1.data.forms.assemble import assemble, assemble_question, inside_answer
 from mmr1.data.forms.chat import place_objects, read_chat, with_system
-from mmr1.data.forms.columns import audios_of, first_of, images_of, videos_of
+from mmr1.data.forms.columns import first_of, images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.record import parse_json
 from mmr1.types import Sample
@@ -42,7 +42,7 @@ def _read_verl(row: Row, place: Place) -> Sample:
         raise ValueError(f"reward_model {model!r:.60} is not a mapping with a 'ground_truth'")
     return assemble(
         row, place, chat.turns, images=chat.images(row.get("images")),
-        videos=chat.videos(row.get("videos")), audios=chat.audios(audios_of(row)),
+        videos=chat.videos(row.get("videos")),
         answer=model["ground_truth"],
         task=row.get("ability"), used=("prompt", "reward_model", "ability"),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _read_trl(row: Row, place: Place) -> Sample:
         turns = turns + read_chat(completion).turns
     return assemble(
         row, place, turns, images=chat.images(images_of(row)), videos=chat.videos(videos_of(row)),
-        audios=chat.audios(audios_of(row)), answer=inside_answer(first_of(row, _ANSWERS_TRL)),
+        answer=inside_answer(first_of(row, _ANSWERS_TRL)),
         task=row.get("task"), used=("prompt", "completion", *_ANSWERS_TRL, "task"), untagged=True,
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def _read_sharegpt(row: Row, place: Place) -> Sample:
     used = ("messages", "system", *_ANSWERS_SHAREGPT) + (("objects",) if objects.used else ())
     sample = assemble(
         row, place, objects.turns, images=chat.images(images_of(row)),
-        videos=chat.videos(videos_of(row)), audios=chat.audios(audios_of(row)), answer=answer,
+        videos=chat.videos(videos_of(row)), answer=answer,
         task=row.get("task") or ("math" if answer is not None else None), used=(*used, "task"),
     )  # fmt: skip
     return objects.ground(sample)

@@ -14,9 +14,8 @@ from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample, TextPart
-from mmr1.vision.audio import MAX_SECONDS, load_audio
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
-from mmr1.vision.families.chat import Chat, ChatOptions, hears, load_chat, message_parts
+from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.rows import joined, of_tokens
@@ -84,9 +83,6 @@ class GeneralFamily:
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
             return load_image(media, self.images)
-        if media.kind == "audio":
-            samples = load_audio(media, *_rate_and_seconds(self.processor))
-            return np.pad(samples, (0, -len(samples) % _hop(self.processor)))
         return load_video(media, self.videos)
 
     def media_tokens(self, media: MediaRef) -> int:
@@ -103,8 +99,6 @@ class GeneralFamily:
         if media.kind == "image":
             pixels = torch.from_numpy(np.array(decoded))[None]
             metadata = None
-        elif media.kind == "audio":
-            pixels, metadata = torch.from_numpy(decoded), None
         else:
             frames, of_video = decoded
             pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
@@ -170,8 +164,6 @@ class GeneralFamily:
         shown += [(("image", (1, 64, 48)),), (("image", (1, 40, 40)),)]
         if getattr(self.processor, "video_processor", None) is not None:
             shown += [(("video", (4, 48, 64)),)]
-        if hears(self.processor):
-            shown += [(_BEEP,), (_SHORT_BEEP,), (("image", (1, 64, 48)), _BEEP)]
         found = []
         for i, shapes in enumerate(shown):
             refs = tuple(MediaRef(kind, data=b"") for kind, _ in shapes)
@@ -203,13 +195,10 @@ class GeneralFamily:
         return options
 
     def _processed(self, text: str, media: Sequence[Medium]) -> Mapping[str, torch.Tensor]:
-        images, videos, audios = (
+        images, videos = (
             [as_decoded(m) for m in media if m.kind == kind] for kind in get_args(MediaKind)
         )
         given: dict[str, Any] = {"images": [images]} if images else {}
-        if audios:
-            rate, _ = _rate_and_seconds(self.processor)
-            given |= {"audio": audios, "audio_kwargs": {"sampling_rate": rate}}
         if videos:
             given["videos"] = [[frames for frames, _ in videos]]
             metadata = [[of_video for _, of_video in videos]]
@@ -230,8 +219,6 @@ class GeneralFamily:
         """The shape of a medium after decoding, from its header."""
         if media.kind == "image":
             return "image", image_grid(*image_size(media), self.images.of(media.options))
-        if media.kind == "audio":  # headers of most formats do not tell how long it is
-            return "audio", (len(self.decode_media(media)), 1, 1)
         patches, height, width = sampled_grid(media, self.videos)
         return "video", (patches * self.videos.temporal, height, width)
 
@@ -247,35 +234,14 @@ class GeneralFamily:
 
 
 _SECONDS = "video_second_per_grid"
-_BEEP: _Shape = ("audio", (16_000, 1, 1))
-_SHORT_BEEP: _Shape = ("audio", (9_000, 1, 1))
-
-
-def _rate_and_seconds(processor: Any) -> tuple[int, float]:
-    """Samples per second of the sound that a processor reads, and the longest that it reads."""
-    own = processor.feature_extractor
-    rate = int(own.sampling_rate)
-    most = getattr(own, "n_samples", None)  # of more, Whisper's would drop the end in silence
-    return rate, MAX_SECONDS if most is None else most / rate
-
-
-def _hop(processor: Any) -> int:
-    """Samples of a frame of features. Whether a part of one counts depends, in transformers, on the
-    sounds beside it, and vLLM counts it always: so there is none, for at most 10 ms of silence.
-    """
-    return int(getattr(processor.feature_extractor, "hop_length", 1))
 
 
 def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
-    if kind == "audio":
-        return _pixels(kind, grid, torch.zeros(grid[0]))
     return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
 
 
 def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
     draw = torch.Generator().manual_seed(grid[1])
-    if kind == "audio":
-        return _pixels(kind, grid, 0.1 * torch.randn(grid[0], generator=draw))
     return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
 
 
@@ -367,9 +333,7 @@ def placeholder_ids(config: Any, processor: Any) -> set[int]:
     some count their media.
     """
     names = [name for kind in get_args(MediaKind) for name in _of_kind(kind)]
-    return _tokens_named(
-        [*names, "vision_start_token_id", "audio_start_token_id"], config, processor
-    )
+    return _tokens_named([*names, "vision_start_token_id"], config, processor)
 
 
 def _of_kind(kind: MediaKind) -> list[str]:

@@ -1,0 +1,26 @@
+"""Commands that packages beside the core add to a command line, by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import typer
+
+from mmr1.registry import Registry
+
+HEADING = "Commands of mmr1_contrib and other packages"
+"""Heading of these commands in ``--help``."""
+
+
+def add_commands(group: str, apps: Mapping[str, typer.Typer]) -> None:
+    """Add the commands of an entry-point group, each of which is a function that Typer can run.
+
+    Args:
+        group: Name of the entry-point group.
+        apps: Apps by the words before the last of a command's name: ``""`` for ``migrate``,
+            ``recipe`` for ``recipe check``.
+    """
+    registry = Registry("command", {}, group=group)
+    for name in sorted(registry.names()):
+        words, _, command = name.rpartition(" ")
+        apps[words].command(command, rich_help_panel=HEADING)(registry.load(name))

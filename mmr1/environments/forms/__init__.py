@@ -1,1 +1,0 @@
-"""Tools and environments that were written for other trainers; runs in the sandbox."""

@@ -1,0 +1,49 @@
+"""Yes and no, true and false."""
+
+from __future__ import annotations
+
+import re
+
+from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.stance import Unread
+
+_YES, _NO = (
+    r"yes|yeah|yep|true|correct|是的?|对|正确",
+    r"no|nope|false|incorrect|不是|否|错误?|不对",
+)
+TRUTH = re.compile(r"yes|no|true|false|是|否", re.IGNORECASE)
+_STATED = re.compile(
+    rf"(?:(?:it|this|that|which|the (?:answer|statement|claim|sentence))(?:['’]s| is)\s+)?"
+    rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))(?![a-z-])(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OPPOSITE = {
+    True: re.compile(r"\b(?:no|false|incorrect|not (?:really|true|correct))\b(?! \w)|不", re.I),
+    False: re.compile(r"\b(?:yes|true|correct)\b", re.I),
+}
+_OPEN = re.compile(
+    r"^[^\s,.;:!?()–—-]|^ (?!(?:it|there|th(?:is|at|ey|e)|s?he|we|i|you|because|since|as)\b)[a-z]|"
+    r"\b(?:or|maybe|perhaps|possibly|unsure|unclear|uncertain)\b",
+    re.I,
+)
+
+
+def read_boolean(text: str) -> bool | Unread:
+    """Return True for an answer that begins with yes or true, False for no or false.
+
+    What follows explains it, unless it says the opposite or leaves it open.
+
+    >>> read_boolean("Yes, it is."), read_boolean("**No**"), read_boolean("yes and no").reason
+    (True, False, 'neither yes nor no')
+    """
+    value = boolean_of(text)
+    return Unread("neither yes nor no") if value is None else value
+
+
+def boolean_of(text: str) -> bool | None:
+    """Return the boolean of a text, or None; see ``read_boolean``."""
+    match = _STATED.fullmatch(unwrap(text))
+    if match is None or _OPEN.search(match["rest"]):
+        return None
+    value = match["yes"] is not None
+    return None if _OPPOSITE[value].search(match["rest"]) else value

@@ -1,0 +1,170 @@
+"""The option that an answer names: its letter, its text or its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from mmr1.rewards.reading.booleans import TRUTH, boolean_of
+from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.latex import normalise
+from mmr1.rewards.reading.numbers import same_number
+from mmr1.rewards.reading.quantities import candidates, whole_quantity
+from mmr1.rewards.reading.stance import Reading, Unread, is_hedged, is_negated, read_asserted
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
+_LABELLED = re.compile(
+    r"\W*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])(?:[)\].:,]+\s*|\s+[-–]\s+|\s+(?=\())(\S.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_SAID_OF_LETTER = re.compile(
+    r"\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
+    r"excluded|eliminated|maybe|perhaps|possibly|probably|(?:un)?likely|doubt\w*|might|could|sure|"
+    r"fits?|works?|appl(?:y|ies))\b|[?？]|不对|错|正确|不是|排除|可能",
+    re.IGNORECASE,
+)
+_STANDING = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
+_LOWER_LABEL = re.compile(r"(?<!\S)\(?([a-z])(?=\)\s)")
+_ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
+_LEADING_ARTICLE = re.compile(r"(?:an?|the)\s+", re.IGNORECASE)
+_ORDINAL = re.compile(r"\b(first|second|third|fourth|fifth|last) (?:option|choice|answer)\b", re.I)
+_PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last": -1}
+
+Options = Mapping[str, str]
+
+
+def read_choice(text: str, options: Options) -> Reading[str] | Unread:
+    """Return the letter of the one option that an answer asserts.
+
+    A letter beside another option's text is no answer, and neither are two letters.
+
+    Args:
+        text: An answer.
+        options: Option texts by letter. If it is empty, any letter is an option.
+
+    >>> read_choice("(B) 5", {"A": "4", "B": "5"}).value, read_choice("C, not A", {}).value
+    ('B', 'C')
+    >>> read_choice("B. 4", {"A": "4", "B": "5"}).reason, read_choice("A or B", {}).reason
+    ('a letter and the text of another option', 'no option')
+    """
+    if text.strip() in options:  # before the texts: an option may be "B" under the letter A
+        return Reading(text.strip(), 0, len(text))
+    whole = _whole(unwrap(text), options)
+    if whole is not None:
+        conflict = Unread("a letter and the text of another option")
+        return Reading(whole, 0, len(text)) if whole else conflict
+    return read_asserted(text, lambda piece: _named(piece, options), "option")
+
+
+def _whole(text: str, options: Options) -> str | None:
+    """Return the letter that a whole text names by itself; empty if it contradicts its label."""
+    by_text = _letters_by_text(tuple(options.items()))
+    bare = _LEADING_ARTICLE.sub("", text, 1)
+    if own := by_text.get(_plain(text)) or by_text.get(_plain(bare)):
+        return own
+    labelled = _LABELLED.fullmatch(text) or _LABELLED.fullmatch(normalise(text))
+    if labelled is None or labelled[1].upper() not in (options or LETTERS):
+        return None
+    letter = labelled[1].upper()
+    named = by_text.get(_plain(labelled[2].removeprefix("(").removesuffix(")")))
+    if named is not None:
+        return letter if named == letter else ""
+    # The words behind a letter may be its option's, which may say "not" or "none".
+    words = options.get(letter, labelled[2])
+    said = is_negated(labelled[2]) or is_hedged(labelled[2])
+    its_own = is_negated(words) or is_hedged(words)
+    if set(_STANDING.findall(_ARTICLE.sub(" ", labelled[2]))) - {letter}:
+        return None
+    return letter if said and its_own and not _SAID_OF_LETTER.search(labelled[2]) else None
+
+
+def _named(piece: str, options: Options) -> str | None:
+    """Return the letter of the one option that a piece of text names, or None."""
+    text = unwrap(piece)
+    whole = _whole(text, options)
+    if whole is not None:
+        return whole or None
+    if ordinal := _ORDINAL.search(text):
+        in_order, place = list(options or LETTERS), _PLACES[ordinal[1].lower()]
+        return in_order[place] if place < len(in_order) and (options or place >= 0) else None
+    if options and (equal := _equal_numbers(text, options)):
+        return equal
+    letters = set(options) or set(LETTERS)
+    text = normalise(text)
+    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
+        return alone[1].upper()
+    text = _LOWER_LABEL.sub(lambda match: match[1].upper(), text)
+    standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
+    inside = _options_inside(text, options)
+    if len(standing | inside) != 1 or (inside and standing and inside != standing):
+        return None if standing or inside else _by_truth(piece, options)
+    return (standing | inside).pop()
+
+
+def _options_inside(text: str, options: Options) -> set[str]:
+    """Return the letters of the options whose texts stand in a sentence; the longest texts win."""
+    folded, found = text.casefold(), set()
+    for letter, option in sorted(options.items(), key=lambda pair: -len(pair[1])):
+        words = _LEADING_ARTICLE.sub("", option.casefold(), 1)
+        pattern = rf"(?<!\w){re.escape(words)}(?!\w)"
+        if len(words) > 2 and re.search(pattern, folded):
+            found.add(letter)
+            folded = re.sub(pattern, " ", folded)
+    return found
+
+
+def _equal_numbers(text: str, options: Options) -> str | None:
+    """Return the letter of the one option with the number of the text: 140 for 140°."""
+    number = whole_quantity(text) if any(map(str.isdigit, text)) else None
+    if number is None:
+        return None
+    values = {letter: whole_quantity(option) for letter, option in options.items()}
+    equal = [
+        letter
+        for letter, value in values.items()
+        if value and any(same_number(value.number, n) for n in candidates(value, number))
+    ]
+    return equal[0] if len(equal) == 1 else None
+
+
+def _by_truth(text: str, options: Options) -> str | None:
+    """Return the letter of the one option that says yes, or no, as the text does."""
+    said = boolean_of(text)
+    truths = {letter: re.split(r"[,.]", option)[0].strip() for letter, option in options.items()}
+    same = [k for k, v in truths.items() if TRUTH.fullmatch(v) and boolean_of(v) is said]
+    return same[0] if said is not None and len(same) == 1 else None
+
+
+@lru_cache(1024)
+def _letters_by_text(options: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    plain = {_plain(_LEADING_ARTICLE.sub("", option, 1)): letter for letter, option in options}
+    return plain | {_plain(option): letter for letter, option in options}
+
+
+def options_by_letter(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
+    """Return option texts by letter.
+
+    A leading ``A.`` or ``(A)`` of a text is its own label. Labels in another order than A, B, …
+    stay: of ``["C. cat", "A. ant", "B. bee"]`` option C is the cat.
+    """
+    if not options:
+        return {}
+    if isinstance(options, Mapping):
+        return {str(letter).upper(): str(text) for letter, text in options.items()}
+    labelled = [_OWN_LABEL.fullmatch(str(text)) for text in options]
+    own = {match[1].upper(): match[2] for match in labelled if match is not None}
+    if set(own) == set(LETTERS[: len(options)]):
+        return own
+    return {
+        letter: match[2] if match is not None and match[1].upper() == letter else str(text)
+        for letter, text, match in zip(LETTERS, options, labelled, strict=False)
+    }
+
+
+_OWN_LABEL = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
+
+
+def _plain(text: str) -> str:
+    return normalise(text).casefold().replace(" ", "")

@@ -1,0 +1,213 @@
+"""Numbers with their units: plain, in words, compound, and in sentences."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.latex import normalise
+from mmr1.rewards.reading.numbers import MAX_DIGITS, Number, parse_number
+from mmr1.rewards.reading.stance import Reading, Unread, is_altered, read_asserted, states_none
+from mmr1.rewards.reading.units import PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.vocabulary import any_of
+from mmr1.rewards.reading.words import has_number_word, with_digits
+
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![A-Za-z0-9_.]*\d)"
+)
+# Beside one of these a number is part of an expression or a bound: 5x, 2^5, 5+, - 5.
+_OPERATOR_BEFORE = re.compile(
+    r"(?:[*/^×÷√|_\\+–−±-]|\\pm|\b(?:before|after|preceding|following|past|except|"
+    r"(?<!ed )(?<!grew )(?<!rose )(?<!fell )by))\s*$"
+)
+_OPERATOR_BEHIND = re.compile(r"\s*[*/^×÷!|+\u00b2\u00b3\u2070-\u207f\\?]|[A-Za-z_π(]|[-–]\w")
+_MEASURE = (
+    r"(\d+(?:\.\d+)?)\s*(hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s|feet|foot|ft|inch(?:es)?|in|"
+    r"yards?|yd|pounds?|lbs?|ounces?|oz|km|cm|mm|met(?:er|re)s?|kg|g|小时|分钟?|秒|[米厘]米?|['\"′″])"
+    r"(?![A-Za-z])"
+)
+_COMPOUND = re.compile(rf"{_MEASURE}(?:,?\s*(?:and\s+)?{_MEASURE})+", re.IGNORECASE)
+_PART = re.compile(_MEASURE, re.IGNORECASE)
+_MARKS = {"'": "ft", "′": "ft", '"': "in", "″": "in", "分": "min", "分钟": "min", "m": "min"}
+_SPELLINGS = (
+    (re.compile(r"\bper cents?\b", re.IGNORECASE), "percent"),
+    (re.compile(r"\bdegrees? (?=(?:celsius|fahrenheit)\b)", re.IGNORECASE), ""),
+    (re.compile(r"\b(?:a single|only one|just one|exactly one)\b", re.IGNORECASE), "1"),
+    (re.compile(r"\bhalf an? dozen\b", re.IGNORECASE), "6"),
+    (re.compile(r"(?<=\d)k\b(?!\s*/)", re.IGNORECASE), "e3"),
+    (re.compile(r"(?<=\d)(?:M|mn)\b(?!\s*/)"), "e6"),
+    (re.compile(r"(?<=\d)(?:B|bn)\b(?!\s*/)"), "e9"),
+    (re.compile(r"(?<![\d,.])(\d{1,3}) (?=\d{3}(?:\D|$))"), r"\1,"),
+)
+_YEAR = r"(?:1[5-9]|20)\d\d"
+# A number that is not the one that a sentence states: a year, a part, the whole of a part.
+_BESIDE = (
+    re.compile(rf"\b(?:from|between)\s+{_YEAR}\s+(?:to|and|until)\s+{_YEAR}\b", re.I),
+    re.compile(rf"\b(?:in|by|of|since|from|for|during|until)\s+(?:the year\s+)?{_YEAR}\b", re.I),
+    re.compile(r"^\W*(?:of|in|by|at|on|from|out of|among|with|counting)\b[^,;]*[,:]\s", re.I),
+    re.compile(r"(?<=\d)\s+(?:out )?of (?:the|these|those|all)\s+\d+\b[^,;]*", re.I),
+    re.compile(r"(?<=\d)([^\d:,;]*):\s.*", re.DOTALL),
+    re.compile(r"(?<=\S)\s*\([^()]*\)"),
+)
+_COPULA = re.compile(
+    r"(?:\b(?:is|are|was|were|equals?|has|have|had|totals?|makes?|gives?)\b|=|≈|:)\s*"
+    r"(?:(?:about|only|exactly|equal to|a total of)\s+)*[$€£¥]?\s*$",
+    re.IGNORECASE,
+)
+
+
+# A number right behind another word is its name (step 7, the cube 3).
+_LAST_WORD = re.compile(r"(?<!['’])\b([A-Za-z]+)[\s\"'(]*$")
+_MAY_PRECEDE = re.compile(any_of("before_numbers"), re.IGNORECASE)
+_TOTAL = re.compile(r"[^\d,.;]{0,40}\b(?:in total|altogether|overall)\b", re.IGNORECASE)
+_LISTED = re.compile(r"[^\d]{0,40}?(?:,|\band\b|\bor\b|\bplus\b)\s+\d")
+
+
+def _names(before: str) -> bool:
+    word = _LAST_WORD.search(before[-40:])
+    return word is not None and _MAY_PRECEDE.fullmatch(word[1]) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number as it was written and its unit, where it has one that is known.
+
+    A percentage is a number with the unit ``PERCENT``.
+    """
+
+    number: Number
+    unit: Unit | None = None
+
+    @property
+    def value(self) -> Fraction:
+        """The number, without its unit."""
+        return self.number.value
+
+    @property
+    def meaning(self) -> tuple[Fraction, str]:
+        """The number in base units, and the dimension; a percentage is a plain number."""
+        if self.unit is None or self.unit == PERCENT:
+            return (self.value / 100 if self.unit else self.value), ""
+        return self.value * self.unit.factor, self.unit.dimension
+
+
+@lru_cache(8192)  # the answers of a group are few
+def read_quantity(text: str, *, none_is_zero: bool = True) -> Reading[Quantity] | Unread:
+    """Return the quantity that an answer asserts.
+
+    Args:
+        text: A cleaned answer.
+        none_is_zero: Read "no cars" and "none" as 0; in mathematics they are no solution.
+
+    >>> [str(read_quantity(t).value.value) for t in ("It is 5, not 6", "no cars", "5 ft 6 in")]
+    ['5', '0', '66']
+    >>> [read_quantity(t).reason for t in ("not 5", "3 of 4", "3 or 4")]
+    ['only negated: not 5', 'no number', 'no number']
+    """
+    if number := parse_number(text):
+        return Reading(Quantity(number), 0, len(text))
+    whole = whole_quantity(text)
+    if whole is not None:
+        return Reading(whole, 0, len(text))
+    return read_asserted(text, quantity_of if none_is_zero else _quantity_in, "number")
+
+
+def quantity_of(piece: str) -> Quantity | None:
+    """Return the one number that a piece of text states, with its unit, or None."""
+    return Quantity(Number(0)) if states_none(piece) else _quantity_in(piece)
+
+
+def _quantity_in(piece: str) -> Quantity | None:
+    whole = whole_quantity(piece)
+    return _stated(_spelled(unwrap(piece))) if whole is None else whole
+
+
+def whole_quantity(text: str) -> Quantity | None:
+    """Return the quantity that the whole text is, or None: a gold answer has no words around it."""
+    if len(text) > 4 * MAX_DIGITS:
+        return None
+    core, unit = split_unit(_spelled(normalise(text)), bare_letters=True)
+    number = parse_number(core)
+    return None if number is None else Quantity(number, unit)
+
+
+def _spelled(text: str) -> str:
+    """Return a text with its numbers in digits and its compound quantities in one unit."""
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return with_digits(_COMPOUND.sub(_joined, text) if _PART.search(text) else text)
+
+
+def _joined(match: re.Match[str]) -> str:
+    """Return a compound quantity (5 ft 6 in, 1 h 30 min) in its smallest unit, or as it is."""
+    parts = _PART.findall(match[0])
+    metres = parts[-1][1].lower() in ("cm", "mm") or "米" in parts[-1][1]  # 1 m 20 cm, 1 m 20 s
+    names = [name if metres else _MARKS.get(name.lower(), name) for _, name in parts]
+    units = [split_unit(f"1 {name}", bare_letters=True)[1] for name in names]
+    factors = [unit.factor for unit in units if unit is not None]
+    dimensions = {unit.dimension for unit in units if unit is not None}
+    if len(dimensions) != 1 or len(factors) < len(parts) or factors != sorted(set(factors))[::-1]:
+        return match[0]
+    total = sum((Fraction(n) * f for (n, _), f in zip(parts, factors, strict=True)), Fraction(0))
+    return f"{total / factors[-1]} {names[-1]}"
+
+
+def _stated(text: str) -> Quantity | None:
+    """Return the number that a sentence states: its only one, or the only one behind a verb."""
+    plain = text
+    for pattern in _BESIDE if len(_literals(plain)) > 1 else ():
+        cut = pattern.sub(lambda m: m[1] if m.re.groups else " ", plain)
+        plain = cut if _literals(cut) else plain
+    literals = _literals(plain)
+    in_total = [match for match in literals if _TOTAL.match(plain[match.end() :])]
+    literals = in_total if len(in_total) == 1 else literals
+    if len({match[0] for match in literals}) > 1:
+        literals = [m for m in literals if _COPULA.search(plain[: m.start()])]
+        literals = literals[-1:] if "=" in plain else literals
+    if len({match[0] for match in literals}) != 1:
+        return None
+    match = literals[-1]
+    number = parse_number(match[0])
+    before, behind = plain[: match.start()], plain[match.end() :]
+    unit = leading_unit(behind)
+    if number is None or _OPERATOR_BEFORE.search(before[-16:]) or _names(before):
+        return None
+    if _LISTED.match(behind) and len(_literals(plain)) > 1 and not in_total:
+        return None
+    if unit is None and _OPERATOR_BEHIND.match(behind):
+        return None
+    around = f"{before.rstrip()} 1 {behind.lstrip()}"
+    if is_altered(around) or has_number_word(f"{before} {behind}"):
+        return None  # twice 5, 5 squared, half of 5: another number than 5
+    return Quantity(number, unit)
+
+
+def _literals(text: str) -> list[re.Match[str]]:
+    return [m for m in _NUMBER.finditer(text) if any(c.isdigit() for c in m[0])]
+
+
+# A word of two units is the one of the gold's kind: pounds, degrees.
+_TWOFOLD = {"£": "mass", "Celsius": "°", "Fahrenheit": "°"}
+
+
+def candidates(gold: Quantity, answer: Quantity) -> list[Number]:
+    """Return the answer's number in the gold's unit, in every way in which it may be meant.
+
+    A percentage is a hundredth, whatever the reward; only a gold with the sign is also met by the
+    number without it. Units are converted; left out on one side they do not count; another
+    dimension has no number.
+    """
+    if answer.unit == PERCENT and gold.unit != PERCENT:
+        return [answer.number.times(Fraction(1, 100))]
+    if gold.unit == PERCENT and answer.unit is None:
+        return [answer.number, answer.number.times(Fraction(100))]
+    if gold.unit is None or answer.unit is None or gold.unit == answer.unit:
+        return [answer.number]
+    if _TWOFOLD.get(gold.unit.dimension) == answer.unit.dimension:
+        return [answer.number]
+    if gold.unit.dimension != answer.unit.dimension:
+        return []
+    return [answer.number.times(answer.unit.factor / gold.unit.factor)]

@@ -1,0 +1,119 @@
+"""Spans of time: seconds, minutes, clock times, subtitle stamps; never frames."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmr1.rewards.reading.stance import Unread, taken_back
+from mmr1.rewards.reading.words import with_digits
+
+Span = tuple[float, float]
+
+_UNIT = (
+    r"(?:milliseconds?|msec|ms|毫秒|seconds?|secs?|s|秒钟?|minutes?|mins?|m|分钟?|hours?|hrs?|h|"
+    r"小时|个小时)(?![A-Za-z])"
+)
+_MEASURE = re.compile(rf"(\d+(?:\.\d+)?|\.\d+)\s*(?:-\s?)?({_UNIT}|[hm](?=\d))?", re.I)
+_FACTORS = {"mi": 60.0, "ms": 0.001, "毫": 0.001, "m": 60.0, "分": 60.0, "h": 3600.0, "小": 3600.0}
+_FACTORS |= {"个": 3600.0, "s": 1.0, "秒": 1.0}
+_CLOCK = r"\d+(?::\d{1,2}){1,2}(?:[.,]\d+)?"
+_TIME = (
+    rf"(?:{_CLOCK}|(?:\d+(?:\.\d+)?\s*(?:{_UNIT}|[hm](?=\d))\s*(?:and\s)?)+(?<!\s)|"
+    r"(?:\d+(?:\.\d+)?|\.\d+))"
+)
+_JOINT = (
+    r"[\s\]\"'°)]*(?:-+>?|–|—|~|to|until|till|through|and|到|至)\s*(?:about\s|the\s)?"
+    r"(?:second\s|time\s|第)?[\s\[\"'(]*|[^\d.;]{0,24}?(?<![a-z])"
+    r"(?P<end>ends?|ending|end_time|stops?|finish\w*|until|结束|(?P<length>last\w*|持续))"
+    r"(?![a-z])\D{0,16}?"
+)
+_SPAN = re.compile(
+    rf"(?<![A-Za-z0-9_.:])(?P<a>{_TIME})(?:{_JOINT})(?P<b>{_TIME})(?![\w.]*\d)", re.I
+)
+_PAIR = re.compile(rf"[\[(]\s*(?P<a>{_TIME})\s*[,;]\s*(?P<b>{_TIME})\s*[\])]", re.I)
+_BARE = re.compile(rf"\W*(?P<a>{_TIME})\s*[,;\s]\s*(?P<b>{_TIME})\W*", re.I)
+_FRAMES = re.compile(r"\bframes?\W{0,3}\d|\d\s*(?:st|nd|rd|th)?\s*frames?\b|帧", re.I)
+_STARTS, _ENDS = re.compile(r"start|begin|from|onset", re.I), re.compile(r"end|stop|^to$|offset")
+_MAX_TEXT = 2_000  # two times fit into less
+
+
+def read_span(text: str) -> Span | Unread:
+    """Return the one span of an answer, in seconds, the start before the end.
+
+    A number without a unit is seconds, or takes the unit of the end ("3 to 5 minutes"). What is no
+    end, as the length of the clip or a confidence, does not count.
+
+    >>> read_span("1:05 - 1:20.5"), read_span("from 3 to 5 minutes (2 minutes long)")
+    ((65.0, 80.5), (180.0, 300.0))
+    >>> read_span('{"end": 9, "start": 2}'), read_span("It starts at 12 s and lasts 6 s")
+    ((2.0, 9.0), (12.0, 18.0))
+    >>> read_span("frames 2 to 9").reason, read_span("[20, 10]").reason
+    ('frames without a rate', 'the end is not after the start')
+    """
+    if len(text) > _MAX_TEXT:
+        return Unread("no span of time")
+    try:
+        return span_of(json.loads(text))
+    except (ValueError, RecursionError):
+        pass
+    text = with_digits(text)
+    if _FRAMES.search(text):
+        return Unread("frames without a rate")
+    whole = _BARE.fullmatch(text)
+    found = [whole] if whole else [*_SPAN.finditer(text)] or [*_PAIR.finditer(text)]
+    kept = {_seconds(match) for match in found if not taken_back(text, match)}
+    if len(kept) > 1:
+        return Unread(f"{len(kept)} spans of time")
+    if not kept:
+        return Unread(f"only negated: {found[0][0]}" if found else "no span of time")
+    start, end = kept.pop()
+    return (start, end) if start < end else Unread("the end is not after the start")
+
+
+def span_of(value: Any) -> Span | Unread:
+    """Return the span of a value as JSON has it: two times, or an object or list that holds them.
+
+    Raises:
+        ValueError: If the value is neither an object nor a list.
+    """
+    if isinstance(value, Mapping):
+        starts = [value[key] for key in value if _STARTS.search(str(key))]
+        ends = [value[key] for key in value if _ENDS.search(str(key))]
+        if len(starts) == len(ends) == 1:
+            return span_of([starts[0], ends[0]])
+        inner = [v for v in value.values() if isinstance(v, list | tuple | str)]
+        return span_of(inner[:1]) if inner else Unread("no span of time")
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError("neither an object nor a list")
+    if len(value) == 1:
+        return read_span(value[0]) if isinstance(value[0], str) else span_of(value[0])
+    return read_span(" to ".join(map(str, value))) if len(value) == 2 else Unread("no span of time")
+
+
+def _seconds(match: re.Match[str]) -> Span:
+    groups = match.groupdict()
+    start, end = _time(groups["a"], groups["b"]), _time(groups["b"], "")
+    return (start, start + end) if groups.get("length") else (start, end)
+
+
+def _time(text: str, other: str) -> float:
+    """Return a time in seconds; without a unit it has the one of the other."""
+    if ":" in text:
+        seconds = 0.0
+        for field in text.replace(",", ".").split(":"):
+            seconds = 60 * seconds + float(field)
+        return seconds
+    parts = _MEASURE.findall(text)
+    if len(parts) == 1 and not parts[0][1]:
+        units = {unit for _, unit in _MEASURE.findall(other)} if ":" not in other else set()
+        parts = [(parts[0][0], units.pop() if len(units) == 1 else "")]
+    return sum(float(number) * _factor(unit.lower()) for number, unit in parts)
+
+
+def _factor(unit: str) -> float:
+    if unit.startswith("milli"):
+        return 0.001
+    return _FACTORS.get(unit[:2]) or _FACTORS.get(unit[:1], 1.0)

@@ -1,0 +1,1 @@
+"""Claims of papers: comparisons with hypotheses that were written before the runs."""

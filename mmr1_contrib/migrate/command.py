@@ -1,0 +1,136 @@
+"""The command: a file with its overrides, as migrated YAML or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mmr1.config import Config
+from mmr1_contrib.migrate.migration import Migration, Tree
+from mmr1_contrib.migrate.reading import Given, read
+from mmr1_contrib.migrate.source import Source, migrate
+from mmr1_contrib.migrate.sources import sources_of
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A migrated file of another project.
+
+    Attributes:
+        path: The file.
+        given: What it gives.
+        migration: That as ours.
+    """
+
+    path: Path
+    given: Given
+    migration: Migration
+
+    @property
+    def lost(self) -> list[str]:
+        """Losses and differences, and steps that the user has to take by hand."""
+        return [*self.given.notes, *self.migration.notes]
+
+    @property
+    def yaml(self) -> str:
+        """Our YAML, with comments at the top: what is lost, and then what was not needed."""
+        notes = [self._origin, *self.lost, *self.migration.unneeded, *self._to_run]
+        comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
+        order = list(Config.model_fields)
+        tree = {key: self.migration.tree[key] for key in order if key in self.migration.tree}
+        return comments + yaml.safe_dump(_type_first(tree), sort_keys=False, allow_unicode=True)
+
+    @property
+    def side_by_side(self) -> str:
+        """The settings of the loss, theirs and ours, and the notes."""
+        rows = comparison(self.given.source, self.migration)
+        return _lines([*rows, "", *self.lost, *self.migration.unneeded, *self._to_run])
+
+    def report(self, output: Path) -> str:
+        """The message when the YAML is in a file: first the losses."""
+        count = len(self.migration.unneeded)
+        rest = [f"not needed in mmr1, and listed in {output}: {count}"] if count else []
+        found = "lost or different in mmr1:" if self.lost else "nothing is lost"
+        head = f"wrote {output} {self._origin}; {found}"
+        lost = [f"- {' '.join(note.split())}" for note in self.lost]
+        return _lines([head, *lost, *rest, *self._to_run])
+
+    @property
+    def _origin(self) -> str:
+        return f"from {self.path}, read as {self.given.source.title}"
+
+    @property
+    def _to_run(self) -> Iterator[str]:
+        if self.given.source.command != "train":
+            yield f"run it with mmr1 {self.given.source.command}"
+
+
+def migrate_file(
+    path: Path, overrides: Sequence[str] = (), *, project: str | None = None
+) -> Migrated:
+    """Migrate a configuration. Without a ``project`` the content of the file tells it.
+
+    Raises:
+        ValueError: The file cannot be read, or is not a configuration of a project that is known.
+    """
+    try:
+        given = read(path, overrides, sources_of(project), named=project is not None)
+        return Migrated(path, given, migrate(given.source, given.keys))
+    except ValueError as error:
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
+
+
+def comparison(source: Source, migration: Migration) -> list[str]:
+    """The settings of the loss side by side: theirs as they read them, ours as here.
+
+    One that their project does not read with these other settings is left out.
+    """
+    ours = Config.model_validate(migration.tree).model_dump()
+    rows = [(source.title, "", "mmr1", "")]
+    for key, names in source.loss_settings.items():
+        switch, counts = source.in_force.get(key, (key, _always))
+        if not counts(migration.theirs.get(switch)):
+            continue
+        values = ", ".join(_shown(_at(ours, name)) for name in names)
+        theirs = migration.theirs.get(key)
+        rows.append((key, str(theirs), ", ".join(n.partition(".")[2] for n in names), values))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _always(value: Any) -> bool:
+    return True
+
+
+def _shown(value: Any) -> str:
+    """A value in YAML; for a section its type."""
+    if isinstance(value, Mapping):
+        return str(value.get("type", value))
+    return "null" if value is None else str(value)
+
+
+def _at(tree: Tree, key: str) -> Any:
+    """The value at ``a.b.c``; None where the section is missing, or of another type."""
+    value: Any = tree
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _type_first(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    keys = sorted(tree, key=lambda key: key not in ("name", "type"))
+    return {key: _type_first(tree[key]) for key in keys}
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
