@@ -102,6 +102,12 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
     return {point.name: point.value for point in _installed(path).select(group=group)}
 
 
+@lru_cache
+def _is_installed(target: str) -> bool:
+    """True if the package of an entry point can be found; its files may have been deleted."""
+    return importlib.util.find_spec(target.partition(":")[0].partition(".")[0]) is not None
+
+
 class Registry:
     """Names of one kind of object, imported when loaded.
 
@@ -129,9 +135,12 @@ class Registry:
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
-        """Every name and the target it loads, entry points included."""
-        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
+        """Return every name and the target it loads, with entry points of packages that are there."""
+        plugins = {name: at for name, at in self._plugins().items() if _is_installed(at)}
         return {**plugins, **self.builtin}
+
+    def _plugins(self) -> dict[str, str]:
+        return _entry_points(self.group, tuple(sys.path)) if self.group else {}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
@@ -152,7 +161,7 @@ class Registry:
     def _target(self, spec: str) -> tuple[str, str]:
         """The module (or file) and the attribute behind a name."""
         # The plugins of all installed packages take a while to find.
-        names = self.builtin if spec in self.builtin else self.names()
+        names = self.builtin if spec in self.builtin else {**self._plugins(), **self.builtin}
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
         if not separator:
