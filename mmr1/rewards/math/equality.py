@@ -45,9 +45,8 @@ _BARE_UNITS = tuple("mgNJWVAL")  # right behind a number, as in 10N, if the answ
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
-    r"(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
-    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
-    re.IGNORECASE,
+    r"(?i)(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
+    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*"
 )
 _ABOUT = re.compile(r"\\(?:approx|simeq)")
 _TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
@@ -55,7 +54,7 @@ _LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
 _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
 _OPERATOR = re.compile(r"[=+*/^\\]|[A-J]\(")
 _MATHEMATICS = re.compile(r"\d|\\[a-z]|(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])")
-_ARTICLE = re.compile(r"(?:an?|the) ", re.IGNORECASE)
+_ARTICLE = re.compile(r"(?i)(?:an?|the) ")
 
 
 def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:

@@ -11,18 +11,16 @@ from typing import Any
 from mmr1.boxes import Box
 from mmr1.rewards.reading.stance import Unread, states_none, taken_back
 
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)(?:```|$)", re.DOTALL)
+_FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 _CORNERS = "x_?1|x_?min|left y_?1|y_?min|top x_?2|x_?max|right y_?2|y_?max|bottom"
 _N = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# [a, b, c, d], or two points: (a, b), (c, d).
+# [a, b, c, d], perhaps with a score, or two points: (a, b), (c, d).
 _IN_BRACKETS = re.compile(
     rf"[\[(]\s*({_N})\s*[,\s]\s*({_N})\s*(?:[,\s]|[)\]][^\d\[(]{{0,40}}[\[(])\s*({_N})\s*[,\s]\s*({_N})"
-    r"\s*[\])]"
+    r"(?:\s*,\s*(?:0?\.\d+|1(?:\.0*)?))?\s*[\])]"
 )
-_NAMED = [
-    re.compile(rf"\b(?:{names})\b[\"']?\s*[:=]?\s*({_N})", re.I) for names in _CORNERS.split()
-]
+_NAMED = [re.compile(rf"(?i)\b(?:{names})\b[\"']?\s*[:=]?\s*({_N})") for names in _CORNERS.split()]
 _NUMBER = re.compile(rf"(?<![A-Za-z_\d.]){_N}")  # not the digit of a key: bbox_2d, x1
 _MAX_TEXT = 1_000_000
 

@@ -8,14 +8,14 @@ from math import gcd
 
 from mmr1.rewards.reading.words import with_digits
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?(?:\s*o'clock)?", re.I)
-_HOUR = re.compile(r"(\d{1,2})\s*(?:([ap])\.?\s?m\.?|o['’]clock(?:\s*([ap])\.?m\.?)?)", re.I)
+_CLOCK = re.compile(r"(?i)(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?(?:\s*o'clock)?")
+_HOUR = re.compile(r"(?i)(\d{1,2})\s*(?:([ap])\.?\s?m\.?|o['’]clock(?:\s*([ap])\.?m\.?)?)")
 _SPOKEN = re.compile(
-    r"(half|1/2|(?:a )?quarter|1/4|\d{1,2})(?: minutes?)? (past|to|after|before) (\d{1,2})"
-    r"(?:\s*([ap])\.?m\.?)?",
-    re.IGNORECASE,
+    r"(?i)(half|1/2|(?:a )?quarter|1/4|\d{1,2})(?: minutes?)? (past|to|after|before) (\d{1,2})"
+    r"(?:\s*([ap])\.?m\.?)?"
 )
 _CHINESE = re.compile(r"(?:[上下]午)?(\d{1,2})[点时](?:(\d{1,2})分?|半)?")
+_PREPOSITION = re.compile(r"(?i)^(?:at|on|about|around) ")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = r"(?P<name>[A-Za-z]{3,9})\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
@@ -59,7 +59,7 @@ def read_clock(text: str) -> Clock | None:
     """
     if not any(map(str.isalnum, text[:1])) or len(text) > 40:
         return None
-    text = with_digits(text)
+    text = with_digits(_PREPOSITION.sub("", text))
     if match := _CLOCK.fullmatch(text):
         return _clock(int(match[1]), int(match[2]), int(match[3] or 0), match[4])
     if match := _HOUR.fullmatch(text):
@@ -100,6 +100,7 @@ def read_date(text: str) -> Date | None:
     """
     if not 6 <= len(text) <= 40:
         return None
+    text = _PREPOSITION.sub("", text)
     for pattern in _DATES:
         if match := pattern.fullmatch(text):
             parts = match.groupdict()

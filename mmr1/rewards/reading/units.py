@@ -24,8 +24,7 @@ _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 _UNIT_WORD = r"°?[A-Za-zµ€£¥]+"
 _UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}}?)?"
 _TAIL = re.compile(
-    rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
-    re.DOTALL,
+    rf"(?s)^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$"
 )
 _LEADING = re.compile(
     rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"

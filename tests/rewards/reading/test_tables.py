@@ -1,7 +1,8 @@
 """Tables of answers with the verdict of a careful reader, over every reward that reads one.
 
-``answers.jsonl`` was open while the reader was written; ``first_sight.jsonl`` and
-``second_sight.jsonl`` were written before their first run. A row holds a completion, its gold and
+``answers.jsonl`` was open while the reader was written. The tables of first, second and third sight
+were written before their first run, in which 131 of 132, 136 of 147 and 168 of 185 were right, and 0,
+3 and 1 were paid. A row holds a completion, its gold and
 what is expected: a number, or the status of an answer that is not there, cannot be read, or has an
 unreadable gold.
 """
@@ -24,7 +25,7 @@ from tests.paths import REPOSITORY
 SETS = REPOSITORY / "tests" / "rewards" / "answer_sets"
 NEAR = 0.06
 UNPAID_OF_A_KIND = 1
-RIGHT = {"answers": 440, "first_sight": 130, "second_sight": 143}
+RIGHT = {"answers": 440, "first_sight": 130, "second_sight": 143, "third_sight": 180}
 STATUSES = {"unread": {"unread", "no_answer"}, "no_answer": {"no_answer"}, "bad_gold": {"bad_gold"}}
 
 
