@@ -32,7 +32,7 @@ SIGNS = [
 ]  # fmt: skip
 
 
-def mutated(answer: str, others: list[str], rng: random.Random) -> str:
+def mutate(answer: str, others: list[str], rng: random.Random) -> str:
     """Return the answer with one to six changes."""
     text = answer
     for _ in range(rng.randint(1, 6)):
@@ -71,7 +71,7 @@ def main() -> int:
         score(row, answer)  # imports, and compiles patterns
     for _ in range(arguments.texts):
         index = rng.randrange(len(rows))
-        row, text = rows[index], mutated(answers[index], answers, rng)
+        row, text = rows[index], mutate(answers[index], answers, rng)
         start = time.process_time()
         try:
             outcome = score(row, text)

@@ -15,7 +15,7 @@ from mmr1.rewards.item import BadGoldError, Job, no_answer, references
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.stance import Stance, pieces, statement
+from mmr1.rewards.reading.stance import statements
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]
@@ -60,10 +60,7 @@ def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
     if TRUTH.fullmatch(gold):
         return boolean_of(prediction) is boolean_of(gold)
     expected = _folded(gold, ignore_case, False)
-    asserted = [piece.value for piece in pieces(prediction) if piece.stance is Stance.ASSERTED]
-    texts = [prediction, *(asserted if len(asserted) == 1 else ())]
-    texts += [said for text in texts if (said := statement(text))]
-    return expected in (_folded(text, ignore_case, False) for text in texts)
+    return expected in (_folded(text, ignore_case, False) for text in statements(prediction))
 
 
 def ocr(

@@ -94,6 +94,6 @@ def _without_delimiters(text: str, more: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
-def folded(text: str) -> str:
+def fold_case(text: str) -> str:
     """Return the text in one case, with single spaces."""
     return " ".join(text.casefold().split())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.rewards.reading.stance import Unread, taken_back
+from mmr1.rewards.reading.stance import Unread, is_taken_back
 from mmr1.rewards.reading.words import with_digits
 
 Span = tuple[float, float]
@@ -63,7 +63,7 @@ def read_span(text: str) -> Span | Unread:
         return Unread("frames without a rate")
     whole = _BARE.fullmatch(text)
     found = [whole] if whole else [*_SPAN.finditer(text)] or [*_PAIR.finditer(text)]
-    kept = {_seconds(match) for match in found if not taken_back(text, match)}
+    kept = {_seconds(match) for match in found if not is_taken_back(text, match)}
     if len(kept) > 1:
         return Unread(f"{len(kept)} spans of time")
     if not kept:

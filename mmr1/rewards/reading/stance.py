@@ -2,7 +2,7 @@
 
 A text is cut at its contrasts ("C, not A", "not A but C", "5; 6 is wrong"), and each piece has its
 own stance. The vocabulary is long and refuses more than it must: an answer that is not understood
-is unread and scores 0, while a wrong one that is paid would be learnt.
+is unread and scores 0, while a wrong one that is rewarded would be learnt.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def is_hedged(text: str) -> bool:
     return _HEDGED.search(text) is not None
 
 
-def qualifies(word: str) -> bool:
+def is_qualifier(word: str) -> bool:
     """Return True if a word behind a number makes another number of it, and is not a unit."""
     return _NO_UNIT.fullmatch(word) is not None
 
@@ -187,7 +187,18 @@ def statement(text: str) -> str | None:
     return unwrap(match[1])
 
 
-def taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = None) -> bool:
+def statements(text: str) -> list[str]:
+    """Return what a text may say as a whole: itself, its one assertion, and what that says.
+
+    >>> statements("red, not blue"), statements("It is a cat.")
+    (['red, not blue', 'red'], ['It is a cat.', 'cat'])
+    """
+    asserted = [piece.value for piece in pieces(text) if piece.stance is Stance.ASSERTED]
+    texts = dict.fromkeys([text, *(asserted if len(asserted) == 1 else ())])
+    return [*texts, *(said for said in map(statement, texts) if said)]
+
+
+def is_taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = None) -> bool:
     """Return True if a "not" governs a match, or the words behind it say that it is wrong.
 
     The "not" of "the man not wearing a hat is at [1, 2, 3, 4]" governs the man.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmr1.rewards.reading.stance import qualifies
+from mmr1.rewards.reading.stance import is_qualifier
 from mmr1.rewards.reading.vocabulary import VOCABULARY, pairs
 
 # Not by pint: docs/decisions.md says why.
@@ -85,7 +85,7 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     name, gap = match["unit"], match["gap"]
     if (
         name.lower() in _NOT_UNITS
-        or qualifies(name)
+        or is_qualifier(name)
         or (len(name) == 1 and not gap and not bare_letters)
     ):
         return text, None

@@ -1,8 +1,8 @@
 """Tables of answers with the verdict of a careful reader, over every reward that reads one.
 
 ``answers.jsonl`` was open while the reader was written. The tables of first, second and third sight
-were written before their first run, in which 131 of 132, 136 of 147 and 168 of 185 were right, and 0,
-3 and 1 were paid. A row holds a completion, its gold and
+were written before their first run, in which 131 of 132, 136 of 147 and 168 of 185 were right, and
+0, 3 and 1 were paid. A row holds a completion, its gold and
 what is expected: a number, or the status of an answer that is not there, cannot be read, or has an
 unreadable gold.
 """
@@ -63,7 +63,7 @@ def verdict(expected: Any, reward: Reward) -> str:
 
 
 @pytest.mark.parametrize("table", sorted(RIGHT))
-def test_rewards_pay_no_wrong_answer_of_a_table(table: str) -> None:
+def test_tables_hold_no_rewarded_wrong_answer(table: str) -> None:
     rows = read_jsonl(SETS / f"{table}.jsonl")
     verdicts = [verdict(row["expected"], r) for row, r in zip(rows, score(rows), strict=True)]
     missed = [(row, v) for row, v in zip(rows, verdicts, strict=True) if v != "right"]
