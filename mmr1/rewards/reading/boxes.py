@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box
-from mmr1.rewards.reading.stance import Unread, is_taken_back, states_none
+from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, states_none
 
 _FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
@@ -47,6 +47,7 @@ def read_boxes(text: str) -> list[Box] | Unread:
         return list(boxes_of(json.loads(body)))
     except (ValueError, RecursionError):
         pass
+    _, body = conclusion(body, lambda part: _IN_BRACKETS.search(part) is not None)
     if found := list(_IN_BRACKETS.finditer(body)):
         kept = [match for match in found if not is_taken_back(body, match)]
         return [_box(match.groups()) for match in kept] or Unread(f"only negated: {found[0][0]}")
@@ -54,7 +55,8 @@ def read_boxes(text: str) -> list[Box] | Unread:
     if all(named) and len({len(values) for values in named}) == 1:
         return [_box(numbers) for numbers in zip(*named, strict=True)]
     numbers = list(_NUMBER.finditer(body))
-    if len(numbers) == 4 and not is_taken_back(body, numbers[0], numbers[-1]):
+    ranges = re.search(r"(?i)\b[xy]\b", body)  # x: 1-3, y: 2-4
+    if len(numbers) == 4 and not ranges and not is_taken_back(body, numbers[0], numbers[-1]):
         return [_box([match[0] for match in numbers])]
     return [] if not numbers and states_none(body) else Unread("no box")
 

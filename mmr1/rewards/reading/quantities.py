@@ -33,6 +33,7 @@ _COMPOUND = re.compile(rf"(?i){_MEASURE}(?:,?\s*(?:and\s+)?{_MEASURE})+")
 _PART = re.compile(_MEASURE, re.IGNORECASE)
 _MARKS = {"'": "ft", "′": "ft", '"': "in", "″": "in", "分": "min", "分钟": "min", "m": "min"}
 _SPELLINGS = (
+    (re.compile(r"(\*\*|__|`)(.+?)\1"), r"\2"),
     (re.compile(r"(?i)\bper cents?\b"), "percent"),
     (re.compile(r"(?i)\bdegrees? (?=(?:celsius|fahrenheit)\b)"), ""),
     (re.compile(r"(?i)\b(?:a single|only one|just one|exactly one)\b"), "1"),
@@ -49,6 +50,7 @@ _BESIDE = (
     re.compile(rf"(?i)\b(?:in|by|of|since|from|for|during|until)\s+(?:the year\s+)?{_YEAR}\b"),
     re.compile(r"(?i)^\W*(?:of|in|by|at|on|from|out of|among|with|counting)\b[^,;]*[,:]\s"),
     re.compile(r"(?i)(?<=\d)\s+(?:out )?of (?:the|these|those|all)\s+\d+\b[^,;]*"),
+    re.compile(r"(?i),\s*\d+ of (?:which|whom|them)\b.*"),
     re.compile(r"(?s)(?<=\d)([^\d:,;]*):\s.*"),
     re.compile(r"(?<=\S)\s*\([^()]*\)"),
 )
@@ -89,8 +91,8 @@ class Quantity:
     @property
     def meaning(self) -> tuple[Fraction, str]:
         """The number in base units, and the dimension; a percentage is a plain number."""
-        if self.unit is None or self.unit == PERCENT:
-            return (self.value / 100 if self.unit else self.value), ""
+        if self.unit is None or self.unit == PERCENT or self.unit.is_unknown:
+            return (self.value / 100 if self.unit == PERCENT else self.value), ""
         return self.value * self.unit.factor, self.unit.dimension
 
 

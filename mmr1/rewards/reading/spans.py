@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.rewards.reading.stance import Unread, is_taken_back
+from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back
 from mmr1.rewards.reading.words import with_digits
 
 Span = tuple[float, float]
@@ -61,6 +61,7 @@ def read_span(text: str) -> Span | Unread:
     text = _NAMED_UNIT.sub(r"\2 \1", with_digits(text))
     if _FRAMES.search(text):
         return Unread("frames without a rate")
+    _, text = conclusion(text, lambda part: _SPAN.search(part) is not None)
     whole = _BARE.fullmatch(text)
     found = [whole] if whole else [*_SPAN.finditer(text)] or [*_PAIR.finditer(text)]
     kept = {_seconds(match) for match in found if not is_taken_back(text, match)}

@@ -42,8 +42,8 @@ _REASON = re.compile(
     r"(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|proof)\b|"
     r"because\b|due to\b|given that\b|note that\b|which (?:is|equals|comes|follows)\b|"
     r"(?:obtained|found|calculated) (?:by|from)\b|since\b(?P<since> \d)?|by (?:the|using)\b|"
-    r"as (?:the|there|it|we|each|all|both|shown|read|seen|given|can)\b|因为|由于|理由|解析|解释)"
-    r"(?P<rest>.*)"
+    r"as (?:the|there|it|we|each|all|both|shown|read|seen|given|can|(?-i:[A-J]))\b|"
+    r"因为|由于|理由|解析|解释)(?P<rest>.*)"
 )
 _ASIDE = re.compile(r"(?<=\S)\s\(([^()]{3,})\)(?=[\s.,;!]|$)")
 _PLAIN_ASIDE = re.compile(r"(?<=\S)\s*\([^()\\]*[A-Za-z]{2,}[^()\\]* [A-Za-z]{2,}[^()\\]*\)\.?$")
@@ -57,11 +57,11 @@ _REFERS = re.compile("(?i)" + words("referring"))
 _VERB = r"(?:is|are|was|were|does|did|can|could|would|has|had|seems?|looks?|fails?|fits?|may|might)"
 _CUT = re.compile(
     r"(?i)(?<!\d)\.\s+|(?<=\d)\.\s+(?=[A-Z])|[;\n。]\s*|[?!]\s+|"
-    r"(?:,|(?<=[A-J\d)]))\s*(?=(?:and\s+)?(?:\w+ly\s+)?not\b(?!\s+(?:sure|certain)))|"
+    r"(?:,\s*|(?<=(?-i:[A-J\d)]))\s+)(?=(?:and\s+)?(?:\w+ly\s+)?not\b(?!\s+(?:sure|certain)))|"
     r"[,\s]\s*(?=(?:but|yet|rather than|instead of|as opposed to|other than|except(?:ing)?|besides|"
     r"while|whereas)\b)|"
     rf",\s*(?=(?:and\s+)?(?:it|that|this|there)(?:['’]s|\s+{_VERB}\b)|而|但|不是)|"
-    rf"(?:,|\sand)\s+(?=(?:option\s+)?\(?[A-J]\)?\s+{_VERB}\b)"
+    rf"(?:,|(?<!(?-i:[A-J]))\sand)\s+(?=(?:option\s+)?\(?[A-J]\)?\s+{_VERB}\b)"
 )
 _JOINT = re.compile(r"(?i)(?:(?:and|but|yet|so|it is|it['’]s|that is)\b[\s,]*|而是|但是?)+")
 _ALL_BUT = re.compile(
@@ -72,11 +72,17 @@ _SUBJECT = re.compile(
     rf"(?is)\W*(?:(?:option|choice|answer)\s+)?\W*(?:[A-J]|[-+]?\d[\d.,]*)\W*\s(?:{_VERB}\b|n['’]t)"
     r"(?P<rest>.*)|\W*(?:(?:option|choice)\s+)?\W*(?-i:[A-J])\W*\s(?P<verb>(?-i:[a-z]{3,}s))\b"
 )
+# The "not" of "7 dogs that are not brown" is said of the dogs.
+_RELATIVE = re.compile(
+    rf"(?<=[a-z]) (?:that|who|whose)\b (?:\w+ )?{_VERB}(?: not|n['’]t) "
+    r"(?!right|correct|true|it\b|the\b|sure|certain)\w+"
+)
 _HOLDS = re.compile("(?i)" + words("holding"))
 _GOVERNED = re.compile(
     r"(?i)(?:\s+\w+(?!\s+(?:is|are|was|were)\b))?(?:\s*\b(?:the|an?|one|box(?:es)?|region|area|span|"
     r"segment|at|in|on|from|is|be|located|inside|within|between|found|it|to|seen)\b)*[\s:\[(<|]*"
 )
+_BEGINS_WITH_NOT = re.compile(r"(?i)\s*(?:not|never|neither)\b(?:\W+\w+){0,3}\W*$")
 _EXCLUDES = re.compile(rf"(?i){_NEGATING}|\boutside\b")
 _BREAK = re.compile(r"[.;,\n](?!\d)|\bbut\b")
 _VERDICT = re.compile(
@@ -89,9 +95,9 @@ _I_DO_NOT = r"(?:i|we) (?:do not|don['’]t|did not|didn['’]t|cannot|can['’]
 _NOTHING = re.compile(
     rf"(?is)\W*(?:(?:there|i|we|it|they|the \w+)(?:['’]s| {_IS})? (?:\w+ )?(?:{_NO}|none\b|"
     rf"nothing\b|nobody\b)|there {_IS_NOT} (?:any|an?|one)\b|{_I_DO_NOT} (?:see|find|detect|count|"
-    rf"spot) (?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|are)\b)|"
-    rf"{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|(?:the )?[\w ]{{1,40}} {_IS_NOT} "
-    r"(?:present|visible|in the|shown|found|there)\b|没有|[無无]$)(?!.*\d)"
+    rf"spot) (?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|"
+    rf"are|there|here|visible|found)\b)|{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|"
+    rf"(?:the )?[\w ]{{1,40}} {_IS_NOT} (?:present|visible|in the|shown|found|there)\b|没有|[無无]$)(?!.*\d)"
 )
 
 
@@ -190,8 +196,8 @@ def statement(text: str) -> str | None:
 def statements(text: str) -> list[str]:
     """Return what a text may say as a whole: itself, its one assertion, and what that says.
 
-    >>> statements("red, not blue"), statements("It is a cat.")
-    (['red, not blue', 'red'], ['It is a cat.', 'cat'])
+    >>> statements("red, not blue"), statements("The pet is a cat.")
+    (['red, not blue', 'red'], ['The pet is a cat.', 'cat'])
     """
     asserted = [piece.value for piece in pieces(text) if piece.stance is Stance.ASSERTED]
     texts = dict.fromkeys([text, *(asserted if len(asserted) == 1 else ())])
@@ -208,7 +214,8 @@ def is_taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = 
     clause = _BREAK.split(before)[-1]
     between = [clause[match.end() :] for match in _EXCLUDES.finditer(clause)]
     between += [before[match.end() :] for match in _ALL_BUT.finditer(before)]
-    return any(map(_GOVERNED.fullmatch, between)) or _VERDICT.match(behind) is not None
+    begins = _BEGINS_WITH_NOT.match(clause) is not None
+    return begins or any(map(_GOVERNED.fullmatch, between)) or _VERDICT.match(behind) is not None
 
 
 def conclusion(text: str, reads: Callable[[str], bool]) -> tuple[int, str]:
@@ -262,6 +269,7 @@ def stance_of(piece: str) -> Stance:
     """Return what a piece says of the answer in it."""
     if states_none(piece):
         return Stance.ASSERTED
+    piece = _RELATIVE.sub(" ", piece)
     if _NEGATED.search(piece) or _NEGATED_LETTER.search(piece) or _is_subject(piece):
         return Stance.NEGATED
     return Stance.HEDGED if _HEDGED.search(piece) else Stance.ASSERTED

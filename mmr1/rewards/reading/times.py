@@ -38,7 +38,7 @@ class Clock:
 
     Attributes:
         seconds: Seconds since midnight, or since noon if ``half`` is left out and it is afternoon.
-        half: "a" or "p"; empty where it is left out and the hour is at most 12.
+        half: "a" or "p"; "24p" where the hour is above 12; empty where it is left out.
     """
 
     seconds: int
@@ -46,20 +46,23 @@ class Clock:
 
     def same(self, other: Clock) -> bool:
         """Return True for the same time; AM or PM left out on one side does not count."""
-        if self.half and other.half:
-            return (self.seconds, self.half) == (other.seconds, other.half)
-        return self.seconds == other.seconds
+        halves = {self.half[-1:], other.half[-1:]}
+        if "" in halves:  # 5:30 is 5:30 PM, and not 17:30
+            return self.seconds == other.seconds and "24" not in self.half + other.half
+        return self.seconds == other.seconds and len(halves) == 1
 
 
 def read_clock(text: str) -> Clock | None:
     """Return a time of day, or None.
 
-    >>> read_clock("3:30 PM") == read_clock("15:30"), read_clock("half past three").seconds / 60
+    >>> read_clock("3:30 PM").same(read_clock("15:30")), read_clock("half past three").seconds / 60
     (True, 210.0)
     """
     if not any(map(str.isalnum, text[:1])) or len(text) > 40:
         return None
     text = with_digits(_PREPOSITION.sub("", text))
+    if text.lower() in ("noon", "midnight"):
+        return Clock(0, "p" if text.lower() == "noon" else "a")
     if match := _CLOCK.fullmatch(text):
         return _clock(int(match[1]), int(match[2]), int(match[3] or 0), match[4])
     if match := _HOUR.fullmatch(text):
@@ -78,7 +81,7 @@ def read_clock(text: str) -> Clock | None:
 def _clock(hour: int, minute: int, second: int, half: str | None) -> Clock | None:
     if hour > 24 or minute > 59 or second > 59 or (half and not 0 < hour < 13):
         return None
-    half = half.lower() if half else "p" if hour > 12 else "" if hour else "a"
+    half = half.lower() if half else "24p" if hour > 12 else "" if hour else "a"
     return Clock((hour % 12) * 3600 + minute * 60 + second, half)
 
 
