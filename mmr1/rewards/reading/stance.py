@@ -97,7 +97,8 @@ _NOTHING = re.compile(
     rf"nothing\b|nobody\b)|there {_IS_NOT} (?:any|an?|one)\b|{_I_DO_NOT} (?:see|find|detect|count|"
     rf"spot) (?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|"
     rf"are|there|here|visible|found)\b)|{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|"
-    rf"(?:the )?[\w ]{{1,40}} {_IS_NOT} (?:present|visible|in the|shown|found|there)\b|没有|[無无]$)(?!.*\d)"
+    rf"(?:the )?[\w ]{{1,40}} {_IS_NOT} (?:present|visible|in the|shown|found|there)\b|"
+    r"没有|[無无]$)(?!.*\d)"
 )
 
 
