@@ -1,6 +1,6 @@
 """Score mutated answers with every reward that reads one: no exception, and no slow reading.
 
-    python scripts/dev/fuzz_answers.py --texts 20000 --limit 0.1
+    python scripts/dev/fuzz_answers.py --texts 20000 --limit 0.25
 
 The answers of ``tests/rewards/answer_sets`` are mutated: characters are dropped, doubled, swapped
 and replaced, pieces of other answers are put in, and answers are repeated. Every text is read in
@@ -58,7 +58,7 @@ def main() -> int:
     """Fuzz the rewards and print what failed; 1 if something did."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--texts", type=int, default=20_000)
-    parser.add_argument("--limit", type=float, default=0.1, help="CPU seconds for one reading")
+    parser.add_argument("--limit", type=float, default=0.25, help="CPU seconds for one reading")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)

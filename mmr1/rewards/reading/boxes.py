@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box
-from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, states_none
+from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, may_exclude, states_none
 
 _FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
@@ -49,7 +49,8 @@ def read_boxes(text: str) -> list[Box] | Unread:
         pass
     _, body = conclusion(body, lambda part: _IN_BRACKETS.search(part) is not None)
     if found := list(_IN_BRACKETS.finditer(body)):
-        kept = [match for match in found if not is_taken_back(body, match)]
+        excludes = may_exclude(body)
+        kept = [match for match in found if not (excludes and is_taken_back(body, match))]
         return [_box(match.groups()) for match in kept] or Unread(f"only negated: {found[0][0]}")
     named = [pattern.findall(body) for pattern in _NAMED]
     if all(named) and len({len(values) for values in named}) == 1:

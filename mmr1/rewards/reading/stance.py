@@ -16,8 +16,8 @@ from typing import Generic, Literal, TypeVar
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.vocabulary import any_of, words
 
-MAX_SENTENCE = 1_000  # characters of words around a number or a letter
-MAX_MARKERS = 4  # so many of the last retractions and conclusions are tried
+MAX_SENTENCE = 600  # characters of words around a number or a letter
+MAX_MARKERS = 3  # so many of the last retractions and conclusions are tried
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
 Value = TypeVar("Value", bound=Hashable)
 
@@ -200,9 +200,16 @@ def statements(text: str) -> list[str]:
     >>> statements("red, not blue"), statements("The pet is a cat.")
     (['red, not blue', 'red'], ['The pet is a cat.', 'cat'])
     """
+    if len(text) > MAX_SENTENCE:
+        return [text]
     asserted = [piece.value for piece in pieces(text) if piece.stance is Stance.ASSERTED]
     texts = dict.fromkeys([text, *(asserted if len(asserted) == 1 else ())])
     return [*texts, *(said for said in map(statement, texts) if said)]
+
+
+def may_exclude(text: str) -> bool:
+    """Return True if a text has a word by which ``is_taken_back`` could be True of a match."""
+    return _EXCLUDES.search(text) is not None
 
 
 def is_taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = None) -> bool:
