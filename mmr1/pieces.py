@@ -1,8 +1,6 @@
-"""Read pieces of another project's Python file: constants, and functions with their needs.
+"""Run pieces of another project's Python file, with what they need of it and no more.
 
-A constant is read by parsing; nothing of the file is run. A function is run with the statements of
-the file that it needs, and no others: so one of a file that imports a whole training stack works
-where that is not installed.
+So a function of a file that imports a whole training stack works where that is not installed.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ import ast
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 Scope = Sequence[ast.stmt]
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Holder = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache
@@ -36,152 +32,12 @@ def parsed(path: Path) -> ast.Module:
     return _parsed(path.resolve(), path.stat().st_mtime_ns)
 
 
-# --- Constants ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A constant that is chosen by a key: of a dict, or by the cases of a function.
-
-    Attributes:
-        texts: The constants by their keys.
-        other: That of all other keys, if there is one.
-    """
-
-    texts: Mapping[str, str]
-    other: str | None = None
-
-
-def constant(path: Path, name: str) -> str | Choice:
-    """A text, or several by key, that a file assigns to ``name``; also in a function or class.
-
-    ``Class.name`` and ``function.name`` look there alone. The name of a function stands for the
-    texts that it returns by the cases of its ``match``, or for the text that it adds to a column,
-    with a field in the column's place.
-
-    Raises:
-        ValueError: There is no such constant, or it is computed.
-    """
-    tree = parsed(path)
-    scopes = [tree.body]
-    *outer, last = name.split(".")
-    for part in outer:
-        scopes = [_holder(path, scopes[0], part).body, *scopes]
-    for node in ast.walk(_block(scopes[0])):
-        if isinstance(node, _Function) and node.name == last:
-            own: list[Scope] = [node.body, *scopes]
-            added = _added(path, node, own)
-            return _returned(path, node, own) if added is None else added
-    found = _assigned(scopes[0], last)
-    if found is None:
-        known = sorted(_names_of_texts(tree))
-        raise ValueError(
-            f"{path} has no constant '{name}'"
-            + (f"; its texts: {', '.join(known[:12])}" if known else "")
-        )
-    value, within = found
-    if isinstance(value, ast.Dict):
-        keys = [_text(path, key, within) for key in value.keys if key is not None]
-        return Choice(dict(zip(keys, (_text(path, v, within) for v in value.values), strict=True)))
-    return _text(path, value, within)
-
-
-def _block(body: Scope) -> ast.Module:
-    return ast.Module(list(body), [])
-
-
-def _is_named(node: ast.AST, name: str) -> bool:
-    return isinstance(node, _Holder) and node.name == name
-
-
-def _holder(path: Path, body: Scope, name: str) -> _Function | ast.ClassDef:
-    """The function or class of that name."""
-    for node in ast.walk(_block(body)):
-        if isinstance(node, _Holder) and node.name == name:
+def holder(path: Path, body: Scope, name: str) -> Function | ast.ClassDef:
+    """The function or class of that name, the outermost first."""
+    for node in ast.walk(ast.Module([*body], [])):
+        if isinstance(node, Function | ast.ClassDef) and node.name == name:
             return node
     raise ValueError(f"{path} has no function or class '{name}'")
-
-
-def _assigned(body: Scope, name: str) -> tuple[ast.expr, list[Scope]] | None:
-    """The last value assigned to it, and the scopes around, the inner first."""
-    found = None
-    for scopes, node in _statements(body, []):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                found = value, scopes
-            case ast.AnnAssign(target=ast.Name(id=target), value=value) if target == name and value:
-                found = value, scopes
-    return found
-
-
-def _statements(body: Scope, outer: list[Scope]) -> Iterator[tuple[list[Scope], ast.stmt]]:
-    scopes = [body, *outer]
-    for node in body:
-        yield scopes, node
-        if isinstance(node, _Holder):
-            yield from _statements(node.body, scopes)
-        else:
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.stmt):
-                    yield from _statements([child], scopes)
-
-
-def _added(path: Path, function: _Function, scopes: list[Scope]) -> str | None:
-    """The text after ``row["column"] +``, if there is one."""
-    for node in ast.walk(function):
-        match node:
-            case ast.BinOp(left=ast.Subscript(), op=ast.Add(), right=right):
-                text = _text(path, right, scopes)
-                return "{question}" + text.replace("{", "{{").replace("}", "}}")
-    return None
-
-
-def _returned(path: Path, function: _Function, scopes: list[Scope]) -> Choice:
-    texts: dict[str, str] = {}
-    other = None
-    for node in ast.walk(function):
-        if not isinstance(node, ast.Match):
-            continue
-        for case in node.cases:
-            result = next((n for n in case.body if isinstance(n, ast.Return)), None)
-            if result is None or result.value is None:
-                continue
-            text = _text(path, result.value, [case.body, *scopes])
-            if isinstance(case.pattern, ast.MatchValue):
-                texts[_text(path, case.pattern.value, scopes)] = text
-            elif isinstance(case.pattern, ast.MatchAs):
-                other = text
-    if not texts:
-        raise ValueError(f"{path}: {function.name} returns no texts by the cases of a match")
-    return Choice(texts, other)
-
-
-def _text(path: Path, node: ast.expr, scopes: Sequence[Scope]) -> str:
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _text(path, left, scopes) + _text(path, right, scopes)
-        case ast.Name(id=name):
-            for body in scopes:
-                if (found := _assigned(body, name)) is not None:
-                    return _text(path, found[0], [*found[1], *scopes])
-    raise ValueError(
-        f"{path}:{node.lineno}: this is computed, and not a text that parsing gives: "
-        f"{ast.unparse(node)[:80]}"
-    )
-
-
-def _names_of_texts(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str())):
-                yield name
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp()) if name.isupper():
-                yield name
-
-
-# --- Functions ------------------------------------------------------------------------------------
 
 
 def function(path: Path, name: str, given: Mapping[str, Any] | None = None) -> Any:
@@ -198,16 +54,16 @@ def function(path: Path, name: str, given: Mapping[str, Any] | None = None) -> A
     Raises:
         ValueError: There is none, or a statement that it needs cannot be run.
     """
-    tree = parsed(path)
     *outer, last = name.split(".")
-    bodies: list[Scope] = [tree.body]
+    bodies: list[Scope] = [parsed(path).body]
     for part in outer:
-        bodies.insert(0, _holder(path, bodies[0], part).body)
-    target = next((n for n in _flat(bodies[0]) if _is_named(n, last)), None)
+        bodies.insert(0, holder(path, bodies[0], part).body)
+    found = (n for n in _flat(bodies[0]) if isinstance(n, Function | ast.ClassDef))
+    target = copy(next((n for n in found if n.name == last), None))
     if target is None:
         raise ValueError(f"{path} has no function '{name}'")
-    if isinstance(target, _Function):
-        target = _plain(target)
+    if isinstance(target, Function):
+        target.decorator_list, target.returns = [], None  # they name what is not needed
     namespace: dict[str, Any] = {"__name__": f"pieces_of_{path.stem}", **(given or {})}
     needed = [*_needed([target], bodies, set(given or ())), target]
     return _run(path, needed, namespace)[last]
@@ -219,18 +75,11 @@ def block(path: Path, statements: Sequence[ast.stmt], given: Mapping[str, Any]) 
     return _run(path, [*needed, *statements], dict(given))
 
 
-def _plain(node: _Function) -> _Function:
-    """A function without decorators and annotations, which name objects that are not needed."""
-    plain = copy(node)
-    plain.decorator_list, plain.returns = [], None
-    return plain
-
-
 def _flat(body: Scope) -> Iterator[ast.stmt]:
     """The statements of one scope, those of its branches included."""
     for node in body:
         yield node
-        if not isinstance(node, _Holder):
+        if not isinstance(node, Function | ast.ClassDef):
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.stmt):
                     yield from _flat([child])

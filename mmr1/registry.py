@@ -224,5 +224,5 @@ TRACKERS = Registry(
 )
 """Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
 
-A built-in one needs the package of its name, which the extra of its name installs.
+The extra of a built-in one's name installs its package.
 """

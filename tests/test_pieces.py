@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.pieces import Choice, block, constant, function, parsed
+from mmr1.data.constants import Choice, constant
+from mmr1.pieces import block, function, parsed
 from mmr1.registry import Registry
 
 PROGRAM = '''
@@ -53,6 +54,11 @@ class Module(no_such_package.Base):
         return {"content": [{"text": row["problem"] + " Think {}."}]}
 
     @staticmethod
+    def keyed(row):
+        key = row["id"] + "-x"
+        return {key: row["problem"] + " Think."}
+
+    @staticmethod
     def score(completions, **kwargs):
         return [1.0 if helper(c) else 0.0 for c in completions]
 '''
@@ -92,6 +98,7 @@ def test_texts_by_key(program):
         ("NOTHING", "has no constant 'NOTHING'; its texts: HEAD"),
         ("Other.PROMPT", "no function or class 'Other'"),
         ("helper", "helper returns no texts by the cases of a match"),
+        ("Module.keyed", "adds several texts to columns .*; copy the one that is meant"),
     ],
 )
 def test_what_is_no_constant(program, name, message):

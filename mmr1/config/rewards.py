@@ -91,6 +91,11 @@ class PluginConfig(RewardFunctionConfig):
     timeout_s: Coefficient | None = Field(
         None, description="Seconds allowed for one call; null: rewards.timeout_s"
     )
+    style: Literal["mmr1", "trl", "ms-swift", "easyr1", "verl", "openrlhf", "areal"] | None = Field(
+        None,
+        description="Whose reward function it is written as; null: the names of its parameters "
+        "tell, and a class with completions is ms-swift's",
+    )
     call: Literal["group", "batch"] | None = Field(
         None,
         description="What a plugin that takes lists gets per call: the completions of one prompt, "

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.pieces import constant
+from mmr1.data.constants import constant
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.family import ModelFamily
 

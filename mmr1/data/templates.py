@@ -24,7 +24,7 @@ from typing import Any
 from jinja2 import Template, TemplateError
 
 from mmr1 import templates
-from mmr1.pieces import Choice, constant
+from mmr1.data.constants import Choice, constant
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 

@@ -298,10 +298,12 @@ def make_reward_function(
             return RemoteReward(use, config.options, timeout_s=timeout_s)
         except ValueError as error:
             raise ValueError(f"reward function '{name}': {error}") from error
+    own = config if isinstance(config, PluginConfig) else None  # not an installed package's
     return PluginReward(
         use,
         config.options,
-        call=config.call if isinstance(config, PluginConfig) else None,
+        style=None if own is None else own.style,
+        call=None if own is None else own.call,
         earlier=tuple(earlier),
         isolated=config.isolated,
         workers=rewards.processes,

@@ -147,8 +147,14 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
         "colour": "red",
         "question": "How many?",
     }
+    chats = function == "accuracy_reward"
     rows = [
-        {"completion": text, "prompt": "How many? ", "token_ids": [1, 2], **common}
+        {
+            "completion": [{"role": "assistant", "content": text}] if chats else text,
+            "prompt": "How many? ",
+            "token_ids": [1, 2],
+            **common,
+        }
         for text in TEXTS
     ]
     scored = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)

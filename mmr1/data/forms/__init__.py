@@ -152,14 +152,16 @@ _CONVERSATIONS = frozenset((
 def with_own_columns(sample: Sample, row: Row) -> Sample:
     """The sample with those columns of its row in ``meta.row`` that ``meta`` does not have as such.
 
-    Without the conversation and its media. A form may have put columns there that the project's own
-    loader makes; the row's own win.
+    Without the conversation and its media, but with a prompt that is a text: reward functions of
+    TRL's form get texts then, and messages otherwise. A form may have put columns there that the
+    project's own loader makes; the row's own win.
     """
     meta = sample.meta
     made = meta.get(ROW)
     own = {name: value for name, value in made.items() if name not in row} if made else {}
     for name, value in row.items():
-        if value is None or value == "" or value == [] or _is_of_sample(name):
+        text_prompt = name == "prompt" and isinstance(value, str)
+        if value is None or value == "" or value == [] or (_is_of_sample(name) and not text_prompt):
             continue
         if meta.get(name) is not value and is_json(value):
             own[name] = value

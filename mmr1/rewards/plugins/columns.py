@@ -55,6 +55,14 @@ ROW = "row"
 """Key of ``Sample.meta``: columns of another project's row as they were before it was read."""
 
 
+def has_text_prompt(item: RewardItem) -> bool:
+    """True if the prompt of the item's row was a text, and no list of messages.
+
+    TRL gives a reward function texts then, and messages otherwise.
+    """
+    return isinstance(item.sample.meta.get(ROW, {}).get("prompt"), str)
+
+
 def column(item: RewardItem, name: str) -> Any:
     """One column of an item. Raises KeyError when it has no such column.
 

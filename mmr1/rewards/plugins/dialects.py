@@ -1,20 +1,27 @@
 """Call reward functions that were written for other trainers.
 
-A dialect is one trainer's signature, recognised by the names of the parameters. It turns items into
-the arguments that the function takes, and what the function returns into one reward per item.
+A dialect is one trainer's signature, stated by ``style`` or recognised by the names of the
+parameters alone. It turns items into the arguments that the function takes, and what the function
+returns into one reward per item.
 """
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, ModuleType
-from typing import Any, Literal
+from functools import partial
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from mmr1.rewards.item import RewardItem, as_reward, invalid
-from mmr1.rewards.plugins.columns import ROW, all_row_columns, bind, row_column
+from mmr1.rewards.plugins.columns import (
+    ROW,
+    all_row_columns,
+    bind,
+    has_text_prompt,
+    row_column,
+)
 from mmr1.types import Reward, Status
 
 _TOTALS = ("overall", "score", "reward")
@@ -30,6 +37,8 @@ SIGNATURES = """\
   AReaL      def reward_fn(prompt, completions, prompt_ids, completion_ids, **columns) -> float"""
 
 Call = Literal["item", "group", "batch"]
+Style = Literal["mmr1", "trl", "ms-swift", "easyr1", "verl", "openrlhf", "areal"]
+_Build = Callable[[Callable[..., Any], Mapping[str, Any]], "Dialect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Dialect:
 def detect(
     function: Callable[..., Any],
     options: Mapping[str, Any],
-    conversational: bool | None = None,
+    style: Style | None = None,
     call: Call | None = None,
 ) -> Dialect:
     """The dialect of a function.
@@ -61,15 +70,14 @@ def detect(
     Args:
         function: The user's function.
         options: Keyword options of the configuration; parameters of these names are not columns.
-        conversational: Whether a TRL function gets messages rather than text. By default it does
-            if its code uses the key ``"content"``.
+        style: Whose signature it is; None: the names of its parameters tell.
         call: ``group`` or ``batch``, for a function that takes lists; None leaves its own way.
 
     Raises:
-        ValueError: Its parameters are those of no dialect, or it takes one completion and a
-            ``call`` is asked for.
+        ValueError: Its parameters are those of no dialect, or not of the ``style``; or it takes one
+            completion and a ``call`` is asked for.
     """
-    dialect = _detect(function, options, conversational)
+    dialect = _dialect(function, options, style)
     if call is None:
         return dialect
     if dialect.call == "item":
@@ -80,46 +88,40 @@ def detect(
     return replace(dialect, call=call)
 
 
-def _detect(
-    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool | None
+def _dialect(
+    function: Callable[..., Any], options: Mapping[str, Any], style: Style | None
 ) -> Dialect:
     parameters = inspect.signature(function).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    code = function if inspect.isfunction(function) else type(function).__call__
-    module = inspect.getmodule(code)
-    first = names[0] if names else ""
-    if "completion" in names:
-        arguments = bind(function, options)
-        return Dialect("mmr1", "item", lambda items: ((), arguments(items[0])))
-    if "environments" in names:
+    if "completion" not in names:
+        _check_trainer(parameters)
+    known = [each for each in _SIGNATURES if style in (None, each.style)]
+    for each in known:
+        if set(each.required) <= set(names):
+            return each.build(function, options)
+    shown = ", ".join(names) or "none"
+    if style is not None:
+        asked = " or ".join(", ".join(each.required) for each in known)
+        raise ValueError(f"style: {style} is for parameters {asked}; it has: {shown}")
+    foreign = next((why for name, why in _FOREIGN.items() if name in names), "")
+    raise ValueError(
+        f"its parameters ({shown}) are those of no known dialect{foreign}; known are:\n{SIGNATURES}"
+    )
+
+
+def _check_trainer(parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Raise ValueError for what only another trainer's process can give."""
+    if "environments" in parameters:
         raise ValueError(
             "it reads 'environments', which live in separate processes; the built-in reward "
             "function environment is what TRL's environments give: their get_reward(), or else "
             "their attribute reward"
         )
     for name in _OF_TRL_TRAINER:
-        if name in names and parameters[name].default is inspect.Parameter.empty:
+        if name in parameters and parameters[name].default is inspect.Parameter.empty:
             raise ValueError(
                 f"it needs '{name}', which only TRL's trainer has; give the parameter a default"
             )
-    if {"prompt", "completions"} <= set(names):
-        return _areal(function, options)
-    if "completions" in names:
-        if conversational is None:
-            conversational = _uses_content_key(code)
-        return _trl(function, options, conversational, _call_mode(module))
-    if first in ("reward_inputs", "reward_input"):
-        return _easyr1(first, module, options)
-    if {"queries", "prompts", "labels"} <= set(names):
-        return _openrlhf(options)
-    for dialect in (_VERL_BATCH, _VERL, _EASYR1_LISTS, _EASYR1_TEXT):
-        if set(dialect.required) <= set(names):
-            return dialect.build(function, options)
-    foreign = next((why for name, why in _FOREIGN.items() if name in names), "")
-    raise ValueError(
-        f"its parameters ({', '.join(names) or 'none'}) are those of no known dialect{foreign}; "
-        f"known are:\n{SIGNATURES}"
-    )
 
 
 _OF_TRL_TRAINER = ("trainer_state", "log_extra", "log_metric")
@@ -189,8 +191,11 @@ def _from_value(value: Any) -> Reward:
     """A number, or a mapping with ``overall`` or ``score`` whose other numbers are logged."""
     if not isinstance(value, Mapping):
         return as_reward(value)
-    total = next((value[key] for key in _TOTALS if key in value), None)
-    reward = as_reward(total)
+    totals = [value[key] for key in _TOTALS if key in value]
+    if not totals:
+        has = ", ".join(map(str, value)) or "nothing"
+        return invalid(Status.ERROR, f"returned a dict without '{_TOTALS[0]}' (it has: {has})")
+    reward = as_reward(totals[0])
     if not reward.valid:
         return reward
     components = {}
@@ -205,8 +210,9 @@ def _from_value(value: Any) -> Reward:
 
 
 def _trl(
-    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool, call: Call
+    function: Callable[..., Any], options: Mapping[str, Any], of_texts: bool = False
 ) -> Dialect:
+    """The dialect of TRL, or of ms-swift, whose completions are always texts."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     is_required = {
@@ -230,12 +236,23 @@ def _trl(
         for name in ("image_grid_thw", "grid_thw"):
             if name in columns:
                 columns[name] = [_one_grid(grids) for grids in columns[name]]
+        texts = [of_texts or has_text_prompt(item) for item in items]
         if takes_all or "prompts" in is_required:
-            columns["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
-        columns["completions"] = [_reply(i) if conversational else i.completion for i in items]
+            columns["prompts"] = [
+                i.prompt if text else _messages(i) for i, text in zip(items, texts, strict=True)
+            ]
+        columns["completions"] = [
+            i.completion if text else _reply(i) for i, text in zip(items, texts, strict=True)
+        ]
         return (), columns
 
-    return Dialect("TRL", call, arguments, skips=True)
+    name = "ms-swift" if of_texts else "TRL"
+    return Dialect(name, _call_mode(_module_of(function)), arguments, skips=True)
+
+
+def _module_of(function: Callable[..., Any]) -> ModuleType | None:
+    code = function if inspect.isfunction(function) else type(function).__call__
+    return inspect.getmodule(code)
 
 
 def _call_mode(module: ModuleType | None) -> Call:
@@ -270,35 +287,6 @@ def _reply(item: RewardItem) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": item.completion}]
 
 
-def _uses_content_key(function: Callable[..., Any]) -> bool:
-    """True if the function, or a helper in its module, uses the key ``"content"``."""
-    seen_names: set[str] = set()
-    waiting = [inspect.unwrap(function)]
-    while waiting:
-        current = waiting.pop()
-        code = getattr(current, "__code__", None)
-        if not isinstance(code, CodeType):
-            continue
-        if "content" in _constants(code):
-            return True
-        for name in _names(code) - seen_names:
-            seen_names.add(name)
-            helper = getattr(current, "__globals__", {}).get(name)
-            if getattr(helper, "__module__", None) == current.__module__:
-                waiting.append(helper)
-    return False
-
-
-def _constants(code: CodeType) -> set[Any]:
-    nested = [_constants(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return {c for c in code.co_consts if isinstance(c, str)}.union(*nested)
-
-
-def _names(code: CodeType) -> set[str]:
-    nested = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return set(code.co_names).union(*nested)
-
-
 # --- AReaL -------------------------------------------------------------------------------------
 
 
@@ -308,18 +296,13 @@ def _areal(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     optional = {p.name for p in parameters if p.default is not p.empty}
-    if "prompt_ids" in names and _uses(function, "prompt_ids"):
-        raise ValueError(
-            "it reads 'prompt_ids' as AReaL gives them; a reward function here gets the prompt as "
-            "text only, in 'prompt'"
-        )
 
     def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         (item,) = items
         given = {
             "prompt": item.prompt,
             "completions": item.completion,
-            "prompt_ids": [],
+            "prompt_ids": _PromptIds(),
             "completion_ids": list(item.token_ids),
         }
         columns = all_row_columns(item) if takes_all else {}
@@ -338,22 +321,27 @@ def _areal(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
     return Dialect("AReaL", "item", arguments)
 
 
-def _uses(function: Callable[..., Any], name: str) -> bool:
-    """True if the function's code reads this parameter."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if not isinstance(code, CodeType):
-        return True
-    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_"))
-    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loads)
+class _PromptIds:
+    """What stands for ``prompt_ids``: only a function that reads them does without a reward."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ValueError(
+            "it reads 'prompt_ids' as AReaL gives them; a reward function here gets the prompt as "
+            "text only, in 'prompt'"
+        )
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = __getattr__ = _refuse
 
 
 # --- EasyR1, verl, OpenRLHF --------------------------------------------------------------------
 
 
-def _easyr1(first: str, module: ModuleType | None, options: Mapping[str, Any]) -> Dialect:
-    kind = getattr(module, "REWARD_TYPE", "batch" if first == "reward_inputs" else "sequential")
-    if kind not in ("batch", "sequential"):
-        raise ValueError(f"REWARD_TYPE = {kind!r}: it can be 'batch' or 'sequential'")
+def _easyr1(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
+    """The dialect of EasyR1: mappings, of one completion or of all."""
+    takes_all = "reward_inputs" in inspect.signature(function).parameters
+    named = getattr(_module_of(function), "REWARD_TYPE", "batch" if takes_all else "sequential")
+    if named not in ("batch", "sequential"):
+        raise ValueError(f"REWARD_TYPE = {named!r}: it can be 'batch' or 'sequential'")
 
     def row(item: RewardItem) -> dict[str, Any]:
         return {
@@ -362,12 +350,12 @@ def _easyr1(first: str, module: ModuleType | None, options: Mapping[str, Any]) -
             "ground_truth": item.sample.answer,
         }
 
-    if kind == "batch":
+    if named == "batch":
         return Dialect("EasyR1", "batch", lambda items: (([row(item) for item in items],), {}))
     return Dialect("EasyR1", "item", lambda items: ((row(items[0]),), {}))
 
 
-def _openrlhf(options: Mapping[str, Any]) -> Dialect:
+def _openrlhf(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
     def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         queries = [item.prompt + item.completion for item in items]
         return (queries, [i.prompt for i in items], [i.sample.answer for i in items]), {}
@@ -395,30 +383,51 @@ _FIELDS: dict[str, Callable[[RewardItem], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldDialect:
+def _by_field(name: str, plural: bool = False) -> _Build:
     """A dialect with one parameter per field: of one item, or in the plural of all items."""
 
-    name: str
-    required: tuple[str, ...]
-    plural: bool = False
-
-    def build(self, function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
-        parameters = [n for n in inspect.signature(function).parameters if n not in options]
-        fields = {n: _FIELDS[n[:-1] if self.plural else n] for n in parameters if self._knows(n)}
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
+        of_parameter = {f"{field}s" if plural else field: get for field, get in _FIELDS.items()}
+        fields = {
+            parameter: of_parameter[parameter]
+            for parameter in inspect.signature(function).parameters
+            if parameter in of_parameter and parameter not in options
+        }
 
         def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            if self.plural:
+            if plural:
                 return (), {n: [get(item) for item in items] for n, get in fields.items()}
             return (), {n: get(items[0]) for n, get in fields.items()}
 
-        return Dialect(self.name, "batch" if self.plural else "item", arguments)
+        return Dialect(name, "batch" if plural else "item", arguments)
 
-    def _knows(self, name: str) -> bool:
-        return name[:-1] in _FIELDS and name.endswith("s") if self.plural else name in _FIELDS
+    return build
 
 
-_VERL = _FieldDialect("verl", ("solution_str", "ground_truth"))
-_VERL_BATCH = _FieldDialect("verl", ("solution_strs", "ground_truths"), plural=True)
-_EASYR1_TEXT = _FieldDialect("EasyR1", ("predict_str", "ground_truth"))
-_EASYR1_LISTS = _FieldDialect("EasyR1", ("predicts", "ground_truths"), plural=True)
+def _own(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
+    arguments = bind(function, options)
+    return Dialect("mmr1", "item", lambda items: ((), arguments(items[0])))
+
+
+class _Signature(NamedTuple):
+    """The parameters that a dialect has at the least, and what makes it of a function."""
+
+    style: Style
+    required: tuple[str, ...]
+    build: _Build
+
+
+_SIGNATURES = (
+    _Signature("mmr1", ("completion",), _own),
+    _Signature("areal", ("prompt", "completions"), _areal),
+    _Signature("trl", ("completions",), _trl),
+    _Signature("easyr1", ("reward_inputs",), _easyr1),
+    _Signature("easyr1", ("reward_input",), _easyr1),
+    _Signature("openrlhf", ("queries", "prompts", "labels"), _openrlhf),
+    _Signature("verl", ("solution_strs", "ground_truths"), _by_field("verl", plural=True)),
+    _Signature("verl", ("solution_str", "ground_truth"), _by_field("verl")),
+    _Signature("easyr1", ("predicts", "ground_truths"), _by_field("EasyR1", plural=True)),
+    _Signature("easyr1", ("predict_str", "ground_truth"), _by_field("EasyR1")),
+    _Signature("ms-swift", ("completions",), partial(_trl, of_texts=True)),
+)
+"""The first whose parameters a function has is taken, where no style is stated."""

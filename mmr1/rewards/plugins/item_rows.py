@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.rewards.item import RewardItem
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
 
 _ITEM_COLUMNS = {
@@ -24,7 +25,8 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
     ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
     ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
     each), ``image_grid_thw``, ``shuffled``, ``messages``, ``tool_calls`` and
-    ``environment_reward`` are read by these names. Every other column goes to ``sample.meta``.
+    ``environment_reward`` are read by these names. Every other column goes to ``sample.meta``. A
+    row whose prompt and completion are texts gives texts to a function of TRL's form.
 
     Args:
         row: A parsed row.
@@ -34,18 +36,22 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
         ValueError: It has no completion, or one of these columns has the wrong type.
     """
     completion = row.get("completion")
+    meta = {k: v for k, v in row.items() if k not in _ITEM_COLUMNS}
+    is_text = isinstance(completion, str) and isinstance(row.get("prompt"), str)
     if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
         completion = completion[-1].get("content")
     if not isinstance(completion, str):
         raise ValueError(f"{where}: a row needs 'completion', a string")
     try:
+        if is_text:
+            meta[ROW] = {**meta.get(ROW, {}), "prompt": row["prompt"]}
         sample = Sample(
             id=str(row.get("id", where)),
             messages=(Message("user", (*_media(row), TextPart(str(row.get("question", ""))))),),
             answer=row.get("answer"),
             task=_text(row, "task"),
             source=_text(row, "source"),
-            meta={k: v for k, v in row.items() if k not in _ITEM_COLUMNS},
+            meta=meta,
         )
         return RewardItem(
             completion,

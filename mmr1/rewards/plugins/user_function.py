@@ -30,7 +30,7 @@ from mmr1.rewards.item import (
     without_bytes,
 )
 from mmr1.rewards.plugins.columns import check_options
-from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
+from mmr1.rewards.plugins.dialects import Call, Dialect, Style, call, detect, rewards_of
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths, worker_environment
 from mmr1.types import Reward
@@ -45,19 +45,21 @@ _READING = (
 )
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _IMPORTED = Job("mmr1.rewards.plugins.user_function:warm_up", ())
-_OURS = ("conversational", "of")
-"""Options that are for this module, and not for the function unless it has such a parameter."""
+_OF = "of"
+"""An option for this module, and not for the function unless it has such a parameter."""
 
 
 @lru_cache(64)
-def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any], Dialect]:
+def load(
+    spec: str, options: str, style: Style | None, call: Call | None
+) -> tuple[Callable[..., Any], Dialect]:
     """The function behind a spec and its dialect.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point. A class is made an object of,
             and that is called: ms-swift's ORMs.
         options: The function's options as YAML, so that the cache can tell them apart.
-        call: As the configuration says.
+        style, call: As the configuration says.
 
     Raises:
         ValueError: It cannot be imported, is not a function, has the signature of no dialect or
@@ -72,12 +74,12 @@ def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any]
     function = _instance(loaded, spec) if inspect.isclass(loaded) else loaded
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    own, keywords = _split(function, options)
+    _, keywords = _split(function, options)
     check_options(function, keywords, spec)
-    # An ORM's completions are texts.
-    conversational = own.get("conversational", False if inspect.isclass(loaded) else None)
+    if inspect.isclass(loaded) and "completions" in inspect.signature(function).parameters:
+        style = style or "ms-swift"
     try:
-        return function, detect(function, keywords, conversational, call)
+        return function, detect(function, keywords, style, call)
     except ValueError as error:
         raise ValueError(f"reward function '{spec}': {error}") from error
 
@@ -94,11 +96,11 @@ def _instance(cls: type, spec: str) -> Any:
         ) from error
 
 
-def _split(function: Callable[..., Any], options: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options for this module, and those for the function."""
+def _split(function: Callable[..., Any], options: str) -> tuple[str | None, dict[str, Any]]:
+    """The option ``of`` of this module, and those for the function."""
     keywords = dict(yaml.safe_load(options))
-    ours = [n for n in _OURS if n in keywords and n not in inspect.signature(function).parameters]
-    return {name: keywords.pop(name) for name in ours}, keywords
+    ours = _OF not in inspect.signature(function).parameters
+    return keywords.pop(_OF, None) if ours else None, keywords
 
 
 def _missing_package_hint(error: ValueError) -> str:
@@ -142,26 +144,31 @@ def warm_up() -> None:
     """Import, in the zygote, this module and its imports, which every worker then has."""
 
 
-def describe(spec: str, options: str, call: Call | None) -> dict[str, Any]:
+def describe(spec: str, options: str, style: Style | None, call: Call | None) -> dict[str, Any]:
     """Facts for the parent process about a function that only the workers import."""
-    function, dialect = load(spec, options, call)
-    own, _ = _split(function, options)
+    function, dialect = load(spec, options, style, call)
     parameters = set(inspect.signature(function).parameters)
     return {
         "call": dialect.call,
         "media": bool(_MEDIA & parameters),
         "scores": "scores" in parameters,
-        "of": own.get("of"),
+        "of": _split(function, options)[0],
     }
 
 
-def run(spec: str, options: str, call_: Call | None, items: Sequence[RewardItem]) -> list[Reward]:
+def run(
+    spec: str,
+    options: str,
+    style: Style | None,
+    call_: Call | None,
+    items: Sequence[RewardItem],
+) -> list[Reward]:
     """One call with these items; a single item unless the dialect takes lists.
 
     Raises:
         Exception: Whatever the function raises.
     """
-    function, dialect = load(spec, options, call_)
+    function, dialect = load(spec, options, style, call_)
     value = call(function, dialect, items, _split(function, options)[1])
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
@@ -179,6 +186,7 @@ class PluginReward:
         spec: ``file.py:function``, a dotted path or an entry point.
         options: Keyword options passed to the function. ``of`` names a function before this one,
             whose value it gets as ``accuracy``.
+        style: Whose signature the function has; None: the names of its parameters tell.
         call: What a function that takes lists gets per call: ``group`` or ``batch``.
         earlier: The names of the functions before this one.
         isolated: Run it behind the walls of the sandbox. Otherwise it has what this process has,
@@ -203,6 +211,7 @@ class PluginReward:
         spec: str,
         options: Mapping[str, Any],
         *,
+        style: Style | None = None,
         call: Call | None = None,
         earlier: Sequence[str] = (),
         isolated: bool,
@@ -211,7 +220,7 @@ class PluginReward:
         readable: Sequence[str] = (),
         allow_weak: bool = False,
     ) -> None:
-        self._function = (spec, yaml.safe_dump(dict(options)), call)
+        self._function = (spec, yaml.safe_dump(dict(options)), style, call)
         self._pool = Pool(
             workers if isolated else 1,
             deadline=Deadline(timeout_s),

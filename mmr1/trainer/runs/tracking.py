@@ -8,6 +8,7 @@ always hold everything.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import queue
 import threading
@@ -95,17 +96,18 @@ class Start:
 def check_trackers(names: Iterable[str]) -> None:
     """Check that all trackers exist, before anything is written.
 
+    The file of a tracker names the package that it needs in ``PACKAGE``, if any.
+
     Raises:
-        ValueError: A built-in one is not installed (says how to install it), or another one cannot
-            be loaded.
+        ValueError: A tracker cannot be loaded, or its package is not installed.
     """
     for name in names:
-        if name not in TRACKERS.builtin:
-            TRACKERS.load(name)
-        elif importlib.util.find_spec(name) is None:
+        package = getattr(inspect.getmodule(TRACKERS.load(name)), "PACKAGE", None)
+        if package is not None and importlib.util.find_spec(package) is None:
+            wanted = f"'mmr1[{name}]'" if name in TRACKERS.builtin else package
             raise ValueError(
-                f"trainer.tracking.report_to names '{name}', which is not installed; "
-                f"pip install 'mmr1[{name}]', or leave it out"
+                f"trainer.tracking.report_to names '{name}', whose package {package} is not "
+                f"installed; pip install {wanted}, or leave it out"
             )
 
 

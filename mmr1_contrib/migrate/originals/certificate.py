@@ -25,10 +25,10 @@ from mmr1 import __version__
 from mmr1.config import Config, PluginConfig
 from mmr1.config.file import load_config
 from mmr1.config.rewards import RewardsConfig
+from mmr1.data.constants import constant
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_samples
 from mmr1.files import atomic
-from mmr1.pieces import constant
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
 from mmr1.trainer.algorithms import build_algorithm

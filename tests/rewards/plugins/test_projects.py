@@ -105,6 +105,10 @@ def _trl_lengths(function: Any, row: dict[str, Any], texts: Sequence[str], media
     return function(completions=list(texts), completion_ids=[[7, 8, 9]] * len(texts))
 
 
+def asked(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
 def tagged(text: str) -> str:
     return f"<think>so it is</think>\n<answer>{text}</answer>"
 
@@ -358,9 +362,9 @@ def test_a_group_that_fails_costs_the_others_nothing(tmp_path: Path, media: Path
 # --- rows of another task ------------------------------------------------------------------------
 
 TASKS = [
-    ({"prompt": "2 + 3?", "answer": "5", "task": "math"}, ["5", "6"]),
-    ({"prompt": "Write it.", "answer": "-", "task": "code"}, ["def f", "no"]),
-    ({"prompt": "Who?", "answer": "me", "task": "open"}, ["me", "5"]),
+    ({"prompt": asked("2 + 3?"), "answer": "5", "task": "math"}, ["5", "6"]),
+    ({"prompt": asked("Write it."), "answer": "-", "task": "code"}, ["def f", "no"]),
+    ({"prompt": asked("Who?"), "answer": "me", "task": "open"}, ["me", "5"]),
 ]
 
 
@@ -438,7 +442,6 @@ def test_a_plugin_has_no_reward_where_what_it_stands_on_has_none(
         ("ms_swift", "Agent", "write __call__"),
         ("ms_swift", "Generative", "ms-swift's reward model plugins"),
         ("ms_swift", "Plain", "is a class without __call__"),
-        ("areal", "reads_ids", "it reads 'prompt_ids'"),
         ("trl", "logs", "it needs 'log_metric', which only TRL's trainer has"),
     ],
 )
@@ -519,7 +522,8 @@ def test_a_bad_row_costs_the_other_rows_of_a_batch_nothing(tmp_path: Path, media
     (tmp_path / "batch.py").write_text(
         "REWARD_TYPE = 'batch'\n"
         "def reward(completions, solution, **columns):\n"
-        "    return [float(s.strip() in c) for c, s in zip(completions, solution)]\n"
+        "    pairs = zip(completions, solution)\n"
+        "    return [float(s.strip() in c[0]['content']) for c, s in pairs]\n"
     )
     number = {**COUNT, "solution": "<answer> 5 </answer>"}
     items = items_of([(number, ["5"] * 6), (COUNT, ["<answer> 3 </answer>", "4"])], media)

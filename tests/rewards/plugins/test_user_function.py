@@ -24,9 +24,10 @@ PLUGINS = Path(__file__).parent / "dialects"
 TEXTS = ["<think>1</think><answer>4</answer>", "<answer>5</answer>", "4"]
 
 
-def items(texts: list[str] = TEXTS) -> list[RewardItem]:
+def items(texts: list[str] = TEXTS, **row: str) -> list[RewardItem]:
+    meta = {"colour": "red", **({"row": row} if row else {})}
     return [
-        item(text, 4, task="count", meta={"colour": "red"}, prompt="How many? ", token_ids=(1, 2))
+        item(text, 4, task="count", meta=meta, prompt="How many? ", token_ids=(1, 2))
         for text in texts
     ]
 
@@ -103,7 +104,8 @@ DIALECTS = [
 @pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "here"])
 @pytest.mark.parametrize(("file", "function"), DIALECTS)
 def test_each_dialect_unchanged(file: str, function: str, isolated: bool) -> None:
-    rewards = score(f"{PLUGINS / file}.py:{function}", items(), sandbox={} if isolated else None)
+    asked = items(prompt="How many?") if function == "length_reward" else items()
+    rewards = score(f"{PLUGINS / file}.py:{function}", asked, sandbox={} if isolated else None)
     assert [reward.error for reward in rewards] == [None] * 3
     assert [reward.value for reward in rewards] == pytest.approx(direct(file, function))
 
@@ -128,10 +130,58 @@ def test_a_dotted_path() -> None:
     assert score("tests.rewards.plugins.dialects.own:shortest", items(["x" * 25]))[0].value == 0.75
 
 
-def test_conversations_can_be_asked_for() -> None:
+def test_a_text_prompt_gives_trl_texts_whatever_the_code_says(tmp_path: Path) -> None:
+    file = tmp_path / "words.py"
+    file.write_text(
+        "def reward(completions, **columns):\n"
+        '    return [float("content" in said) for said in completions]\n'
+    )
+    texts = ["the content", "table of contents", "no"]
+    values = [r.value for r in score(f"{file}:reward", items(texts, prompt="Q?"))]
+    assert values == [1.0, 1.0, 0.0]
     spec = f"{PLUGINS}/trl.py:length_reward"
-    rewards = score(spec, items(), options={"conversational": True})
+    rewards = score(spec, items())
     assert [reward.value for reward in rewards] == [0.01] * 3  # each is a list of one message
+
+
+def test_a_style_is_stated(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "def lengths(completions, **columns):\n    return [len(c) for c in completions]\n"
+        "def of_prompt(prompt, completions, **columns):\n"
+        "    return [float(len(completions)) for _ in completions]\n"
+    )
+    assert score(f"{file}:lengths", items())[1].value == 1.0
+    assert score(f"{file}:lengths", items(), style="ms-swift")[1].value == len(TEXTS[1])
+    assert score(f"{file}:of_prompt", items(["abc"]))[0].status is Status.ERROR  # as AReaL's
+    message = r"style: verl is for parameters solution_strs, ground_truths or .*; it has: "
+    with pytest.raises(ValueError, match=message):
+        score(f"{file}:lengths", [], style="verl")
+    with pytest.raises(ValueError, match="style"):
+        score(f"{file}:lengths", [], style="deepspeed")
+
+
+def test_a_function_of_areal_that_reads_prompt_ids_has_no_reward(tmp_path: Path) -> None:
+    file = tmp_path / "areal.py"
+    file.write_text(
+        "def reads(prompt, completions, prompt_ids, completion_ids, **columns):\n"
+        "    return float(len(prompt_ids))\n"
+        "def ignores(prompt, completions, prompt_ids, completion_ids, **columns):\n"
+        "    return float(len(completion_ids))\n"
+    )
+    assert [r.value for r in score(f"{file}:ignores", items())] == [2.0] * 3
+    for reward in score(f"{file}:reads", items()):
+        assert reward.status is Status.ERROR
+        assert "it reads 'prompt_ids' as AReaL gives them" in (reward.error or "")
+
+
+def test_a_dict_without_a_total_says_which_key_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "easyr1.py"
+    file.write_text(
+        'def compute_score(reward_inputs):\n    return [{"format": 1.0}] * len(reward_inputs)\n'
+    )
+    reward = score(f"{file}:compute_score", items())[0]
+    assert "without 'overall' (it has: format)" in (reward.error or "")
 
 
 POISON = ["clean", "poison", "clean again"]

@@ -19,7 +19,7 @@ from PIL import Image
 from mmr1.config import Config
 from mmr1.registry import TRACKERS
 from mmr1.trainer.runs import tracking
-from mmr1.trainer.runs.tracking import Start, Trackers
+from mmr1.trainer.runs.tracking import Start, Trackers, check_trackers
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
@@ -338,3 +338,13 @@ def test_wandb_is_sent_no_command_line_that_has_a_credential(shown, tmp_path, mo
     tracker.close()
     sent = any(b"hunter2" in file.read_bytes() for file in tmp_path.rglob("*.wandb"))
     assert sent == ("lr" in shown)
+
+
+def test_a_tracker_whose_package_is_missing_says_what_to_install(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text('PACKAGE = "no_such_package"\ndef start(run):\n    raise AssertionError\n')
+    with pytest.raises(ValueError, match="no_such_package is not installed; pip install no_such"):
+        check_trackers([f"{file}:start"])
+    free = tmp_path / "free.py"
+    free.write_text("def start(run):\n    raise AssertionError\n")
+    check_trackers([f"{free}:start"])

@@ -10,6 +10,8 @@ from typing import Any
 
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
+PACKAGE = "mlflow"
+
 PARAMETER_LENGTH = 500
 """Characters that MLflow stores of a parameter's value."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from mmr1.trainer.runs.tracking import Row, Start, distinct, strip
 
+PACKAGE = "swanlab"
+
 
 class SwanLab:
     """Metrics, completions as texts, and images captioned with id and answer."""

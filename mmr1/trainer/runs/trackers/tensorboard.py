@@ -10,6 +10,8 @@ import numpy as np
 
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, distinct, strip
 
+PACKAGE = "tensorboard"
+
 IMAGES = 8
 """Distinct images logged per step, those of tools beside that of their prompt."""
 

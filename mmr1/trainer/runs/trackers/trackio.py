@@ -7,6 +7,8 @@ from typing import Any
 
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
+PACKAGE = "trackio"
+
 
 class Trackio:
     """Metrics, and a table of rollouts with their images."""

@@ -9,6 +9,8 @@ from typing import Any
 from mmr1.config.secrets import masked_keys
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start, strip
 
+PACKAGE = "wandb"
+
 
 class Wandb:
     """Metrics, and a table of rollouts with their images."""

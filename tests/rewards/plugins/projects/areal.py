@@ -8,7 +8,3 @@ def reward_fn(prompt, completions, prompt_ids, completion_ids, answer, **kwargs)
         int(completions[1:-1].replace(" ", "") == answer.replace(" ", ""))
         + len(completion_ids) * kwargs["level"]
     )
-
-
-def reads_ids(prompt, completions, prompt_ids, completion_ids, answer, **kwargs):
-    return float(len(prompt_ids) > 3)

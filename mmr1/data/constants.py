@@ -1,0 +1,133 @@
+"""Texts that a file of another project assigns, read by parsing: nothing of the file is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmr1.pieces import Function, Scope, holder, parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A constant that is chosen by a key: of a dict, or by the cases of a function.
+
+    Attributes:
+        texts: The constants by their keys.
+        other: That of all other keys, if there is one.
+    """
+
+    texts: Mapping[str, str]
+    other: str | None = None
+
+
+def constant(path: Path, name: str) -> str | Choice:
+    """A text, or several by key, that a file assigns to ``name``; also in a function or class.
+
+    ``Class.name`` and ``function.name`` look there alone. The name of a function stands for the
+    texts that it returns by the cases of its ``match``, or for the text that it adds to a column,
+    with a field in the column's place.
+
+    Raises:
+        ValueError: There is no such constant, or it is computed.
+    """
+    tree = parsed(path)
+    scopes = [tree.body]
+    *outer, last = name.split(".")
+    for part in outer:
+        scopes = [holder(path, scopes[0], part).body, *scopes]
+    found = _assigned(scopes[0], last)
+    if found is None:
+        for node in ast.walk(ast.Module([*scopes[0]], [])):
+            if isinstance(node, Function) and node.name == last:
+                return _of_function(path, node, [node.body, *scopes])
+        known = sorted(_names_of_texts(tree))
+        raise ValueError(
+            f"{path} has no constant '{name}'"
+            + (f"; its texts: {', '.join(known[:12])}" if known else "")
+        )
+    value, within = found
+    if isinstance(value, ast.Dict):
+        keys = [_text(path, key, within) for key in value.keys if key is not None]
+        return Choice(dict(zip(keys, (_text(path, v, within) for v in value.values), strict=True)))
+    return _text(path, value, within)
+
+
+def _assigned(body: Scope, name: str) -> tuple[ast.expr, list[Scope]] | None:
+    """The last value assigned to it, and the scopes around, the inner first."""
+    found = None
+    for scopes, node in _statements(body, []):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                found = value, scopes
+            case ast.AnnAssign(target=ast.Name(id=target), value=value) if target == name and value:
+                found = value, scopes
+    return found
+
+
+def _statements(body: Scope, outer: list[Scope]) -> Iterator[tuple[list[Scope], ast.stmt]]:
+    scopes = [body, *outer]
+    for node in body:
+        yield scopes, node
+        if isinstance(node, Function | ast.ClassDef):
+            yield from _statements(node.body, scopes)
+        else:
+            inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+            for child in inner:
+                yield from _statements([child], scopes)
+
+
+def _of_function(path: Path, function: Function, scopes: list[Scope]) -> str | Choice:
+    """The text that it adds to a column, or those that it returns by the cases of a match."""
+    added: set[str] = set()
+    texts: dict[str, str] = {}
+    other = None
+    for node in ast.walk(function):
+        match node:
+            case ast.BinOp(left=ast.Subscript(), op=ast.Add(), right=right):
+                added.add(_text(path, right, scopes))
+            case ast.match_case(
+                pattern=pattern, body=[*_, ast.Return(value=ast.expr() as value)] as body
+            ):
+                text = _text(path, value, [body, *scopes])
+                if isinstance(pattern, ast.MatchValue):
+                    texts[_text(path, pattern.value, scopes)] = text
+                elif isinstance(pattern, ast.MatchAs):
+                    other = text
+    if len(added) > 1:
+        raise ValueError(
+            f"{path}: {function.name} adds several texts to columns "
+            f"({', '.join(map(repr, sorted(added)))}); copy the one that is meant"
+        )
+    if added:
+        return "{question}" + added.pop().replace("{", "{{").replace("}", "}}")
+    if not texts:
+        raise ValueError(f"{path}: {function.name} returns no texts by the cases of a match")
+    return Choice(texts, other)
+
+
+def _text(path: Path, node: ast.expr, scopes: Sequence[Scope]) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _text(path, left, scopes) + _text(path, right, scopes)
+        case ast.Name(id=name):
+            for body in scopes:
+                if (found := _assigned(body, name)) is not None:
+                    return _text(path, found[0], [*found[1], *scopes])
+    raise ValueError(
+        f"{path}:{node.lineno}: this is computed, and not a text that parsing gives: "
+        f"{ast.unparse(node)[:80]}"
+    )
+
+
+def _names_of_texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str())):
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp()) if name.isupper():
+                yield name
