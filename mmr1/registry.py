@@ -214,6 +214,17 @@ ENGINES = Registry(
 )
 """Each is an ``mmr1.rollout.engines.EngineType``."""
 
+REWARD_STYLES = Registry(
+    "reward style",
+    {
+        name: f"mmr1.rewards.plugins.dialects:{name.upper()}"
+        for name in ("mmr1", "trl", "easyr1", "verl")
+    },
+    group="mmr1.reward_styles",
+    attribute="STYLE",
+)
+"""Each is an ``mmr1.rewards.plugins.styles.RewardStyle``."""
+
 TRACKERS = Registry(
     "tracker",
     {
