@@ -135,7 +135,7 @@ class Registry:
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
-        """Return every name and the target it loads, with entry points of packages that are there."""
+        """Return every name and its target, with the entry points of packages that are there."""
         plugins = {name: at for name, at in self._plugins().items() if _is_installed(at)}
         return {**plugins, **self.builtin}
 
@@ -230,6 +230,17 @@ ENGINES = Registry(
     attribute="NAME",
 )
 """Each is an ``mmr1.rollout.engines.EngineType``."""
+
+REWARD_STYLES = Registry(
+    "reward style",
+    {
+        name: f"mmr1.rewards.plugins.dialects:{name.upper()}"
+        for name in ("mmr1", "trl", "easyr1", "verl")
+    },
+    group="mmr1.reward_styles",
+    attribute="STYLE",
+)
+"""Each is an ``mmr1.rewards.plugins.styles.RewardStyle``."""
 
 TRACKERS = Registry(
     "tracker",
