@@ -89,15 +89,17 @@ def check_is_file(path: Path) -> None:
 
 
 @lru_cache
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """Return the entry points of a group, by name."""
-    return {point.name: point.value for point in _installed(path).select(group=group)}
-
-
-@lru_cache
 def _installed(path: tuple[str, ...]) -> Any:
-    """Return the entry points of all packages on this path; finding them reads many files."""
+    """The entry points of all packages on this path; finding them reads many files.
+
+    Its type is another one in Python 3.11 than from 3.12 on; both have ``select``.
+    """
     return entry_points()
+
+
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    """The entry points of a group, by name."""
+    return {point.name: point.value for point in _installed(path).select(group=group)}
 
 
 @lru_cache
@@ -133,10 +135,8 @@ class Registry:
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
-        """Every name and the target it loads, with the entry points of packages that are there."""
-        plugins = {
-            name: target for name, target in self._plugins().items() if _is_installed(target)
-        }
+        """Return every name and its target, with the entry points of packages that are there."""
+        plugins = {name: at for name, at in self._plugins().items() if _is_installed(at)}
         return {**plugins, **self.builtin}
 
     def _plugins(self) -> dict[str, str]:
@@ -231,6 +231,17 @@ ENGINES = Registry(
 )
 """Each is an ``mmr1.rollout.engines.EngineType``."""
 
+REWARD_STYLES = Registry(
+    "reward style",
+    {
+        name: f"mmr1.rewards.plugins.dialects:{name.upper()}"
+        for name in ("mmr1", "trl", "easyr1", "verl")
+    },
+    group="mmr1.reward_styles",
+    attribute="STYLE",
+)
+"""Each is an ``mmr1.rewards.plugins.styles.RewardStyle``."""
+
 TRACKERS = Registry(
     "tracker",
     {
@@ -241,5 +252,5 @@ TRACKERS = Registry(
 )
 """Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
 
-The extra of a built-in one's name installs its package.
+A built-in one needs the package of its name, which the extra of its name installs.
 """

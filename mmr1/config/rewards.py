@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator
 
 from mmr1.machine import cores
+from mmr1.registry import REWARD_STYLES
 from mmr1.section import Coefficient, Fraction, Positive, Section, variant_in
 
 
@@ -91,10 +92,10 @@ class PluginConfig(RewardFunctionConfig):
     timeout_s: Coefficient | None = Field(
         None, description="Seconds allowed for one call; null: rewards.timeout_s"
     )
-    style: Literal["mmr1", "trl", "ms-swift", "easyr1", "verl", "openrlhf", "areal"] | None = Field(
+    style: str | None = Field(
         None,
-        description="Whose reward function it is written as; null: the names of its parameters "
-        "tell, and a class with completions is ms-swift's",
+        description="Whose reward function it is written as: mmr1, trl, easyr1, verl, or a style "
+        "that a package declares; null: the names of its parameters tell",
     )
     call: Literal["group", "batch"] | None = Field(
         None,
@@ -104,6 +105,13 @@ class PluginConfig(RewardFunctionConfig):
     sandbox: SandboxConfig | None = Field(
         SandboxConfig(), description="Where it runs; null: it is not isolated"
     )
+
+    @field_validator("style")
+    @classmethod
+    def _known(cls, style: str | None) -> str | None:
+        if style is not None:
+            REWARD_STYLES.check(style)
+        return style
 
 
 def _reward_tag(value: Any) -> str | None:

@@ -33,6 +33,7 @@ class Room:
         start: Lines of code at e1d911a1.
         limit: Lines that it may have when the issue that rebuilds it is resolved.
         direction: Lines to which it should go.
+        held: Lines that it may not exceed from now on: its limit, once it has reached it.
         paths: Folders and files, from the root. The most specific path of all rooms has a file.
     """
 
@@ -40,13 +41,14 @@ class Room:
     limit: int
     direction: int
     paths: str
+    held: int | None = None
 
 
 SFT = "mmr1/trainer/offline/sft.py mmr1/trainer/offline/training.py"
 ROOMS = {
     "root": Room(2539, 2000, 1500, "mmr1"),
     "config": Room(3819, 2200, 1600, "mmr1/config"),
-    "algorithms": Room(999, 1400, 1200, "mmr1/algorithms mmr1/trainer/algorithms"),
+    "algorithms": Room(999, 1400, 1200, "mmr1/algorithms mmr1/trainer/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data"),
     "vision": Room(4351, 3600, 3000, "mmr1/vision"),
     "rewards": Room(6864, 4500, 3600, "mmr1/rewards"),
@@ -57,15 +59,17 @@ ROOMS = {
     "distributed": Room(2004, 1700, 1500, "mmr1/distributed mmr1/trainer/distributed"),
     "runs": Room(1541, 1300, 1200, "mmr1/runs mmr1/trainer/runs"),
     "estimate": Room(1047, 600, 400, "mmr1/estimate"),
-    "evaluation": Room(988, 900, 700, "mmr1/evaluation"),
-    "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes"),
-    "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare"),
+    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 900),
+    "report, python, recipes": Room(
+        1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300
+    ),
+    "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
     "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate"),
     "datasets_prep": Room(4381, 3600, 3000, "datasets_prep"),
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1")
+WHOLE = Room(46043, 32900, 27000, "mmr1", 41600)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 
@@ -124,6 +128,15 @@ def counted(root: Path) -> dict[str, int]:
         counts[room] += lines
         counts["mmr1"] += lines * path.startswith("mmr1/")
     return dict(counts)
+
+
+def too_large(counts: dict[str, int]) -> list[str]:
+    """Name the rooms that have more lines than they may have from now on, with both numbers."""
+    return [
+        f"{name}: {counts[name]:,} lines of code, {room.held:,} at most"
+        for name, room in {**ROOMS, "mmr1": WHOLE}.items()
+        if room.held is not None and counts[name] > room.held
+    ]
 
 
 def import_closure(root: Path, start: str = LOOP, *, lazy: bool = True) -> dict[str, int]:

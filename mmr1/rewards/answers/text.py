@@ -16,7 +16,7 @@ from mmr1.rewards.item import BadGoldError, Job, no_answer, references
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.stance import statement
+from mmr1.rewards.reading.stance import statements
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]
@@ -58,11 +58,10 @@ def exact(
 
 def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
     gold, prediction = unwrap(gold), unwrap(prediction)
-    if TRUTH.fullmatch(gold) and (said := boolean_of(prediction)) is not None:
-        return said is boolean_of(gold)
+    if TRUTH.fullmatch(gold):
+        return boolean_of(prediction) is boolean_of(gold)
     expected = _folded(gold, ignore_case, False)
-    said_of_it = statement(prediction) or prediction
-    return expected in (_folded(t, ignore_case, False) for t in (prediction, said_of_it))
+    return expected in (_folded(text, ignore_case, False) for text in statements(prediction))
 
 
 def ocr(

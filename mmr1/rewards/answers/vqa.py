@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from mmr1.rewards.answers.text import gold_strings
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value, unread
-from mmr1.rewards.reading.characters import folded, unwrap
+from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
 from mmr1.rewards.reading.stance import MAX_ANSWER, Unread
@@ -48,8 +48,8 @@ def anls(
         return no_answer()
     if len(prediction) > MAX_ANSWER:
         return 0.0
-    text = folded(unwrap(prediction))
-    distance = min(Levenshtein.normalized_distance(text, folded(unwrap(g))) for g in golds)
+    text = fold_case(unwrap(prediction))
+    distance = min(Levenshtein.normalized_distance(text, fold_case(unwrap(g))) for g in golds)
     return 1.0 - distance if distance < threshold else 0.0
 
 
@@ -101,8 +101,8 @@ def relaxed(
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    texts = [folded(unwrap(gold)) for gold in golds]
-    if len(prediction) <= MAX_ANSWER and folded(unwrap(prediction)) in texts:
+    texts = [fold_case(unwrap(gold)) for gold in golds]
+    if len(prediction) <= MAX_ANSWER and fold_case(unwrap(prediction)) in texts:
         return 1.0
     quantities = [quantity for gold in golds if (quantity := whole_quantity(gold)) is not None]
     reading = read_quantity(prediction) if quantities else None

@@ -13,13 +13,13 @@ from typing import Any
 
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references, unread
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
-from mmr1.rewards.reading.characters import folded, unwrap
+from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.choices import read_choice
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.latex import normalise, without_labels
 from mmr1.rewards.reading.numbers import parse_number, same_number
 from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
-from mmr1.rewards.reading.stance import MAX_ANSWER, Unread, conclusion, statement
+from mmr1.rewards.reading.stance import MAX_ANSWER, Unread, conclusion, statement, statements
 from mmr1.rewards.reading.times import is_ratio, read_clock, read_date
 from mmr1.rewards.reading.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
 from mmr1.rewards.reading.words import with_digits
@@ -45,9 +45,8 @@ _BARE_UNITS = tuple("mgNJWVAL")  # right behind a number, as in 10N, if the answ
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
-    r"(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
-    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
-    re.IGNORECASE,
+    r"(?i)(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
+    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*"
 )
 _ABOUT = re.compile(r"\\(?:approx|simeq)")
 _TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
@@ -55,7 +54,7 @@ _LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
 _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
 _OPERATOR = re.compile(r"[=+*/^\\]|[A-J]\(")
 _MATHEMATICS = re.compile(r"\d|\\[a-z]|(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])")
-_ARTICLE = re.compile(r"(?:an?|the) ", re.IGNORECASE)
+_ARTICLE = re.compile(r"(?i)(?:an?|the) ")
 
 
 def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
@@ -157,8 +156,7 @@ def _compare_texts(gold: str, prediction: str) -> float | Reward | Job:
     prediction = written if answer == prediction else normalise(answer)
     if gold in (prediction, written):
         return 1.0
-    said = statement(written) or written
-    if is_prose(gold) and _plain(gold) in map(_plain, (written, prediction, said)):
+    if is_prose(gold) and _plain(gold) in map(_plain, (prediction, *statements(written))):
         return float(not _SAID_OF_WORDS.search(prediction))
     quantity = _quantity(gold)
     if _is_number(quantity) and _words_of(answer):
@@ -191,7 +189,7 @@ def _compare_sentence(gold: str, answer: str) -> float | Reward:
     quantity = reading.value
     if unit and unit.is_unknown:  # the thing that is counted, to be named where one is named
         whole = whole_quantity(answer)
-        if unit.dimension not in folded(answer) and not (whole and whole.unit is None):
+        if unit.dimension not in fold_case(answer) and not (whole and whole.unit is None):
             return 0.0
         quantity = Quantity(quantity.number)
     numbers = candidates(Quantity(number, unit), quantity)

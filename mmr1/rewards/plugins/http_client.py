@@ -15,7 +15,7 @@ from typing import Any
 from mmr1.rewards.http.addresses import parse_address
 from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.rewards.item import RewardItem, invalid
-from mmr1.rewards.plugins.dialects import rewards_of
+from mmr1.rewards.plugins.values import rewards_of
 from mmr1.types import Reward, Status
 
 REPLY_BYTES = 1 << 20  # the longest reply after decompression: this,

@@ -30,7 +30,8 @@ from mmr1.rewards.item import (
     without_bytes,
 )
 from mmr1.rewards.plugins.columns import check_options
-from mmr1.rewards.plugins.dialects import Call, Dialect, Style, call, detect, rewards_of
+from mmr1.rewards.plugins.styles import Call, Dialect, call, detect, reward_styles
+from mmr1.rewards.plugins.values import rewards_of
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths, worker_environment
 from mmr1.types import Reward
@@ -51,13 +52,13 @@ _OF = "of"
 
 @lru_cache(64)
 def load(
-    spec: str, options: str, style: Style | None, call: Call | None
+    spec: str, options: str, style: str | None, call: Call | None
 ) -> tuple[Callable[..., Any], Dialect]:
     """The function behind a spec and its dialect.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point. A class is made an object of,
-            and that is called: ms-swift's ORMs.
+            and that is called.
         options: The function's options as YAML, so that the cache can tell them apart.
         style, call: As the configuration says.
 
@@ -76,10 +77,8 @@ def load(
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
     _, keywords = _split(function, options)
     check_options(function, keywords, spec)
-    if inspect.isclass(loaded) and "completions" in inspect.signature(function).parameters:
-        style = style or "ms-swift"
     try:
-        return function, detect(function, keywords, style, call)
+        return function, detect(function, keywords, style, call, inspect.isclass(loaded))
     except ValueError as error:
         raise ValueError(f"reward function '{spec}': {error}") from error
 
@@ -104,11 +103,13 @@ def _split(function: Callable[..., Any], options: str) -> tuple[str | None, dict
 
 
 def _missing_package_hint(error: ValueError) -> str:
-    """Advice for ms-swift's base class where ms-swift is not installed."""
+    """Advice for a package that files of a style import, where it is not installed."""
     cause = error.__cause__
-    if not isinstance(cause, ModuleNotFoundError) or (cause.name or "").split(".")[0] != "swift":
+    if not isinstance(cause, ModuleNotFoundError):
         return ""
-    return "; install ms-swift here, or leave out its base class ORM: __call__ is all that is asked"
+    package = (cause.name or "").partition(".")[0]
+    remedies = (style.packages.get(package) for style in reward_styles().values())
+    return next((f"; {remedy}" for remedy in remedies if remedy), "")
 
 
 def _denied_file(error: BaseException | None) -> str:
@@ -141,10 +142,11 @@ def _closed(path: str | os.PathLike[str]) -> bool:
 
 
 def warm_up() -> None:
-    """Import, in the zygote, this module and its imports, which every worker then has."""
+    """Import, in the zygote, this module, its imports and the styles, for every worker."""
+    reward_styles()
 
 
-def describe(spec: str, options: str, style: Style | None, call: Call | None) -> dict[str, Any]:
+def describe(spec: str, options: str, style: str | None, call: Call | None) -> dict[str, Any]:
     """Facts for the parent process about a function that only the workers import."""
     function, dialect = load(spec, options, style, call)
     parameters = set(inspect.signature(function).parameters)
@@ -159,7 +161,7 @@ def describe(spec: str, options: str, style: Style | None, call: Call | None) ->
 def run(
     spec: str,
     options: str,
-    style: Style | None,
+    style: str | None,
     call_: Call | None,
     items: Sequence[RewardItem],
 ) -> list[Reward]:
@@ -211,7 +213,7 @@ class PluginReward:
         spec: str,
         options: Mapping[str, Any],
         *,
-        style: Style | None = None,
+        style: str | None = None,
         call: Call | None = None,
         earlier: Sequence[str] = (),
         isolated: bool,

@@ -11,20 +11,19 @@ _YES, _NO = (
     r"yes|yeah|yep|true|correct|是的?|对|正确",
     r"no|nope|false|incorrect|不是|否|错误?|不对",
 )
-TRUTH = re.compile(r"yes|no|true|false|是|否", re.IGNORECASE)
+TRUTH = re.compile(r"(?i)yes|no|true|false|是|否")
 _STATED = re.compile(
-    rf"(?:(?:it|this|that|which|the (?:answer|statement|claim|sentence))(?:['’]s| is)\s+)?"
-    rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))(?![a-z-])(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?is)(?:(?:it|this|that|which|the (?:answer|statement|claim|sentence))(?:['’]s| is)\s+)?"
+    rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))(?![a-z-])(?P<rest>.*)"
 )
 _OPPOSITE = {
-    True: re.compile(r"\b(?:no|false|incorrect|not (?:really|true|correct))\b(?! \w)|不", re.I),
-    False: re.compile(r"\b(?:yes|true|correct)\b", re.I),
+    True: re.compile(r"(?i)\b(?:no|false|incorrect|not (?:really|true|correct))\b(?! \w)|不"),
+    False: re.compile(r"(?i)\b(?:yes|true|correct)\b"),
 }
 _OPEN = re.compile(
-    r"^[^\s,.;:!?()–—-]|^ (?!(?:it|there|th(?:is|at|ey|e)|s?he|we|i|you|because|since|as)\b)[a-z]|"
-    r"\b(?:or|maybe|perhaps|possibly|unsure|unclear|uncertain)\b",
-    re.I,
+    r"(?i)^[^\s,.;:!?()–—-]|"
+    r"^ (?!(?:it|there|th(?:is|at|ey|e)|s?he|we|i|you|because|since|as)\b)[a-z]|"
+    r"\b(?:or|maybe|perhaps|possibly|unsure|unclear|uncertain)\b"
 )
 
 

@@ -9,20 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box
-from mmr1.rewards.reading.stance import Unread, states_none, taken_back
+from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, may_exclude, states_none
 
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)(?:```|$)", re.DOTALL)
+_FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 _CORNERS = "x_?1|x_?min|left y_?1|y_?min|top x_?2|x_?max|right y_?2|y_?max|bottom"
 _N = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# [a, b, c, d], or two points: (a, b), (c, d).
+# [a, b, c, d], perhaps with a score, or two points: (a, b), (c, d).
 _IN_BRACKETS = re.compile(
     rf"[\[(]\s*({_N})\s*[,\s]\s*({_N})\s*(?:[,\s]|[)\]][^\d\[(]{{0,40}}[\[(])\s*({_N})\s*[,\s]\s*({_N})"
-    r"\s*[\])]"
+    r"(?:\s*,\s*(?:0?\.\d+|1(?:\.0*)?))?\s*[\])]"
 )
-_NAMED = [
-    re.compile(rf"\b(?:{names})\b[\"']?\s*[:=]?\s*({_N})", re.I) for names in _CORNERS.split()
-]
+_NAMED = [re.compile(rf"(?i)\b(?:{names})\b[\"']?\s*[:=]?\s*({_N})") for names in _CORNERS.split()]
 _NUMBER = re.compile(rf"(?<![A-Za-z_\d.]){_N}")  # not the digit of a key: bbox_2d, x1
 _MAX_TEXT = 1_000_000
 
@@ -49,14 +47,17 @@ def read_boxes(text: str) -> list[Box] | Unread:
         return list(boxes_of(json.loads(body)))
     except (ValueError, RecursionError):
         pass
+    _, body = conclusion(body, lambda part: _IN_BRACKETS.search(part) is not None)
     if found := list(_IN_BRACKETS.finditer(body)):
-        kept = [match for match in found if not taken_back(body, match)]
+        excludes = may_exclude(body)
+        kept = [match for match in found if not (excludes and is_taken_back(body, match))]
         return [_box(match.groups()) for match in kept] or Unread(f"only negated: {found[0][0]}")
     named = [pattern.findall(body) for pattern in _NAMED]
     if all(named) and len({len(values) for values in named}) == 1:
         return [_box(numbers) for numbers in zip(*named, strict=True)]
     numbers = list(_NUMBER.finditer(body))
-    if len(numbers) == 4 and not taken_back(body, numbers[0], numbers[-1]):
+    ranges = re.search(r"(?i)\b[xy]\b", body)  # x: 1-3, y: 2-4
+    if len(numbers) == 4 and not ranges and not is_taken_back(body, numbers[0], numbers[-1]):
         return [_box([match[0] for match in numbers])]
     return [] if not numbers and states_none(body) else Unread("no box")
 

@@ -10,16 +10,15 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", 
 _QUOTES = (('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("「", "」"), ("__", "__"), ("*", "*"))
 _FIRST = {opening[0] for opening, _ in (*_DELIMITERS, *_QUOTES)}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
-_FENCE = re.compile(r"```[A-Za-z]*\s*\n?(.*?)\n?\s*```", re.DOTALL)
+_FENCE = re.compile(r"(?s)```[A-Za-z]*\s*\n?(.*?)\n?\s*```")
 _IN_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|rm)\s*\{([^{}]*)\}")
 _PREFIX = re.compile(
-    r"(?P<bold>\*\*|__)?(?:#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?"
+    r"(?i)(?P<bold>\*\*|__)?(?:#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?"
     r"(?:(?:final|correct|right)\s+)*(?:answers?|results?|(?<=correct )(?:option|choice))\b"
     r"(?:\s+(?:is|are)\b)?\s*(?(bold)(?:\*\*|__)?)\s*[:=]?\s*(?(bold)(?:\*\*|__)?)\s*(?=\S)"
     r"|\**(?:所以|因此|故|综上所述|综上|本题|最后)?[,，]?\s*(?:正确|最终)?的?(?:答案|选项|结果)\**"
     r"(?:是|为|选|应为|[:：])+\**\s*(?=\S)"
-    r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])",
-    re.IGNORECASE,
+    r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])"
 )
 
 
@@ -68,6 +67,8 @@ def unwrap(text: str, *, quotes: bool = True) -> str:
         before, text = text, text.strip()
         if text.endswith((".", "。")) and not text.endswith(".."):
             text = text[:-1].rstrip()
+        if quotes and len(text) > 2 and text[-1] == "!" and text[-3:-1].isalpha():
+            text = text[:-1]
         if text[:1] in _FIRST:
             text = _without_delimiters(text, _QUOTES if quotes else ())
         if text[:1] == "\\" and (inner := _IN_TEXT.fullmatch(text)):
@@ -93,6 +94,6 @@ def _without_delimiters(text: str, more: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
-def folded(text: str) -> str:
+def fold_case(text: str) -> str:
     """Return the text in one case, with single spaces."""
     return " ".join(text.casefold().split())

@@ -10,26 +10,24 @@ from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.latex import normalise
 from mmr1.rewards.reading.numbers import same_number
-from mmr1.rewards.reading.quantities import candidates, whole_quantity
+from mmr1.rewards.reading.quantities import candidates, quantity_of, whole_quantity
 from mmr1.rewards.reading.stance import Reading, Unread, is_hedged, is_negated, read_asserted
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
+_ALONE = re.compile(r"(?i)\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*")
 _LABELLED = re.compile(
-    r"\W*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])(?:[)\].:,]+\s*|\s+[-–]\s+|\s+(?=\())(\S.*)",
-    re.DOTALL | re.IGNORECASE,
+    r"(?is)\W*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])(?:[)\].:,]+\s*|\s+[-–]\s+|\s+(?=\())(\S.*)"
 )
 _SAID_OF_LETTER = re.compile(
-    r"\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
+    r"(?i)\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
     r"excluded|eliminated|maybe|perhaps|possibly|probably|(?:un)?likely|doubt\w*|might|could|sure|"
-    r"fits?|works?|appl(?:y|ies))\b|[?？]|不对|错|正确|不是|排除|可能",
-    re.IGNORECASE,
+    r"fits?|works?|appl(?:y|ies))\b|[?？]|不对|错|正确|不是|排除|可能"
 )
-_STANDING = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
+_STANDING = re.compile(r"(?<![A-Za-z0-9_'’])([A-Z])(?![A-Za-z0-9_'’])")
 _LOWER_LABEL = re.compile(r"(?<!\S)\(?([a-z])(?=\)\s)")
 _ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
-_LEADING_ARTICLE = re.compile(r"(?:an?|the)\s+", re.IGNORECASE)
-_ORDINAL = re.compile(r"\b(first|second|third|fourth|fifth|last) (?:option|choice|answer)\b", re.I)
+_LEADING_ARTICLE = re.compile(r"(?i)(?:an?|the)\s+")
+_ORDINAL = re.compile(r"(?i)\b(first|second|third|fourth|fifth|last) (?:option|choice|answer)\b")
 _PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last": -1}
 
 Options = Mapping[str, str]
@@ -55,6 +53,8 @@ def read_choice(text: str, options: Options) -> Reading[str] | Unread:
     if whole is not None:
         conflict = Unread("a letter and the text of another option")
         return Reading(whole, 0, len(text)) if whole else conflict
+    if options and (own := _in_own_words(text, options)):
+        return Reading(own, 0, len(text))
     return read_asserted(text, lambda piece: _named(piece, options), "option")
 
 
@@ -89,8 +89,6 @@ def _named(piece: str, options: Options) -> str | None:
     if ordinal := _ORDINAL.search(text):
         in_order, place = list(options or LETTERS), _PLACES[ordinal[1].lower()]
         return in_order[place] if place < len(in_order) and (options or place >= 0) else None
-    if options and (equal := _equal_numbers(text, options)):
-        return equal
     letters = set(options) or set(LETTERS)
     text = normalise(text)
     if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
@@ -98,9 +96,22 @@ def _named(piece: str, options: Options) -> str | None:
     text = _LOWER_LABEL.sub(lambda match: match[1].upper(), text)
     standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
     inside = _options_inside(text, options)
+    if not standing and (equal := _equal_numbers(piece, options)):
+        return equal
     if len(standing | inside) != 1 or (inside and standing and inside != standing):
-        return None if standing or inside else _by_truth(piece, options)
+        return None
     return (standing | inside).pop()
+
+
+def _in_own_words(text: str, options: Options) -> str | None:
+    """Return the letter of the one option whose own words negate, as "No" and "It is not clear"."""
+    if set(_STANDING.findall(_ARTICLE.sub(" ", text))) & set(options):
+        return None
+    inside = _options_inside(text, options)
+    if len(inside) == 1 and is_negated(options[min(inside)]):
+        rest = text.casefold().replace(options[min(inside)].casefold(), " ")
+        return None if is_negated(rest) or is_hedged(rest) else inside.pop()
+    return _by_truth(text, options)
 
 
 def _options_inside(text: str, options: Options) -> set[str]:
@@ -117,7 +128,7 @@ def _options_inside(text: str, options: Options) -> set[str]:
 
 def _equal_numbers(text: str, options: Options) -> str | None:
     """Return the letter of the one option with the number of the text: 140 for 140°."""
-    number = whole_quantity(text) if any(map(str.isdigit, text)) else None
+    number = quantity_of(text) if options and any(map(str.isdigit, text)) else None
     if number is None:
         return None
     values = {letter: whole_quantity(option) for letter, option in options.items()}
@@ -163,7 +174,7 @@ def options_by_letter(options: Sequence[str] | Mapping[str, str] | None) -> dict
     }
 
 
-_OWN_LABEL = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
+_OWN_LABEL = re.compile(r"(?s)\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)")
 
 
 def _plain(text: str) -> str:

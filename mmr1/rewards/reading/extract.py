@@ -67,11 +67,11 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}")
     '\\\\frac{1}{2}'
     """
-    found = boxed(text)
+    found = boxed_values(text)
     return found[-1] if found else None
 
 
-def boxed(text: str) -> list[str]:
+def boxed_values(text: str) -> list[str]:
     """Return the contents of all balanced ``\\boxed{...}`` that are in no other, in order."""
     if "box" not in text:
         return []
@@ -106,7 +106,7 @@ def extract_answer(completion: str, where: Where = "auto", *, members: int = 1) 
     if tagged is None and where == "answer":
         return None
     scope = text if tagged is None else tagged
-    if boxes := boxed(scope):
+    if boxes := boxed_values(scope):
         return clean(", ".join(boxes) if len(boxes) == members else boxes[-1]) or None
     if where == "boxed" or (where == "auto" and tagged is None):
         return None

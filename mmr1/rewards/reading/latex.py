@@ -50,8 +50,7 @@ _RECURRING = re.compile(
 _ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*((?:[^\\]|\\(?![lr]angle))*)\\rangle(?![a-z])")
 _PLAIN_BRACKETS = re.compile(r"<([^<>=|]*,[^<>=|]*)>")
 _SYSTEM = re.compile(
-    r"(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?",
-    re.DOTALL,
+    r"(?s)(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?"
 )
 _ROW = re.compile(r"\s*[^=<>]{1,40}=[^=<>]+")
 _SYNONYMS = re.compile(r"\\(?:leqslant|geqslant|leq|geq|neq|varnothing|lbrace|rbrace)(?![A-Za-z])")

@@ -29,15 +29,16 @@ _MEASURE = (
     r"yards?|yd|pounds?|lbs?|ounces?|oz|km|cm|mm|met(?:er|re)s?|kg|g|小时|分钟?|秒|[米厘]米?|['\"′″])"
     r"(?![A-Za-z])"
 )
-_COMPOUND = re.compile(rf"{_MEASURE}(?:,?\s*(?:and\s+)?{_MEASURE})+", re.IGNORECASE)
+_COMPOUND = re.compile(rf"(?i){_MEASURE}(?:,?\s*(?:and\s+)?{_MEASURE})+")
 _PART = re.compile(_MEASURE, re.IGNORECASE)
 _MARKS = {"'": "ft", "′": "ft", '"': "in", "″": "in", "分": "min", "分钟": "min", "m": "min"}
 _SPELLINGS = (
-    (re.compile(r"\bper cents?\b", re.IGNORECASE), "percent"),
-    (re.compile(r"\bdegrees? (?=(?:celsius|fahrenheit)\b)", re.IGNORECASE), ""),
-    (re.compile(r"\b(?:a single|only one|just one|exactly one)\b", re.IGNORECASE), "1"),
-    (re.compile(r"\bhalf an? dozen\b", re.IGNORECASE), "6"),
-    (re.compile(r"(?<=\d)k\b(?!\s*/)", re.IGNORECASE), "e3"),
+    (re.compile(r"(\*\*|__|`)(.+?)\1"), r"\2"),
+    (re.compile(r"(?i)\bper cents?\b"), "percent"),
+    (re.compile(r"(?i)\bdegrees? (?=(?:celsius|fahrenheit)\b)"), ""),
+    (re.compile(r"(?i)\b(?:a single|only one|just one|exactly one)\b"), "1"),
+    (re.compile(r"(?i)\bhalf an? dozen\b"), "6"),
+    (re.compile(r"(?i)(?<=\d)k\b(?!\s*/)"), "e3"),
     (re.compile(r"(?<=\d)(?:M|mn)\b(?!\s*/)"), "e6"),
     (re.compile(r"(?<=\d)(?:B|bn)\b(?!\s*/)"), "e9"),
     (re.compile(r"(?<![\d,.])(\d{1,3}) (?=\d{3}(?:\D|$))"), r"\1,"),
@@ -45,24 +46,25 @@ _SPELLINGS = (
 _YEAR = r"(?:1[5-9]|20)\d\d"
 # A number that is not the one that a sentence states: a year, a part, the whole of a part.
 _BESIDE = (
-    re.compile(rf"\b(?:from|between)\s+{_YEAR}\s+(?:to|and|until)\s+{_YEAR}\b", re.I),
-    re.compile(rf"\b(?:in|by|of|since|from|for|during|until)\s+(?:the year\s+)?{_YEAR}\b", re.I),
-    re.compile(r"^\W*(?:of|in|by|at|on|from|out of|among|with|counting)\b[^,;]*[,:]\s", re.I),
-    re.compile(r"(?<=\d)\s+(?:out )?of (?:the|these|those|all)\s+\d+\b[^,;]*", re.I),
-    re.compile(r"(?<=\d)([^\d:,;]*):\s.*", re.DOTALL),
+    re.compile(rf"(?i)\b(?:from|between)\s+{_YEAR}\s+(?:to|and|until)\s+{_YEAR}\b"),
+    re.compile(rf"(?i)\b(?:in|by|of|since|from|for|during|until)\s+(?:the year\s+)?{_YEAR}\b"),
+    re.compile(r"(?i)^\W*(?:of|in|by|at|on|from|out of|among|with|counting)\b[^,;]*[,:]\s"),
+    re.compile(r"(?i)(?<=\d)\s+(?:out )?of (?:the|these|those|all)\s+\d+\b[^,;]*"),
+    re.compile(r"(?i),\s*\d+ of (?:which|whom|them)\b.*"),
+    re.compile(r"(?s)(?<=\d)([^\d:,;]*):\s.*"),
     re.compile(r"(?<=\S)\s*\([^()]*\)"),
 )
 _COPULA = re.compile(
-    r"(?:\b(?:is|are|was|were|equals?|has|have|had|totals?|makes?|gives?)\b|=|≈|:)\s*"
-    r"(?:(?:about|only|exactly|equal to|a total of)\s+)*[$€£¥]?\s*$",
-    re.IGNORECASE,
+    r"(?i)(?:\b(?:is|are|was|were|equals?|has|have|had|totals?|makes?|gives?)\b|=|≈|:)\s*"
+    r"(?:(?:about|only|exactly|equal to|a total of)\s+)*[$€£¥]?\s*$"
 )
 
 
 # A number right behind another word is its name (step 7, the cube 3).
 _LAST_WORD = re.compile(r"(?<!['’])\b([A-Za-z]+)[\s\"'(]*$")
-_MAY_PRECEDE = re.compile(any_of("before_numbers"), re.IGNORECASE)
-_TOTAL = re.compile(r"[^\d,.;]{0,40}\b(?:in total|altogether|overall)\b", re.IGNORECASE)
+_MAY_PRECEDE = re.compile("(?i)" + any_of("before_numbers"))
+_LABEL = re.compile(r"(?:In |From )?[A-Z][a-z]+ ")
+_TOTAL = re.compile(r"(?i)[^\d,.;]{0,40}\b(?:in total|altogether|overall)\b")
 _LISTED = re.compile(r"[^\d]{0,40}?(?:,|\band\b|\bor\b|\bplus\b)\s+\d")
 
 
@@ -89,8 +91,8 @@ class Quantity:
     @property
     def meaning(self) -> tuple[Fraction, str]:
         """The number in base units, and the dimension; a percentage is a plain number."""
-        if self.unit is None or self.unit == PERCENT:
-            return (self.value / 100 if self.unit else self.value), ""
+        if self.unit is None or self.unit == PERCENT or self.unit.is_unknown:
+            return (self.value / 100 if self.unit == PERCENT else self.value), ""
         return self.value * self.unit.factor, self.unit.dimension
 
 
@@ -162,6 +164,8 @@ def _stated(text: str) -> Quantity | None:
         cut = pattern.sub(lambda m: m[1] if m.re.groups else " ", plain)
         plain = cut if _literals(cut) else plain
     literals = _literals(plain)
+    if len(literals) > 1 and _LABEL.fullmatch(plain[: literals[0].start()]):
+        literals = literals[1:]  # Figure 4 shows 7
     in_total = [match for match in literals if _TOTAL.match(plain[match.end() :])]
     literals = in_total if len(in_total) == 1 else literals
     if len({match[0] for match in literals}) > 1:

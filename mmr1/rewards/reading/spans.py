@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmr1.rewards.reading.stance import Unread, taken_back
+from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back
 from mmr1.rewards.reading.words import with_digits
 
 Span = tuple[float, float]
@@ -16,7 +16,7 @@ _UNIT = (
     r"(?:milliseconds?|msec|ms|毫秒|seconds?|secs?|s|秒钟?|minutes?|mins?|m|分钟?|hours?|hrs?|h|"
     r"小时|个小时)(?![A-Za-z])"
 )
-_MEASURE = re.compile(rf"(\d+(?:\.\d+)?|\.\d+)\s*(?:-\s?)?({_UNIT}|[hm](?=\d))?", re.I)
+_MEASURE = re.compile(rf"(?i)(\d+(?:\.\d+)?|\.\d+)\s*(?:-\s?)?({_UNIT}|[hm](?=\d))?")
 _FACTORS = {"mi": 60.0, "ms": 0.001, "毫": 0.001, "m": 60.0, "分": 60.0, "h": 3600.0, "小": 3600.0}
 _FACTORS |= {"个": 3600.0, "s": 1.0, "秒": 1.0}
 _CLOCK = r"\d+(?::\d{1,2}){1,2}(?:[.,]\d+)?"
@@ -30,13 +30,12 @@ _JOINT = (
     r"(?P<end>ends?|ending|end_time|stops?|finish\w*|until|结束|(?P<length>last\w*|持续))"
     r"(?![a-z])\D{0,16}?"
 )
-_SPAN = re.compile(
-    rf"(?<![A-Za-z0-9_.:])(?P<a>{_TIME})(?:{_JOINT})(?P<b>{_TIME})(?![\w.]*\d)", re.I
-)
-_PAIR = re.compile(rf"[\[(]\s*(?P<a>{_TIME})\s*[,;]\s*(?P<b>{_TIME})\s*[\])]", re.I)
-_BARE = re.compile(rf"\W*(?P<a>{_TIME})\s*[,;\s]\s*(?P<b>{_TIME})\W*", re.I)
-_FRAMES = re.compile(r"\bframes?\W{0,3}\d|\d\s*(?:st|nd|rd|th)?\s*frames?\b|帧", re.I)
-_STARTS, _ENDS = re.compile(r"start|begin|from|onset", re.I), re.compile(r"end|stop|^to$|offset")
+_SPAN = re.compile(rf"(?i)(?<![A-Za-z0-9_.:])(?P<a>{_TIME})(?:{_JOINT})(?P<b>{_TIME})(?![\w.]*\d)")
+_PAIR = re.compile(rf"(?i)[\[(]\s*(?P<a>{_TIME})\s*[,;]\s*(?P<b>{_TIME})\s*[\])]")
+_BARE = re.compile(rf"(?i)\W*(?P<a>{_TIME})\s*[,;\s]\s*(?P<b>{_TIME})\W*")
+_FRAMES = re.compile(r"(?i)\bframes?\W{0,3}\d|\d\s*(?:st|nd|rd|th)?\s*frames?\b|帧")
+_NAMED_UNIT = re.compile(r"(?i)\b(minute|hour|second)s? (\d+(?:\.\d+)?)(?![\d:])")
+_STARTS, _ENDS = re.compile(r"(?i)start|begin|from|onset"), re.compile(r"end|stop|^to$|offset")
 _MAX_TEXT = 2_000  # two times fit into less
 
 
@@ -59,12 +58,13 @@ def read_span(text: str) -> Span | Unread:
         return span_of(json.loads(text))
     except (ValueError, RecursionError):
         pass
-    text = with_digits(text)
+    text = _NAMED_UNIT.sub(r"\2 \1", with_digits(text))
     if _FRAMES.search(text):
         return Unread("frames without a rate")
+    _, text = conclusion(text, lambda part: _SPAN.search(part) is not None)
     whole = _BARE.fullmatch(text)
     found = [whole] if whole else [*_SPAN.finditer(text)] or [*_PAIR.finditer(text)]
-    kept = {_seconds(match) for match in found if not taken_back(text, match)}
+    kept = {_seconds(match) for match in found if not is_taken_back(text, match)}
     if len(kept) > 1:
         return Unread(f"{len(kept)} spans of time")
     if not kept:

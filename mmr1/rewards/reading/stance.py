@@ -2,7 +2,7 @@
 
 A text is cut at its contrasts ("C, not A", "not A but C", "5; 6 is wrong"), and each piece has its
 own stance. The vocabulary is long and refuses more than it must: an answer that is not understood
-is unread and scores 0, while a wrong one that is paid would be learnt.
+is unread and scores 0, while a wrong one that is rewarded would be learnt.
 """
 
 from __future__ import annotations
@@ -16,96 +16,95 @@ from typing import Generic, Literal, TypeVar
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.vocabulary import any_of, words
 
-MAX_SENTENCE = 1_000  # characters of words around a number or a letter
-MAX_MARKERS = 4  # so many of the last retractions and conclusions are tried
+MAX_SENTENCE = 600  # characters of words around a number or a letter
+MAX_MARKERS = 3  # so many of the last retractions and conclusions are tried
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
 Value = TypeVar("Value", bound=Hashable)
 
-_NEGATED = re.compile(f"{words('negating')}|{any_of('negating_signs')}", re.IGNORECASE)
-_NEGATED_LETTER = re.compile(rf"{words('negating_letters')}|^-\s?(?=[A-Z]$)", re.IGNORECASE)
-_HEDGED = re.compile(f"{words('hedging')}|或|可能", re.IGNORECASE)
-_ALTERED = re.compile(f"{words('altering')}|{any_of('altering_signs')}", re.IGNORECASE)
-_NO_UNIT = re.compile(any_of("negating", "hedging", "no_units"), re.IGNORECASE)
+_NEGATING = f"{words('negating')}|{any_of('negating_signs')}"
+_NEGATED = re.compile(f"(?i){_NEGATING}")
+_NEGATED_LETTER = re.compile(rf"(?i){words('negating_letters')}|^-\s?(?=[A-Z]$)")
+_HEDGED = re.compile(f"(?i){words('hedging')}|或|可能")
+_ALTERED = re.compile(f"(?i){words('altering')}|{any_of('altering_signs')}")
+_NO_UNIT = re.compile("(?i)" + any_of("negating", "hedging", "no_units"))
 _RETRACTION = re.compile(
-    rf"(?:{words('retracting')}|(?:^|[,;.]\s*)no(?=[,.]\s)|不对)[\s,.:!—-]*", re.IGNORECASE
+    rf"(?i)(?:{words('retracting')}|(?:^|[,;.]\s*)no(?=[,.]\s)|不对)[\s,.:!—-]*"
 )
 _CONCLUSION = re.compile(
-    r"(?:(?:\b(?:so|thus|hence|therefore),?\s+)?\b(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?"
+    r"(?i)(?:(?:\b(?:so|thus|hence|therefore),?\s+)?\b(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?"
     r"(?<!wrong )(?<!incorrect )answer\s*(?:is\b|:|=)|(?<=[.;,:]\s)(?:so|thus|hence|therefore)\b,?|"
     r"\b(?:i|we)(?:['’]d| would|['’]ll| will)? (?:choose|pick|select|go with|say|answer)\b|"
     r"\b(?:right|correct|actual|true|final) (?:value|number|count|option|choice|one|result)\s*"
-    r"(?:is\b|:|=)|\btotal\s*(?:is\b|:|=)|答案(?:是|为|:)|所以|因此)\s*(?:that\s+)?",
-    re.IGNORECASE,
+    r"(?:is\b|:|=)|\btotal\s*(?:is\b|:|=)|答案(?:是|为|:)|所以|因此)\s*(?:that\s+)?"
 )
 _REASON = re.compile(
-    r"(?P<joint>^|(?<=[^\x00-\x7f])|[\s,;.(:–—-]+)(?:[*_#]{1,4}\s?)?(?:this is |the )?(?:"
+    r"(?is)(?P<joint>^|(?<=[^\x00-\x7f])|[\s,;.(:–—-]+)(?:[*_#]{1,4}\s?)?(?:this is |the )?(?:"
     r"(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|proof)\b|"
     r"because\b|due to\b|given that\b|note that\b|which (?:is|equals|comes|follows)\b|"
     r"(?:obtained|found|calculated) (?:by|from)\b|since\b(?P<since> \d)?|by (?:the|using)\b|"
-    r"as (?:the|there|it|we|each|all|both|shown|read|seen|given|can)\b|因为|由于|理由|解析|解释)"
-    r"(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
+    r"as (?:the|there|it|we|each|all|both|shown|read|seen|given|can|(?-i:[A-J]))\b|"
+    r"因为|由于|理由|解析|解释)(?P<rest>.*)"
 )
 _ASIDE = re.compile(r"(?<=\S)\s\(([^()]{3,})\)(?=[\s.,;!]|$)")
 _PLAIN_ASIDE = re.compile(r"(?<=\S)\s*\([^()\\]*[A-Za-z]{2,}[^()\\]* [A-Za-z]{2,}[^()\\]*\)\.?$")
-_CORRECTION = re.compile(f"{words('correcting')}|{any_of('correcting_signs')}", re.IGNORECASE)
+_CORRECTION = re.compile(f"(?i){words('correcting')}|{any_of('correcting_signs')}")
 _OF_ITSELF = re.compile(
-    r"\b(?:this|that|it|which|answer)\s?(?:is|was|must be|seems)?(?:n['’]t|\s(?:not|\w+ly)?\s?"
-    r"(?:wrong|incorrect|false|invalid|impossible|untrue|a mistake))",
-    re.IGNORECASE,
+    r"(?i)\b(?:this|that|it|which|answer)\s?(?:is|was|must be|seems)?(?:n['’]t|\s(?:not|\w+ly)?\s?"
+    r"(?:wrong|incorrect|false|invalid|impossible|untrue|a mistake))"
 )
-_OTHER = re.compile(words("another"), re.IGNORECASE)
-_REFERS = re.compile(words("referring"), re.IGNORECASE)
+_OTHER = re.compile("(?i)" + words("another"))
+_REFERS = re.compile("(?i)" + words("referring"))
 _VERB = r"(?:is|are|was|were|does|did|can|could|would|has|had|seems?|looks?|fails?|fits?|may|might)"
 _CUT = re.compile(
-    r"(?<!\d)\.\s+|(?<=\d)\.\s+(?=[A-Z])|[;\n。]\s*|[?!]\s+|"
-    r"(?:,|(?<=[A-J\d)]))\s*(?=(?:and\s+)?(?:\w+ly\s+)?not\b(?!\s+(?:sure|certain)))|"
+    r"(?i)(?<!\d)\.\s+|(?<=\d)\.\s+(?=[A-Z])|[;\n。]\s*|[?!]\s+|"
+    r"(?:,\s*|(?<=(?-i:[A-J\d)]))\s+)(?=(?:and\s+)?(?:\w+ly\s+)?not\b(?!\s+(?:sure|certain)))|"
     r"[,\s]\s*(?=(?:but|yet|rather than|instead of|as opposed to|other than|except(?:ing)?|besides|"
     r"while|whereas)\b)|"
     rf",\s*(?=(?:and\s+)?(?:it|that|this|there)(?:['’]s|\s+{_VERB}\b)|而|但|不是)|"
-    rf"(?:,|\sand)\s+(?=(?:option\s+)?\(?[A-J]\)?\s+{_VERB}\b)",
-    re.IGNORECASE,
+    rf"(?:,|(?<!(?-i:[A-J]))\sand)\s+(?=(?:option\s+)?\(?[A-J]\)?\s+{_VERB}\b)"
 )
-_JOINT = re.compile(
-    r"(?:(?:and|but|yet|so|it is|it['’]s|that is)\b[\s,]*|而是|但是?)+", re.IGNORECASE
-)
+_JOINT = re.compile(r"(?i)(?:(?:and|but|yet|so|it is|it['’]s|that is)\b[\s,]*|而是|但是?)+")
 _ALL_BUT = re.compile(
-    r"\b(?:all|none|nothing|else|(?:any|every)(?:thing|one|body)?)(?: \w+)? but\b", re.IGNORECASE
+    r"(?i)\b(?:all|none|nothing|else|(?:any|every)(?:thing|one|body)?)(?: \w+)? but\b"
 )
 # An answer that is the subject of a statement is taken back, unless the statement is that it holds.
 _SUBJECT = re.compile(
-    rf"\W*(?:(?:option|choice|answer)\s+)?\W*(?:[A-J]|[-+]?\d[\d.,]*)\W*\s(?:{_VERB}\b|n['’]t)"
-    r"(?P<rest>.*)|\W*(?:(?:option|choice)\s+)?\W*(?-i:[A-J])\W*\s(?P<verb>(?-i:[a-z]{3,}s))\b",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?is)\W*(?:(?:option|choice|answer)\s+)?\W*(?:[A-J]|[-+]?\d[\d.,]*)\W*\s(?:{_VERB}\b|n['’]t)"
+    r"(?P<rest>.*)|\W*(?:(?:option|choice)\s+)?\W*(?-i:[A-J])\W*\s(?P<verb>(?-i:[a-z]{3,}s))\b"
 )
-_HOLDS = re.compile(words("holding"), re.IGNORECASE)
+# The "not" of "7 dogs that are not brown" is said of the dogs.
+_RELATIVE = re.compile(
+    rf"(?<=[a-z]) (?:that|who|whose)\b (?:\w+ )?{_VERB}(?: not|n['’]t) "
+    r"(?!right|correct|true|it\b|the\b|sure|certain)\w+"
+)
+_HOLDS = re.compile("(?i)" + words("holding"))
 _GOVERNED = re.compile(
-    r"(?:\s+\w+)?(?:\s*\b(?:the|an?|one|box(?:es)?|region|area|span|segment|at|in|on|from|is|be|located|inside|"
-    r"within|between|found|it|to|seen)\b)*[\s:\[(<|]*",
-    re.IGNORECASE,
+    r"(?i)(?:\s+\w+(?!\s+(?:is|are|was|were)\b))?(?:\s*\b(?:the|an?|one|box(?:es)?|region|area|span|"
+    r"segment|at|in|on|from|is|be|located|inside|within|between|found|it|to|seen)\b)*[\s:\[(<|]*"
 )
+_BEGINS_WITH_NOT = re.compile(r"(?i)\s*(?:not|never|neither)\b(?:\W+\w+){0,3}\W*$")
+_EXCLUDES = re.compile(rf"(?i){_NEGATING}|\boutside\b")
 _BREAK = re.compile(r"[.;,\n](?!\d)|\bbut\b")
 _VERDICT = re.compile(
-    rf"[\])>|\s]*(?:{_VERB}\b\s*(?:\w+\s+)?(?:{_NEGATED.pattern})|fails\b|[\s?(]+(?:wrong|no|not|incorrect)\b)",
-    re.IGNORECASE,
+    rf"(?i)[\])>|\s]*(?:{_VERB}\b\s*(?:\w+\s+)?(?:{_NEGATING})|fails\b|"
+    r"[\s?(]+(?:wrong|no|not|incorrect)\b)"
 )
 _NO = rf"no (?!{words('no_absence')})(?=\w)"
 _IS, _IS_NOT = r"(?:is|are|was|were|can|could|has|have)", r"(?:is|are|was|were)(?: not|n['’]t)"
 _I_DO_NOT = r"(?:i|we) (?:do not|don['’]t|did not|didn['’]t|cannot|can['’]?t|could not|couldn['’]t)"
 _NOTHING = re.compile(
-    rf"\W*(?:(?:there|i|we|it|they|the \w+)(?:['’]s| {_IS})? (?:\w+ )?(?:{_NO}|none\b|nothing\b|"
-    rf"nobody\b)|there {_IS_NOT} (?:any|an?|one)\b|{_I_DO_NOT} (?:see|find|detect|count|spot) "
-    rf"(?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|are)\b)|"
-    rf"{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|(?:the )?[\w ]{{1,40}} {_IS_NOT} "
-    r"(?:present|visible|in the|shown|found|there)\b|没有|[無无]$)(?!.*\d)",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?is)\W*(?:(?:there|i|we|it|they|the \w+)(?:['’]s| {_IS})? (?:\w+ )?(?:{_NO}|none\b|"
+    rf"nothing\b|nobody\b)|there {_IS_NOT} (?:any|an?|one)\b|{_I_DO_NOT} (?:see|find|detect|count|"
+    rf"spot) (?:any|an?|one)\b|(?:none|nobody|nothing)(?:\s*\W*$| (?:of|is|"
+    rf"are|there|here|visible|found)\b)|{_NO}[\w ]{{1,40}}\W*$|{_NO}(?:\w+ ){{1,4}}{_IS}\b|"
+    rf"(?:the )?[\w ]{{1,40}} {_IS_NOT} (?:present|visible|in the|shown|found|there)\b|"
+    r"没有|[無无]$)(?!.*\d)"
 )
 
 
 _STATEMENT = re.compile(
-    r"(?:it|this|that|these|they|he|she|the(?: [\w'’-]+){1,6}?)(?:['’]s| is| are| was| were|"
-    r" says| reads| shows)(?: (?:an?|the)(?= ))? (.+)",
-    re.IGNORECASE | re.DOTALL,
+    r"(?is)(?:it|this|that|these|they|he|she|the(?: [\w'’-]+){1,6}?)(?:['’]s| is| are| was| were|"
+    r" says| reads| shows)(?: (?:an?|the)(?= ))? (.+)"
 )
 
 
@@ -167,7 +166,7 @@ def is_hedged(text: str) -> bool:
     return _HEDGED.search(text) is not None
 
 
-def qualifies(word: str) -> bool:
+def is_qualifier(word: str) -> bool:
     """Return True if a word behind a number makes another number of it, and is not a unit."""
     return _NO_UNIT.fullmatch(word) is not None
 
@@ -195,7 +194,25 @@ def statement(text: str) -> str | None:
     return unwrap(match[1])
 
 
-def taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = None) -> bool:
+def statements(text: str) -> list[str]:
+    """Return what a text may say as a whole: itself, its one assertion, and what that says.
+
+    >>> statements("red, not blue"), statements("The pet is a cat.")
+    (['red, not blue', 'red'], ['The pet is a cat.', 'cat'])
+    """
+    if len(text) > MAX_SENTENCE:
+        return [text]
+    asserted = [piece.value for piece in pieces(text) if piece.stance is Stance.ASSERTED]
+    texts = dict.fromkeys([text, *(asserted if len(asserted) == 1 else ())])
+    return [*texts, *(said for said in map(statement, texts) if said)]
+
+
+def may_exclude(text: str) -> bool:
+    """Return True if a text has a word by which ``is_taken_back`` could be True of a match."""
+    return _EXCLUDES.search(text) is not None
+
+
+def is_taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = None) -> bool:
     """Return True if a "not" governs a match, or the words behind it say that it is wrong.
 
     The "not" of "the man not wearing a hat is at [1, 2, 3, 4]" governs the man.
@@ -203,9 +220,10 @@ def taken_back(text: str, first: re.Match[str], last: re.Match[str] | None = Non
     before = text[max(0, first.start() - 80) : first.start()]
     behind = text[(last or first).end() : (last or first).end() + 60]
     clause = _BREAK.split(before)[-1]
-    between = [clause[match.end() :] for match in _NEGATED.finditer(clause)]
+    between = [clause[match.end() :] for match in _EXCLUDES.finditer(clause)]
     between += [before[match.end() :] for match in _ALL_BUT.finditer(before)]
-    return any(map(_GOVERNED.fullmatch, between)) or _VERDICT.match(behind) is not None
+    begins = _BEGINS_WITH_NOT.match(clause) is not None
+    return begins or any(map(_GOVERNED.fullmatch, between)) or _VERDICT.match(behind) is not None
 
 
 def conclusion(text: str, reads: Callable[[str], bool]) -> tuple[int, str]:
@@ -259,6 +277,7 @@ def stance_of(piece: str) -> Stance:
     """Return what a piece says of the answer in it."""
     if states_none(piece):
         return Stance.ASSERTED
+    piece = _RELATIVE.sub(" ", piece)
     if _NEGATED.search(piece) or _NEGATED_LETTER.search(piece) or _is_subject(piece):
         return Stance.NEGATED
     return Stance.HEDGED if _HEDGED.search(piece) else Stance.ASSERTED

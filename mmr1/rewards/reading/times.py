@@ -8,14 +8,14 @@ from math import gcd
 
 from mmr1.rewards.reading.words import with_digits
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?(?:\s*o'clock)?", re.I)
-_HOUR = re.compile(r"(\d{1,2})\s*(?:([ap])\.?\s?m\.?|o['’]clock(?:\s*([ap])\.?m\.?)?)", re.I)
+_CLOCK = re.compile(r"(?i)(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?(?:\s*o'clock)?")
+_HOUR = re.compile(r"(?i)(\d{1,2})\s*(?:([ap])\.?\s?m\.?|o['’]clock(?:\s*([ap])\.?m\.?)?)")
 _SPOKEN = re.compile(
-    r"(half|1/2|(?:a )?quarter|1/4|\d{1,2})(?: minutes?)? (past|to|after|before) (\d{1,2})"
-    r"(?:\s*([ap])\.?m\.?)?",
-    re.IGNORECASE,
+    r"(?i)(half|1/2|(?:a )?quarter|1/4|\d{1,2})(?: minutes?)? (past|to|after|before) (\d{1,2})"
+    r"(?:\s*([ap])\.?m\.?)?"
 )
 _CHINESE = re.compile(r"(?:[上下]午)?(\d{1,2})[点时](?:(\d{1,2})分?|半)?")
+_PREPOSITION = re.compile(r"(?i)^(?:at|on|about|around) ")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = r"(?P<name>[A-Za-z]{3,9})\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
@@ -38,7 +38,7 @@ class Clock:
 
     Attributes:
         seconds: Seconds since midnight, or since noon if ``half`` is left out and it is afternoon.
-        half: "a" or "p"; empty where it is left out and the hour is at most 12.
+        half: "a" or "p"; "24p" where the hour is above 12; empty where it is left out.
     """
 
     seconds: int
@@ -46,20 +46,23 @@ class Clock:
 
     def same(self, other: Clock) -> bool:
         """Return True for the same time; AM or PM left out on one side does not count."""
-        if self.half and other.half:
-            return (self.seconds, self.half) == (other.seconds, other.half)
-        return self.seconds == other.seconds
+        halves = {self.half[-1:], other.half[-1:]}
+        if "" in halves:  # 5:30 is 5:30 PM, and not 17:30
+            return self.seconds == other.seconds and "24" not in self.half + other.half
+        return self.seconds == other.seconds and len(halves) == 1
 
 
 def read_clock(text: str) -> Clock | None:
     """Return a time of day, or None.
 
-    >>> read_clock("3:30 PM") == read_clock("15:30"), read_clock("half past three").seconds / 60
+    >>> read_clock("3:30 PM").same(read_clock("15:30")), read_clock("half past three").seconds / 60
     (True, 210.0)
     """
     if not any(map(str.isalnum, text[:1])) or len(text) > 40:
         return None
-    text = with_digits(text)
+    text = with_digits(_PREPOSITION.sub("", text))
+    if text.lower() in ("noon", "midnight"):
+        return Clock(0, "p" if text.lower() == "noon" else "a")
     if match := _CLOCK.fullmatch(text):
         return _clock(int(match[1]), int(match[2]), int(match[3] or 0), match[4])
     if match := _HOUR.fullmatch(text):
@@ -78,7 +81,7 @@ def read_clock(text: str) -> Clock | None:
 def _clock(hour: int, minute: int, second: int, half: str | None) -> Clock | None:
     if hour > 24 or minute > 59 or second > 59 or (half and not 0 < hour < 13):
         return None
-    half = half.lower() if half else "p" if hour > 12 else "" if hour else "a"
+    half = half.lower() if half else "24p" if hour > 12 else "" if hour else "a"
     return Clock((hour % 12) * 3600 + minute * 60 + second, half)
 
 
@@ -100,6 +103,7 @@ def read_date(text: str) -> Date | None:
     """
     if not 6 <= len(text) <= 40:
         return None
+    text = _PREPOSITION.sub("", text)
     for pattern in _DATES:
         if match := pattern.fullmatch(text):
             parts = match.groupdict()

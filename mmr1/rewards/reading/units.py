@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from mmr1.rewards.reading.stance import qualifies
+from mmr1.rewards.reading.stance import is_qualifier
 from mmr1.rewards.reading.vocabulary import VOCABULARY, pairs
 
 # Not by pint: docs/decisions.md says why.
@@ -24,8 +24,7 @@ _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 _UNIT_WORD = r"°?[A-Za-zµ€£¥]+"
 _UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}}?)?"
 _TAIL = re.compile(
-    rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
-    re.DOTALL,
+    rf"(?s)^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$"
 )
 _LEADING = re.compile(
     rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"
@@ -86,7 +85,7 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     name, gap = match["unit"], match["gap"]
     if (
         name.lower() in _NOT_UNITS
-        or qualifies(name)
+        or is_qualifier(name)
         or (len(name) == 1 and not gap and not bare_letters)
     ):
         return text, None

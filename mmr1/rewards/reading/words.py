@@ -65,12 +65,11 @@ _CHINESE = re.compile(
 def _number() -> re.Pattern[str]:
     """The pattern of numbers in words, compiled on first use as that takes long."""
     return re.compile(
-        rf"(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
+        rf"(?i)(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
         rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
         rf"|(?P<whole>(?P<cardinal>{_CARDINAL})(?!{_FACTOR})|(?P<multiple>{_MULTIPLE})"
         rf"|(?P<literal>{_LITERAL}))"
-        rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)",
-        re.IGNORECASE,
+        rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)"
     )
 
 

@@ -64,7 +64,10 @@ class Display:
         """``functions``: the names of the reward functions."""
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._config, self._folder = config, directory.path
-        self._shown = [*FIRST, *((f"reward/{name}", name, "") for name in functions), *THEN]
+        names = list(functions)
+        values = [(f"reward/{name}", name, "") for name in names]
+        unread = [(f"rewards/{name}/num_unread", f"{name} unread", "{:.0f}") for name in names]
+        self._shown = [*FIRST, *values, *unread, *THEN]
         self._cell = NotebookCell(config.steps) if self._console.is_jupyter else None
         self._done, self._last = 0, dict[str, float]()
         self._ended: deque[float] = deque([time.monotonic()], maxlen=21)  # the ends of steps

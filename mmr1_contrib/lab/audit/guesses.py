@@ -52,19 +52,40 @@ def guess(finding: Finding, run: StepFile, own: Recomputed) -> str | None:
 def cannot_tell(own: Recomputed) -> Iterator[str]:
     """Name the mistakes that would give this step the same numbers."""
     recipe, tensors = own.recipe, own.file.tensors
+    sound = tensors["token/advantage"]
+    if not sound.any():
+        yield "anything of advantages: the rewards of each prompt are equal"
+    else:
+        mistakes = _advantages(own.file, own, None)
+        unseen = [word for word, value in mistakes if _close("token/advantage", value(), sound)]
+        if unseen := [word for word in unseen if word not in _same_formula(recipe)]:
+            yield f"in advantages: {', '.join(unseen)}"
     weights = tensors["token/weight"]
     same = [mode for mode in AGG_MODES if _close("token/weight", _weights(own, mode), weights)]
     if others := [m for m in same if m != recipe.get("algorithm.loss.agg_mode")]:
         yield f"the length normaliser {', '.join(others)} (completions are equally long)"
     if not own.losses:
         return
-    sound = _total_losses(own, recipe)
+    losses = _total_losses(own, recipe)
     for word, changed in _recipes(recipe):
-        if _close("update/loss", _total_losses(own, changed), sound):
+        if _close("update/loss", _total_losses(own, changed), losses):
             yield word
     norms = tensors.get("update/grad_norm")
     if norms is not None and float(norms.max()) <= recipe.get("optimizer.max_grad_norm"):
         yield "the clip of the gradient: its norm is smaller"
+
+
+def _same_formula(recipe: Recipe) -> tuple[str, ...]:
+    """Mistakes that are what the recipe asks for."""
+    scale = recipe.get("algorithm.advantage.scale_rewards")
+    return {
+        "grpo": {
+            "group": ("divided by the deviation",),
+            "batch": ("the deviation of the whole batch",),
+            "none": ("not divided by the deviation",),
+        }.get(scale, ()),
+        "rloo": ("leave-one-out",),
+    }.get(recipe.get("algorithm.advantage.type"), ())
 
 
 def _close(name: str, left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -6,27 +6,31 @@ hand with the columns that those would pass.
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
-from mmr1.data.forms import read_row
-from mmr1.data.forms.form import Place
 from mmr1.data.record import read_records, write_records
-from mmr1.rewards import RewardItem, build_composite_reward
-from mmr1.types import Reward, Status
+from mmr1.types import Status
 from tests.data.form_rows import write_media
+from tests.rewards.plugins.cases import (
+    GRID,
+    Case,
+    Direct,
+    check_case,
+    errors,
+    items_of,
+    score,
+    section,
+)
 
-PROJECTS = Path(__file__).parent / "projects"
-GRID = (1, 4, 6)
-PROMPT = "<|user|>What?<|assistant|>"
+PROJECTS = "tests.rewards.plugins.projects"
+use = partial(section, PROJECTS)
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +38,6 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("media")
     write_media(folder)
     return folder
-
-
-Group = tuple[dict[str, Any], Sequence[str]]
-"""A row and the completions of its prompt."""
-Direct = Callable[[Callable[..., Any], dict[str, Any], Sequence[str], Path], Sequence[Any]]
-"""From the function, a row and its completions to what the project's trainer would get."""
-
-
-@dataclass(frozen=True)
-class Case:
-    project: str
-    function: str
-    groups: Sequence[Group]
-    direct: Direct
 
 
 def conversational(*columns: str, **made: Any) -> Direct:
@@ -77,28 +67,6 @@ def _verl(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path)
 def _easyr1(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path) -> Any:
     inputs = [{"response": t, "response_length": 3, "ground_truth": row["answer"]} for t in texts]
     return [score["overall"] for score in function(inputs)]
-
-
-def _openrlhf(gold: str) -> Direct:
-    def direct(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path) -> Any:
-        count = len(texts)
-        queries = [PROMPT + text for text in texts]
-        value = function(queries, [PROMPT] * count, [row[gold]] * count)
-        return value["rewards"] if isinstance(value, dict) else value.tolist()
-
-    return direct
-
-
-def _swift(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path) -> Any:
-    value = function()(list(texts), solution=[row["solution"]] * len(texts))
-    return asyncio.run(value) if asyncio.iscoroutine(value) else value
-
-
-def _areal(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path) -> Any:
-    return [
-        function(PROMPT, text, [1, 2], [7, 8, 9], answer=row["answer"], level=row["level"])
-        for text in texts
-    ]
 
 
 def _trl_lengths(function: Any, row: dict[str, Any], texts: Sequence[str], media: Path) -> Any:
@@ -172,11 +140,6 @@ GEOMETRY = {
 VERL_COUNT = {
     **GEOMETRY, "data_source": "lab/count", "extra_info": {"split": "train", "index": 0}
 }  # fmt: skip
-MESSAGE = (
-    '[{"role": "user", "content": [{"type": "image", "image": "a.png"}, '
-    '{"type": "text", "text": "Find x."}]}]'
-)
-
 CASES = [
     Case(
         "r1_v", "accuracy_reward",
@@ -219,11 +182,6 @@ CASES = [
         conversational("id", solution=_tagged_reply),
     ),
     Case(
-        "lmm_r1", "reward_func",
-        [({"message": MESSAGE, "answer": r"$\boxed{5}$"}, [r"\boxed{5}", r"\boxed{6}"])],
-        _openrlhf("answer"),
-    ),
-    Case(
         "easyr1", "compute_score",
         [({"problem": "<image>Find x.", "images": ["a.png"], "answer": "5"},
           [r"<think>so</think>\boxed{5}", r"\boxed{5}", "5"])],
@@ -237,81 +195,15 @@ CASES = [
         "trl", "length_reward", [({"prompt": "What is 2 + 3?", "answer": "5"}, ["5", "6"])],
         _trl_lengths,
     ),
-    Case(
-        "ms_swift", "Accuracy",
-        [({"messages": [{"role": "user", "content": "<image>Who?"}], "images": ["a.png"],
-           "solution": "<answer> A man. </answer>"}, ["<answer> A man. </answer> ", "A man."])],
-        _swift,
-    ),
-    Case(
-        "ms_swift", "AsyncAccuracy",
-        [({"query": "<image>Who?", "images": ["a.png"], "solution": "A man."},
-          ["A man.", "a man"])],
-        _swift,
-    ),
-    Case(
-        "openrlhf", "reward_func",
-        [({"prompt": "<image>Find x.", "images": ["a.png"], "label": "5"}, ["5", "6"])],
-        _openrlhf("label"),
-    ),
-    Case(
-        "areal", "reward_fn",
-        [({"messages": [{"role": "user", "content": "<image>Find x."}], "images": ["a.png"],
-           "answer": "1 , 2", "level": 3}, ["[1, 2]", "1, 2"])],
-        _areal,
-    ),
 ]  # fmt: skip
-
-
-def items_of(groups: Sequence[Group], media: Path) -> list[RewardItem]:
-    """The completions of all prompts, as a run has them."""
-    return [
-        RewardItem(
-            text,
-            read_row(row, Place(media, "unit", number)),
-            prompt=PROMPT,
-            token_ids=(7, 8, 9),
-            group=number,
-            grid_thw=(GRID,),
-        )
-        for number, (row, texts) in enumerate(groups)
-        for text in texts
-    ]
-
-
-def score(
-    functions: dict[str, dict[str, Any]], items: Sequence[RewardItem], **of_section: Any
-) -> list[Reward]:
-    made = {name: reward_function(**function) for name, function in functions.items()}
-    section = RewardsConfig(functions=made, workers=1, timeout_s=60.0, **of_section)
-    with build_composite_reward(section) as composite:
-        return composite.score(items)
-
-
-def use(project: str, function: str, **more: Any) -> dict[str, Any]:
-    return {"use": f"{PROJECTS / project}.py:{function}", **more}
-
-
-def errors(rewards: Sequence[Reward]) -> list[str | None]:
-    return [reward.error for reward in rewards]
 
 
 @pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "not isolated"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.project}-{case.function}")
 def test_a_project_s_rows_and_reward_file(case: Case, isolated: bool, media: Path) -> None:
-    module = importlib.import_module(f"tests.rewards.plugins.projects.{case.project}")
-    function = getattr(module, case.function)
-    expected = [
-        value for row, texts in case.groups for value in case.direct(function, row, texts, media)
-    ]
-    items = items_of(case.groups, media)
-    given = use(
-        case.project, case.function, sandbox={"readable": [str(media)]} if isolated else None
-    )
-    rewards = score({"theirs": given}, items)
-    assert errors(rewards) == [None] * len(items)
-    assert [reward.value for reward in rewards] == pytest.approx(expected)
-    assert len(set(expected)) > 1 or case.function in ("options_reward", "length_reward")
+    rewards = check_case(PROJECTS, case, isolated, media)
+    paid = {reward.value for reward in rewards}
+    assert len(paid) > 1 or case.function in ("options_reward", "length_reward")
 
 
 def test_what_a_row_had_survives_a_conversion(media: Path) -> None:
@@ -342,8 +234,8 @@ def test_a_function_is_called_once_per_prompt_or_once_per_batch(
     assert sizes("plain", call="batch") == {9.0}
     assert sizes("says") == {9.0}
     assert sizes("says", call="group") == {3.0}
-    with pytest.raises(ValueError, match=r"call: batch is for functions that take lists.*AReaL"):
-        score({"f": use("areal", "reward_fn", call="batch")}, [])
+    with pytest.raises(ValueError, match=r"call: batch is for functions that take lists.*verl"):
+        score({"f": use("verl", "compute_score", call="batch")}, [])
     with pytest.raises(ValueError, match=r"builtin\.call\n.*not permitted"):
         score({"math": {"call": "batch"}}, [])
 
@@ -439,9 +331,6 @@ def test_a_plugin_has_no_reward_where_what_it_stands_on_has_none(
 @pytest.mark.parametrize(
     ("project", "function", "message"),
     [
-        ("ms_swift", "Agent", "write __call__"),
-        ("ms_swift", "Generative", "ms-swift's reward model plugins"),
-        ("ms_swift", "Plain", "is a class without __call__"),
         ("trl", "logs", "it needs 'log_metric', which only TRL's trainer has"),
     ],
 )
@@ -450,12 +339,6 @@ def test_what_cannot_be_called_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         score({"f": use(project, function)}, [])
-
-
-def test_a_base_class_of_ms_swift_where_it_is_not_installed(tmp_path: Path) -> None:
-    (tmp_path / "orm.py").write_text("from swift.plugin import ORM\nclass Mine(ORM): pass\n")
-    with pytest.raises(ValueError, match=r"No module named 'swift'.*install ms-swift"):
-        score({"f": {"use": f"{tmp_path}/orm.py:Mine"}}, [])
 
 
 # --- a process of its own ------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_cleaning_keeps_what_means_something() -> None:
     assert unwrap("n!") == "n!"
 
 
-def test_boxed_values_are_members_where_the_gold_has_as_many() -> None:
+def test_boxed_values_become_members_of_the_gold() -> None:
     text = r"<answer>x_1 = \boxed{2}, x_2 = \boxed{\frac{1}{3}}</answer>"
     assert extract_answer(text, members=2) == r"2, \frac{1}{3}"
     assert extract_answer(text) == extract_answer(text, members=3) == r"\frac{1}{3}"
@@ -107,7 +107,7 @@ def test_unread_answer_counts_in_the_baseline() -> None:
     assert Status.UNREAD.valid
 
 
-def test_numbers_of_0_to_1_are_unread_in_a_pixel_space() -> None:
+def test_unit_boxes_are_unread_in_pixel_space() -> None:
     functions = {"iou": reward_function()}
     with build_composite_reward(RewardsConfig(functions=functions)) as reward:
         (unit,) = reward.score([item(think("[0.1, 0.2, 0.5, 0.6]"), [10, 20, 50, 60])])

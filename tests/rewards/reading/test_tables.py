@@ -1,7 +1,8 @@
 """Tables of answers with the verdict of a careful reader, over every reward that reads one.
 
-``answers.jsonl`` was open while the reader was written; ``first_sight.jsonl`` and
-``second_sight.jsonl`` were written before their first run. A row holds a completion, its gold and
+``answers.jsonl`` was open while the reader was written. The tables of first to fourth sight
+were written before their first run, in which 131 of 132, 136 of 147, 168 of 185 and 150 of 166 were
+right, and 0, 3, 1 and 4 wrong ones were rewarded. A row holds a completion, its gold and
 what is expected: a number, or the status of an answer that is not there, cannot be read, or has an
 unreadable gold.
 """
@@ -24,7 +25,13 @@ from tests.paths import REPOSITORY
 SETS = REPOSITORY / "tests" / "rewards" / "answer_sets"
 NEAR = 0.06
 UNPAID_OF_A_KIND = 1
-RIGHT = {"answers": 440, "first_sight": 130, "second_sight": 143}
+RIGHT = {
+    "answers": 440,
+    "first_sight": 130,
+    "second_sight": 143,
+    "third_sight": 181,
+    "fourth_sight": 163,
+}
 STATUSES = {"unread": {"unread", "no_answer"}, "no_answer": {"no_answer"}, "bad_gold": {"bad_gold"}}
 
 
@@ -62,7 +69,7 @@ def verdict(expected: Any, reward: Reward) -> str:
 
 
 @pytest.mark.parametrize("table", sorted(RIGHT))
-def test_rewards_pay_no_wrong_answer_of_a_table(table: str) -> None:
+def test_tables_hold_no_rewarded_wrong_answer(table: str) -> None:
     rows = read_jsonl(SETS / f"{table}.jsonl")
     verdicts = [verdict(row["expected"], r) for row, r in zip(rows, score(rows), strict=True)]
     missed = [(row, v) for row, v in zip(rows, verdicts, strict=True) if v != "right"]

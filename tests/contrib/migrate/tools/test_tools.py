@@ -17,7 +17,7 @@ from mmr1.config import CustomEnvironmentConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.schemas import described
-from mmr1.rewards.plugins.dialects import detect
+from mmr1.rewards.plugins.styles import detect
 from mmr1.types import MediaRef, Message, Sample, Status, TextPart
 from tests.vision.media import encoded, noise, pixels
 

@@ -100,13 +100,13 @@ def too_few(completions, **kwargs):
 
 
 def batch_raises(completions, **kwargs):
-    if any(_poisoned(c) for c in completions):
+    if any(_poisoned(c[0]["content"]) for c in completions):
         raise RuntimeError("one of them is poisoned")
     return [1.0] * len(completions)
 
 
 def batch_hangs(completions, **kwargs):
-    while any(_poisoned(c) for c in completions):
+    while any(_poisoned(c[0]["content"]) for c in completions):
         pass
     return [1.0] * len(completions)
 

@@ -1,0 +1,1 @@
+"""Styles of reward functions of other projects."""
