@@ -75,7 +75,7 @@ def show(
         function = REWARDS.load(name)
     about = function
     if inspect.isclass(function) and name not in REWARDS.builtin:
-        function = function.__call__.__get__(object())  # a class of ms-swift; without its self
+        function = function.__call__.__get__(object())  # a class whose objects are called
     typer.echo(f"{name}: {inspect.getdoc(about) or 'has no documentation'}\n")
     typer.echo("options:")
     for line in _option_lines(name, function):
