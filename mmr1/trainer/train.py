@@ -50,6 +50,7 @@ from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_rewards
 from mmr1.trainer.validation.evaluate import Scored, Validation, evaluate
+from mmr1.vision.build import seen_media
 
 
 def run_training(config: Config, *, resume: bool = False) -> Path:
@@ -196,7 +197,8 @@ def started(
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
     quarantines = inputs.quarantines.values()
-    step_files = StepFiles(config, ModelInputs(inputs.family, inputs.media), inputs.place)
+    seen = seen_media(inputs.family, config, inputs.media)
+    step_files = StepFiles(config, ModelInputs(inputs.family, seen), inputs.place)
     opened = open_run(
         config, inputs.media, quarantines, functions, log_completions_steps, step_files
     )

@@ -125,6 +125,15 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
     return MediaCache(check, workers=Preparers(load, count))
 
 
+def seen_media(family: ModelFamily, config: Config, media: MediaCache) -> MediaCache:
+    """Media with their patches, for a process that looks at a few steps' media.
+
+    Args:
+        media: The process's own, :func:`checked_media` on a cluster.
+    """
+    return MediaCache(preparer(family, config.data), max_bytes=0) if config.distributed else media
+
+
 def media_workers(config: Config, neighbours: int = 1) -> int:
     """Processes that prepare media for this one; ``neighbours`` as for :func:`media_cache`.
 

@@ -12,8 +12,7 @@ prompt/media         int32 [G]     images and videos of each prompt
 prompt/greedy        f32 [G]       reward of the greedy completion; absent without a greedy baseline
 media/grid           int32 [M, 3]  temporal patches, rows and columns of each medium
 media/patch_mean     f32 [., 3]    mean of each patch and channel, as the vision tower got them;
-                                   absent for processors that are given whole prompts, and on
-                                   Ray, whose driver knows the sizes alone
+                                   absent for processors that are given whole prompts
 row/prompt           int32 [B]     prompt of each completion
 row/length           int32 [B]     tokens of each completion
 row/reward           f32 [B]       total reward; NaN if it is invalid
@@ -70,7 +69,6 @@ from mmr1.files import atomic_binary
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, completion_mask
 from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.types import Experience, Reward, Sample, TextPart
-from mmr1.vision.prepare import MeasuredMedia, Medium
 
 SCHEMA = "mmr1-step/1"
 FOLDER = "steps"
@@ -117,7 +115,7 @@ class StepFiles:
     """Writer of step files.
 
     Args:
-        inputs: Reads prompts and media as the models do.
+        inputs: Reads prompts and media as the models do, patches included.
         place: Tells the file and line of a sample; None if they are unknown.
     """
 
@@ -177,18 +175,11 @@ def _prompt_tensors(
         tensors["prompt/greedy"] = _rewards(greedy)
     if media:
         tensors["media/grid"] = torch.tensor([medium.grid for medium in media]).int()
-        patches = [medium.patches for medium in media if not _is_elsewhere(medium)]
-        if len(patches) == len(media) and all(
-            patch.ndim == 2 and patch.shape[1] % 3 == 0 for patch in patches
-        ):
+        patches = [medium.patches for medium in media]
+        if all(patch.ndim == 2 and patch.shape[1] % 3 == 0 for patch in patches):
             means = [patch.float().unflatten(1, (3, -1)).mean(2) for patch in patches]
             tensors["media/patch_mean"] = torch.cat(means)
     return tensors
-
-
-def _is_elsewhere(medium: Medium) -> bool:
-    """Whether another process prepares the medium: the ranks of a run on Ray, not its driver."""
-    return isinstance(medium, MeasuredMedia) and medium.prepared is None
 
 
 def _row_tensors(experience: Experience) -> dict[str, torch.Tensor]:
