@@ -171,6 +171,17 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     run = partial(config, tiny_model, mixed, reward, algorithm=algorithm, trainer=trainer)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
     assert not left_over()
+    ours, theirs = (
+        load_file(tmp_path / f"{name}_0/steps/step_000001.safetensors")
+        for name in ("first", "second")
+    )
+    assert torch.equal(ours["media/patch_mean"], theirs["media/patch_mean"])
+    assert {name: value.shape for name, value in ours.items()} == {
+        name: value.shape for name, value in theirs.items()
+    }
+    torch.testing.assert_close(
+        theirs["param/grad_norm"], ours["param/grad_norm"], atol=1e-4, rtol=1e-3
+    )
     work = {"mmr1/forward", "mmr1/backward", "mmr1/optimizer"}
     phases = {f"mmr1/{phase}" for phase in ("rollout", "reward", "experience", "update", "sync")}
     assert traces(tmp_path / "first_0") == {"step_000002": phases | work}
