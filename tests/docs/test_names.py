@@ -105,7 +105,9 @@ def test_keys_exist(page):
 def test_metrics_exist(page):
     metrics = {text for text in quoted(page) if METRIC.fullmatch(text)}
     code = "\n".join(
-        path.read_text() for path in FILES if path.suffix == ".py" and {"mmr1", "mmr1_contrib"} & {*path.parts}
+        path.read_text()
+        for path in FILES
+        if path.suffix == ".py" and {"mmr1", "mmr1_contrib"} & {*path.parts}
     )
     assert not [name for name in metrics if f'"{name}"' not in code and f"``{name}``" not in code]
 
