@@ -38,4 +38,11 @@ mmr1-data make digits --output data/digits
 mmr1 recipe run quickstart trainer.max_steps=2 rollout.engine=hf
 mmr1 report runs/quickstart/rl
 mmr1 recipe run vlm_r1_rec --smoke
+
+# The core needs no wing: the same without mmr1_contrib.
+rm -r "$site/mmr1_contrib" runs/quickstart
+mmr1 --help >/dev/null
+mmr1 recipe run quickstart trainer.max_steps=2 rollout.engine=hf
+mmr1 eval runs/quickstart/rl/config.yaml eval.data=data/digits/eval.jsonl eval.limit=4
+mmr1 report runs/quickstart/rl
 echo "the wheel works: $(basename "$checkout"/dist/*.whl)"

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads only get in each other's way
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,6 +27,10 @@ from mmr1.types import Sample
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+REWARDS = [[1.5, 0.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0], [0.0, 1.5, 0.0, 0.5]]
+"""Of the completions of ``parts``."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,6 +87,36 @@ def digit_samples(digits: Path) -> list[Sample]:
     from mmr1.data.record import read_records
 
     return read_records(digits / "rl.jsonl")
+
+
+@pytest.fixture(scope="session")
+def parts(tiny_model: Path, digit_samples: list[Sample]) -> tuple[Any, ...]:
+    """``(family, model, media, scored)``: a tiny model, and groups of random completions for it.
+
+    Tests copy the model before they change it.
+    """
+    import numpy as np
+    from transformers import AutoModelForImageTextToText
+
+    from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
+    from mmr1.vision.families.loading import load_family
+    from mmr1.vision.prepare import MediaCache
+
+    family = load_family(str(tiny_model))
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    media = MediaCache(family.prepare_media)
+    rng = np.random.default_rng(0)
+
+    def completion() -> Completion:
+        length = int(rng.integers(2, 12))
+        tokens = rng.integers(100, 600, length)
+        return Completion(tokens, np.full(length, -6, np.float32), "", False, 0)
+
+    scored = []
+    for sample, rewards in zip(digit_samples, REWARDS, strict=False):
+        group = RolloutGroup(family.render_prompt(sample), tuple(completion() for _ in rewards))
+        scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
+    return family, model, media, scored
 
 
 @pytest.fixture(scope="session")

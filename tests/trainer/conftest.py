@@ -1,4 +1,4 @@
-"""A tiny model, scored groups of random completions for it, and a disk that can be full."""
+"""A disk that can be full."""
 
 from __future__ import annotations
 
@@ -7,36 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForImageTextToText
-
-from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
-from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import MediaCache
-
-REWARDS = [[1.5, 0.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0], [0.0, 1.5, 0.0, 0.5]]
-
-
-@pytest.fixture(scope="session")
-def parts(tiny_model, digit_samples):
-    """``(family, model, media, scored)``; tests copy the model before they change it."""
-    family = load_family(str(tiny_model))
-    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(family.prepare_media)
-    rng = np.random.default_rng(0)
-
-    def completion() -> Completion:
-        length = int(rng.integers(2, 12))
-        tokens = rng.integers(100, 600, length)
-        return Completion(tokens, np.full(length, -6, np.float32), "", False, 0)
-
-    scored = []
-    for sample, rewards in zip(digit_samples, REWARDS, strict=False):
-        group = RolloutGroup(family.render_prompt(sample), tuple(completion() for _ in rewards))
-        scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
-    return family, model, media, scored
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import MiniBatch
-from tests.trainer.conftest import REWARDS
+from tests.conftest import REWARDS
 from tests.trainer.models import test_critic
 from tests.trainer.models.test_policy import assert_close, experience, naive_gradient, policy
 

@@ -19,7 +19,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import MiniBatch
-from tests.trainer.conftest import REWARDS
+from tests.conftest import REWARDS
 
 
 def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-3):

@@ -22,7 +22,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
-from tests.trainer.conftest import REWARDS
+from tests.conftest import REWARDS
 from tests.trainer.forward.test_kl_head import moved
 from tests.trainer.forward.test_kl_head import naive as all_logits
 from tests.trainer.gradients import assert_gradient
