@@ -360,3 +360,36 @@ def test_process_supervision_against_a_plain_reading(completions):
             later = [j for j in range(t, width) if ends[i, j]]
             plain = 0.0 if equal else sum((rewards[i, j].item() - mean) / deviation for j in later)
             assert actual[i, t].item() == pytest.approx(plain, abs=1e-4)
+
+
+TINY = 1e-6
+TWO = rows([0.0, 2 * TINY])
+BOTH = torch.ones(1, 2, dtype=torch.bool)
+COLUMN = torch.ones(2, 1, dtype=torch.bool)
+SAMPLE, POPULATION = math.sqrt(2) * TINY, TINY
+"""Deviations of two numbers that are 2e-6 apart."""
+
+
+def test_deviations_have_1e_6_added():
+    """As in the released implementations; seen where the deviation is as small."""
+    states = torch.zeros(2, 1, dtype=torch.int64)
+    up = {
+        "grpo": advantages.grpo(TWO, BOTH)[0, 1],
+        "batch_std": advantages.batch_std(TWO, BOTH)[0, 1],
+        "pass_at_k": advantages.pass_at_k(TWO, BOTH)[0, 1] / 2,  # the lead is twice as much
+        "process_supervision": advantages.process_supervision(TWO.T[None], COLUMN[None])[0, 1, 0],
+        "gigpo_turns": advantages.gigpo_turns(TWO.T, COLUMN, states, 1.0)[1, 0],
+    }
+    for name, value in up.items():
+        assert float(value) == pytest.approx(TINY / (SAMPLE + 1e-6)), name
+    of_tokens = {
+        "reinforce_pp": advantages.reinforce_pp(TWO[0], torch.zeros(2, 1), COLUMN),
+        "reinforce_pp_baseline": advantages.reinforce_pp_baseline(TWO, BOTH, COLUMN),
+    }
+    for name, value in of_tokens.items():
+        assert value[:, 0].tolist() == pytest.approx([-0.5, 0.5]), name  # 1e-6 / (1e-6 + 1e-6)
+    # GDPO adds it twice: to the deviation of each function, and to that of their sum.
+    one = TINY / (SAMPLE + 1e-6)
+    expected = one / (math.sqrt(2) * one + 1e-6)
+    got = advantages.gdpo(TWO[None], torch.ones(1), BOTH)[0, 1]
+    assert float(got) == pytest.approx(expected, rel=1e-7)

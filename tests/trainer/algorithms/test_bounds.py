@@ -65,6 +65,21 @@ def test_no_ratio_overflows(advantage, distance):
         assert weight.item() == pytest.approx(rho)
 
 
+def test_distance_at_the_bound_still_has_a_gradient():
+    """A bound is reached beyond it: where autograd finds no gradient, a token counts as bounded."""
+    new = torch.tensor([[20.0, 20.5, -20.0, -20.5]], requires_grad=True)
+    old = torch.zeros(1, 4)
+    losses.ratio(new, old).sum().backward()
+    x = LossInputs(new.detach(), old, old + 1.0, old, torch.ones(1, 4, dtype=torch.bool))
+    counted = build_algorithm(AlgorithmConfig()).metrics(x)["ratio_bounded"]
+    assert counted.bool().tolist() == (new.grad == 0).tolist() == [[False, True, False, True]]
+    ref = torch.tensor([[-20.0, -20.5]])
+    logprobs = torch.zeros(1, 2, requires_grad=True)
+    kl.k3_forward(logprobs, ref).sum().backward()  # r d - (r - 1) is near 1 there, no bound of it
+    held = kl.bounded(logprobs.detach(), ref, "k3_forward")
+    assert held.tolist() == (logprobs.grad == 0).tolist() == [[False, True]]
+
+
 def test_how_often_a_bound_held_is_logged():
     config = AlgorithmConfig(kl={"coef": 0.1})
     old = torch.zeros(1, 4)

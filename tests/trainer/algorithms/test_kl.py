@@ -188,6 +188,13 @@ def test_the_entropy_coefficient_follows_the_target():
     assert adapted_entropy_coefficient(0.1, 2.0, 1.0, 0.2) == pytest.approx(0.1 * math.exp(-0.2))
 
 
+def test_terms_that_are_off_have_coefficient_zero():
+    off, stats = Coefficients(AlgorithmConfig()), {}
+    off.adapt(stats)
+    assert stats == {"kl_coef": 0.0, "entropy_coef": 0.0}
+    assert off.ppo_kl == 0.0
+
+
 def test_coefficients_adapt_only_towards_a_target():
     fixed = Coefficients(AlgorithmConfig(kl={"coef": 0.1}, entropy={"coef": 0.2}))
     stats = {"kl": 5.0, "entropy": 0.0}

@@ -117,6 +117,30 @@ def test_clip_covs_tokens_have_no_gradient_and_the_others_that_of_the_ratio():
     torch.testing.assert_close(actual, expected)
 
 
+def test_clip_cov_chooses_covariances_between_one_and_five():
+    """With a share of all tokens it takes every one of them; the authors' bounds."""
+    x = tokens(5)
+    x = UpdateTokens(1.5 * x.logprobs, 1.5 * x.advantages, x.mask)
+    algorithm = build_algorithm(AlgorithmConfig(name="clip_cov", loss={"ratio": 1.0}, ppo_epochs=2))
+    plain = plain_covariances(x)
+    between = {place for place, value in plain.items() if 1 < value < 5}
+    assert places(algorithm.policy_loss.choose(x)) == between
+    assert any(5 < value < 10 for value in plain.values())
+    assert any(0.5 < value < 1 for value in plain.values())
+
+
+def test_clip_cov_clips_other_tokens_between_its_bounds():
+    """The lower and the upper clip of its section, which differ here."""
+    keys = {"ratio": 0.1, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
+    x, new, chosen, actual = loss_inputs("clip_cov", **keys)
+    rho = (new - x.logprobs).exp()
+    cut = ((rho > 1.3) & (x.advantages > 0)) | ((rho < 0.9) & (x.advantages < 0))
+    expected = torch.where(cut | chosen | ~x.mask, 0.0, -rho * x.advantages)
+    torch.testing.assert_close(actual, expected)
+    assert (cut & ~chosen & (rho < 1)).any()
+    assert (cut & ~chosen & (rho > 1)).any()
+
+
 def test_kl_covs_tokens_are_drawn_back():
     x, new, chosen, actual = loss_inputs("kl_cov", ratio=0.2, coef=0.7)
     for i, t in x.mask.nonzero().tolist():
