@@ -54,7 +54,7 @@ TOKENS: Any = SimpleNamespace(mask=torch.ones(2, 3))
 
 
 def _use_reward(name: str, folder: Path) -> None:
-    assert describe(name, "{}", None)["media"] is False
+    assert describe(name, "{}", None, None)["media"] is False
 
 
 def _use_advantage(name: str, folder: Path) -> None:

@@ -106,7 +106,7 @@ OF_RECIPES = {
     "lmm_r1/exact_multimodal": TURNS,
     "easyr1_geometry3k/exact_grpo": ((2, 1, True), (4, 2, True), (8, 4, True)),
     "visualprm/rl": BESIDE_ONE,
-    "iterative_grpo/iterate": BESIDE_ONE,
+    "iterative_grpo/rounds": BESIDE_ONE,
 }
 """On 2, 4 and 8 GPUs of 72 GiB, with the published shapes of Qwen2.5-VL-3B."""
 

@@ -69,7 +69,7 @@ def test_one_that_is_yet_to_be_trained_is_taken_for_as_large_as_the_policy(three
 @pytest.mark.parametrize(("gpus", "ranks"), [(8, 7), (3, 2), (2, 1)])
 def test_a_proposal_leaves_it_a_gpu(tiny_model, judge, gpus, ranks):
     config = config_of(tiny_model, judge, resources={"auto": True})
-    proposal = propose(config, "train", Gpus(gpus, 80 * GIB), load=LOAD)
+    proposal = propose(config.for_command("train"), Gpus(gpus, 80 * GIB), load=LOAD)
     resources = proposal.config.resources
     assert (resources.ranks, resources.reward_ranks) == (ranks, 1)
     wanted = "beside 1 for the reward models" if ranks > 1 else "leave less than two GPUs"
@@ -78,7 +78,7 @@ def test_a_proposal_leaves_it_a_gpu(tiny_model, judge, gpus, ranks):
 
 def test_one_that_does_not_fit_a_gpu_is_sharded(three_b, judge):
     config = config_of(three_b, judge, rollout={"engine": "hf"}, resources={"auto": True})
-    proposal = propose(config, "eval", Gpus(8, 7 * GIB), load=LOAD)
+    proposal = propose(config.for_command("eval"), Gpus(8, 7 * GIB), load=LOAD)
     resources = proposal.config.resources
     assert resources.reward_ranks > 1
     assert resources.engines == 8 - resources.reward_ranks

@@ -205,7 +205,8 @@ def completion_from_json(entry: Mapping[str, Any]) -> Completion:
 
 
 def _reward(entry: Mapping[str, Any]) -> Reward:
-    return Reward(**{**entry, "status": Status(entry["status"])})
+    kept = {"status": Status(entry["status"]), "unread": tuple(entry["unread"])}
+    return Reward(**{**entry, **kept})
 
 
 def _encode(values: np.ndarray, kind: str) -> str:

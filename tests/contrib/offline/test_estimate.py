@@ -24,7 +24,7 @@ def test_ranks_and_engines_are_proposed_by_what_a_run_samples(
 ):
     model = {"model": {"path": str(tiny_model)}}
     config = config_from(model, [f"trainer.output_dir={tmp_path}", *overrides], command)
-    proposed = propose(config, command, Gpus(8, 80 * GIB)).config
+    proposed = propose(config, Gpus(8, 80 * GIB)).config
     numbers = proposed.resources.ranks, proposed.engines, proposed.rollout.colocated
     assert numbers == expected
 
