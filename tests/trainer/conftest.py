@@ -1,15 +1,23 @@
-"""A tiny model, scored groups of random completions for it, and a disk that can be full."""
+"""A tiny model, scored groups for it, ranks that are threads, and a disk that can be full."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.multi_threaded_pg import (
+    ProcessLocalGroup,
+    _install_threaded_pg,
+    _uninstall_threaded_pg,
+)
 from transformers import AutoModelForImageTextToText
 
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
@@ -37,6 +45,42 @@ def parts(tiny_model, digit_samples):
         group = RolloutGroup(family.render_prompt(sample), tuple(completion() for _ in rewards))
         scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
     return family, model, media, scored
+
+
+@pytest.fixture
+def on_threads() -> Iterator[Callable[[int, Callable[[int], Any]], list[Any]]]:
+    """``on_threads(size, work)`` gives ``work(rank)`` of each rank of a process group, in order.
+
+    The ranks are threads of this process.
+    """
+    isolate = torch._C._distributed_c10d._set_thread_isolation_mode
+    isolate(True)
+    _install_threaded_pg()
+
+    def run(size: int, work: Callable[[int], Any]) -> list[Any]:
+        ProcessLocalGroup.reset()
+        store, results, errors = dist.HashStore(), [None] * size, []
+
+        def rank_work(rank: int) -> None:
+            try:
+                dist.init_process_group("threaded", rank=rank, world_size=size, store=store)
+                results[rank] = work(rank)
+            except BaseException as error:  # the other ranks would wait for this one
+                errors.append(error)
+                ProcessLocalGroup.exception_handle(error)
+
+        threads = [threading.Thread(target=rank_work, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        if errors:
+            raise errors[0]
+        return results
+
+    yield run
+    _uninstall_threaded_pg()
+    isolate(False)
 
 
 @pytest.fixture
