@@ -432,6 +432,32 @@ def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
     assert weights.tolist() == [[1 / 32, 1 / 32], [1 / 32, 0], [1 / 32, 1 / 32], [0, 0]]
 
 
+@pytest.mark.parametrize(
+    ("mode", "weight"),
+    [
+        ("seq-mean-token-mean", 1.0),
+        ("token-mean", 1.0),
+        ("token-sum", 1.0),
+        ("seq-mean-token-sum", 1.0),
+        ("seq-mean-token-sum-norm", 1 / 8),
+    ],
+)
+def test_weights_of_one_token_and_of_none(mode, weight):
+    """A mean of one number is that number; a mini-batch without tokens weighs nothing."""
+    one = torch.tensor([[False, True, False]])
+    assert losses.token_weights(one, mode, 8).tolist() == [[0.0, weight, 0.0]]
+    assert not losses.token_weights(torch.zeros(2, 3).bool(), mode, 8).any()
+
+
+def test_off_policy_mask_leaves_tokens_without_disadvantage():
+    """Of a completion that is far from its policy: those of advantage 0 or more."""
+    new, engine = torch.full((1, 3), -2.0), torch.full((1, 3), -1.0)
+    advantages, mask = torch.tensor([[-1.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool)
+    for threshold, expected in ((0.9, [[True, False, False]]), (1.0, [[False] * 3])):
+        masked = losses.off_policy_sequences(new, engine, advantages, mask, threshold)
+        assert masked.tolist() == expected
+
+
 def test_the_sum_over_all_tokens():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
     assert torch.equal(losses.token_weights(mask, "token-sum"), mask.float())

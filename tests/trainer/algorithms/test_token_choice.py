@@ -61,6 +61,18 @@ def test_kl_cov_takes_the_tokens_of_the_highest_covariance(seed, ratio):
     assert places(losses.kl_cov(actual, ratio)) == set(expected)
 
 
+def test_covariance_of_one_token_and_of_none():
+    """One token differs from no mean; masked tokens are never chosen, whatever they hold."""
+    values, mask = torch.tensor([[-2.0, 7.0]]), torch.tensor([[True, False]])
+    covariance = losses.covariances(values, values, mask)
+    assert covariance.tolist() == [[0.0, -math.inf]]
+    assert losses.kl_cov(covariance, 0.2).tolist() == [[True, False]]  # at least one
+    nothing = losses.covariances(values, values, mask & ~mask)
+    assert nothing.tolist() == [[-math.inf] * 2]
+    assert not losses.kl_cov(nothing, 0.2).any()
+    assert not losses.clip_cov(nothing, 0.2, -1.0, 1.0, 0).any()
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000))
 def test_clip_cov_draws_among_the_tokens_within_its_bounds(seed):

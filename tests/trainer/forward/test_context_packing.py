@@ -5,19 +5,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.multi_threaded_pg import (
-    ProcessLocalGroup,
-    _install_threaded_pg,
-    _uninstall_threaded_pg,
-)
 
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import Cut, frame_parts, pack_own
@@ -28,39 +22,6 @@ from tests.trainer.tiny_groups import family, group, image, new_model, video
 
 CPU = torch.device("cpu")
 PLACEHOLDERS = (family().image_id, family().video_id)
-
-
-@pytest.fixture
-def on_threads() -> Iterator[Callable[[int, Callable[[Context], Any]], list[Any]]]:
-    """``on_threads(size, work)`` gives ``work(context)`` of each rank, in order."""
-    isolate = torch._C._distributed_c10d._set_thread_isolation_mode
-    isolate(True)
-    _install_threaded_pg()
-
-    def run(size: int, work: Callable[[Context], Any]) -> list[Any]:
-        ProcessLocalGroup.reset()
-        store, results, errors = dist.HashStore(), [None] * size, []
-
-        def rank_work(rank: int) -> None:
-            try:
-                dist.init_process_group("threaded", rank=rank, world_size=size, store=store)
-                results[rank] = work(Context(rank, size, dist.group.WORLD))
-            except BaseException as error:  # the other ranks would wait for this one
-                errors.append(error)
-                ProcessLocalGroup.exception_handle(error)
-
-        threads = [threading.Thread(target=rank_work, args=(rank,)) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        if errors:
-            raise errors[0]
-        return results
-
-    yield run
-    _uninstall_threaded_pg()
-    isolate(False)
 
 
 GROUPS: dict[str, Callable[[], list[GroupInput]]] = {
@@ -76,6 +37,10 @@ GROUPS: dict[str, Callable[[], list[GroupInput]]] = {
     "a video longer than the ranks": lambda: [group([video(10, 56, 84, 4)], 7, [9, 3], 6)],
     "fewer tokens than chunks": lambda: [group([], 1, [1], 7)],
 }
+
+
+def context_of(rank: int, size: int) -> Context:
+    return Context(rank, size, dist.group.WORLD)
 
 
 def learnt(groups: list[GroupInput], context: Context | None) -> tuple[TokenScores, dict[str, Any]]:
@@ -94,7 +59,7 @@ def test_ranks_together_learn_what_one_process_learns(on_threads, case, size):
     """Each has all scores; their gradients add up."""
     groups = GROUPS[case]()
     expected, wanted = learnt(groups, None)
-    found = on_threads(size, lambda context: learnt(groups, context))
+    found = on_threads(size, lambda rank: learnt(groups, context_of(rank, size)))
     for scores, _ in found:
         torch.testing.assert_close(scores.logprobs, expected.logprobs, atol=1e-5, rtol=0)
         torch.testing.assert_close(scores.entropy, expected.entropy, atol=1e-5, rtol=0)
@@ -110,7 +75,9 @@ def test_parts_of_ranks_are_the_whole_sequence(on_threads, case, read):
     """Every token, position and target is on one rank, and read where the whole one reads it."""
     groups, size = GROUPS[case](), 3
     whole = pack(groups, PLACEHOLDERS, CPU, read)
-    parts = on_threads(size, lambda c: pack_own(groups, PLACEHOLDERS, CPU, read, c))
+    parts = on_threads(
+        size, lambda rank: pack_own(groups, PLACEHOLDERS, CPU, read, context_of(rank, size))
+    )
     cut = Cut(len(whole.ids), size)
     ids = torch.full((cut.padded,), -1)
     positions = torch.full((len(whole.positions), cut.padded), -1)

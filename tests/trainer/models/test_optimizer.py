@@ -9,11 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmr1.config import OptimizerConfig
 from mmr1.trainer.models import optimizer as optimizer_module
 from mmr1.trainer.models.optimizer import (
     Optimizer,
+    _shard_index,
     has_fused_adamw,
     schedule_factor,
     stochastic_round,
@@ -262,3 +266,46 @@ def test_the_fused_kernel_steps_as_the_plain_one(monkeypatch, dtype, state_dtype
         torch.testing.assert_close(
             here, there, atol=2e-3 if state_dtype == "bfloat16" else 1e-6, rtol=0
         )
+
+
+class Operations(TorchDispatchMode):
+    """Names of what is computed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
+def test_step_is_one_kernel_where_there_is_one(monkeypatch, fused, state_dtype):
+    """Also of a step whose moments are rounded, a parameter at a time."""
+    monkeypatch.setattr("mmr1.trainer.models.optimizer.has_fused_adamw", lambda *_: fused)
+    layer = torch.nn.Linear(4, 4)
+    optimizer = Optimizer(layer, OptimizerConfig(state_dtype=state_dtype), 2)
+    layer(torch.ones(2, 4)).sum().backward()
+    with Operations() as operations:
+        optimizer.step()
+    assert ("_fused_adamw_" in operations.names) == fused
+
+
+def test_shards_are_numbered_and_copies_are_not(on_threads):
+    """So that copies of a shard round alike, and no two shards draw the same numbers."""
+
+    def indices(rank: int) -> list[int]:
+        mesh = init_device_mesh("cpu", (2, 3), mesh_dim_names=("copy", "shard"))
+        local, found = torch.zeros(1, 2), []
+        for placements in ((Shard(0), Shard(1)), (Replicate(), Shard(0)), (Shard(1), Replicate())):
+            tensor = DTensor.from_local(local, mesh, placements, run_check=False)
+            found.append(_shard_index(tensor))
+        return found
+
+    both, last, first = zip(*on_threads(6, indices), strict=True)
+    assert both == (0, 1, 2, 3, 4, 5)
+    assert last == (0, 1, 2, 0, 1, 2)
+    assert first == (0, 0, 0, 1, 1, 1)
+    assert _shard_index(torch.zeros(2)) == 0
