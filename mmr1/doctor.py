@@ -227,7 +227,9 @@ def _unused_gpu() -> str | None:
         return None
     query = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     try:
-        listed = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
+        listed = subprocess.run(
+            query, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     if not listed.strip():
