@@ -8,8 +8,8 @@ from typing import Any
 
 from mmr1.data.sampler import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import Algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference

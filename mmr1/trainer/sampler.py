@@ -19,7 +19,7 @@ from mmr1.config import Config, ResampleConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import Request, RolloutEngine, requests_for
-from mmr1.trainer.algorithms import Algorithm
+from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.runs.checkpoint import next_due

@@ -16,8 +16,8 @@ from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import ConversingEngine, RolloutEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
-from mmr1.trainer.algorithms import Algorithm, build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import Algorithm, build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values

@@ -27,7 +27,7 @@ from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
 from mmr1.trainer.models.optimizer import Optimizer

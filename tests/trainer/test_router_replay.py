@@ -13,7 +13,7 @@ from mmr1.config.checks import problems_of
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import watch_routers
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmr1.algorithms.ratios import rollout_importance_weights
 from mmr1.config import Config, SamplingConfig
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
@@ -19,9 +20,8 @@ from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engines import check_engine
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
-from mmr1.trainer.algorithms.losses import rollout_importance_weights
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.sampler import Sampler, SamplerAhead, open_sampler
 from mmr1.trainer.train import run_training

@@ -29,8 +29,8 @@ from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engines import EngineType, check_capabilities
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input

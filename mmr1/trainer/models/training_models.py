@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from mmr1.algorithms.ratios import Correction, rollout_importance_weights
 from mmr1.config import (
     Config,
     DistillationAdvantage,
@@ -16,11 +17,7 @@ from mmr1.config import (
     StoredLoraConfig,
     TeacherModel,
 )
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.losses import (
-    Correction,
-    rollout_importance_weights,
-)
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import LocalCritic, build_critic

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import AlgorithmConfig, Config, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters
 from mmr1.trainer.models.optimizer import Optimizer

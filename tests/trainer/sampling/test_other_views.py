@@ -14,7 +14,7 @@ from mmr1.config import AlgorithmConfig, Config, SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel

@@ -1,18 +1,15 @@
-"""An algorithm: an advantage and a loss, the parts of which they are composed, and their inputs."""
+"""An advantage and a loss: their inputs, and the functions that many of them are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
-from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlLoss, KlReward
-from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded, k3
-from mmr1.trainer.algorithms.losses import Level, LossAggMode
+from mmr1.algorithms import ratios
+from mmr1.algorithms.ratios import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,7 @@ class Loss:
             correction for the engine's probabilities does not weigh it.
         metrics: Tensors ``[B, R]`` to log as token means, by name.
         ratio: What the ratio to the policy before the rollout's first update is of; see
-            ``losses.compared``.
+            ``ratios.compared``.
         kl: What the KL term of ``algorithm.kl.type: loss`` is of.
         needs_signal: A token of advantage 0 has no gradient, so that the update can skip it.
         choose: ``UpdateTokens -> [B, R]`` bool, tokens that it treats in another way
@@ -166,152 +163,6 @@ class Loss:
     needs_signal: bool = True
     choose: Callable[[UpdateTokens], torch.Tensor] | None = None
     state: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """An advantage and a loss, with the KL and entropy terms of the configuration.
-
-    Attributes:
-        reward_state: The moments of all rewards so far, with ``normalize_rewards``.
-    """
-
-    advantage: Advantage
-    policy_loss: Loss
-    config: AlgorithmConfig
-    reward_state: dict[str, float] = field(default_factory=dict)
-
-    def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
-        """The policy and KL terms, less entropy bonus and perception, plus the loss's own penalty.
-
-        ``[B, R]``, to be minimised. The policy term is 0 where it is masked as off-policy.
-
-        Args:
-            correction: From ``losses.rollout_importance_weights``. It weighs the policy term; the
-                other terms are of the policy as it is.
-        """
-        loss, kl, of_tokens = self.policy_loss, self.config.kl, self.policy_loss.of_tokens
-        if self.advantage.step_supervision and loss.of_steps is not None:
-            of_tokens = loss.of_steps
-        policy = of_tokens(x)
-        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
-            policy = policy.masked_fill(_off_policy(x, threshold), 0.0)
-
-        others = torch.zeros_like(x.logprobs)
-        if isinstance(kl, KlFull):
-            assert x.full_kl is not None, "the update measures it"
-            others = others + x.kl_coef * x.full_kl
-        elif isinstance(kl, KlLoss):
-            assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-            pair = losses.compared(x.logprobs, x.ref_logprobs, x.mask, loss.kl)
-            estimate = ESTIMATORS[kl.estimator](*pair)
-            if kl.use_bias_correction_kl:
-                pair = losses.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
-                estimate = estimate * losses.ratio(*pair)
-            others = others + x.kl_coef * estimate
-        if self.config.entropy is not None:
-            others = others - x.entropy_coef * x.entropy
-        if self.config.perception is not None:
-            others = others - self.config.perception.coef * _perception(x)
-        if loss.penalty is not None:
-            others = others + loss.penalty(x)
-        return correction * policy + others
-
-    def metrics(self, x: LossInputs) -> dict[str, torch.Tensor]:
-        """Tensors ``[B, R]`` to log as token means, beside entropy and KL.
-
-        ``ppo_kl`` is ``old - log p`` of each token. 1 or 0 are ``ratio_bounded``, where the
-        logarithm of the ratio to the policy before the rollout's first update reached its bound;
-        ``kl_bounded``, where the KL estimate reached its own; and ``off_policy_masked``.
-        ``perception_kl`` is what ``algorithm.perception`` rewards.
-        """
-        loss = self.policy_loss
-        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
-        logged = {
-            "ppo_kl": x.old_logprobs - x.logprobs,
-            "ratio_bounded": ((new - old).abs() > losses.LOG_RATIO_BOUND).float(),
-        }
-        if x.ref_logprobs is not None:
-            level = loss.kl if isinstance(self.config.kl, KlLoss) else "token"
-            pair = losses.compared(x.logprobs, x.ref_logprobs, x.mask, level)
-            logged["kl_bounded"] = bounded(*pair, self.kl_estimator).float()
-        if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
-            logged["off_policy_masked"] = _off_policy(x, threshold).float()
-        if self.config.perception is not None:
-            logged["perception_kl"] = _perception(x)
-        return {**logged, **loss.metrics(x)}
-
-    @cached_property
-    def loss_agg_mode(self) -> LossAggMode:
-        """The way to add up token losses; see ``losses.token_weights``."""
-        return self.config.loss.aggregation
-
-    @cached_property
-    def token_share(self) -> float:
-        """The share of the tokens that the loss learns from, those of the highest entropy."""
-        return self.config.loss.token_share
-
-    @cached_property
-    def needs_signal(self) -> bool:
-        """True if tokens of advantage 0 have no gradient: the update can skip such sequences."""
-        terms = (self.config.entropy, self.config.perception)
-        in_loss = isinstance(self.config.kl, KlLoss | KlFull) or any(terms)
-        return self.policy_loss.needs_signal and not in_loss
-
-    @cached_property
-    def needs_old_logprobs(self) -> bool:
-        """True if several updates share a rollout, or the loss compares tokens."""
-        return self.config.has_several_updates or self.policy_loss.choose is not None
-
-    @cached_property
-    def kl_in_reward(self) -> bool:
-        """True if the KL, or what a teacher says, is a penalty in the reward."""
-        distils = isinstance(self.config.advantage, DistillationAdvantage)
-        return distils or isinstance(self.config.kl, KlReward)
-
-    @cached_property
-    def kl_estimator(self) -> str:
-        """The estimator of sampled tokens; a teacher's is k1, the log-ratio itself."""
-        kl = self.config.kl
-        return kl.estimator if isinstance(kl, KlLoss | KlReward) else "k1"
-
-    @cached_property
-    def scales_rewards(self) -> bool:
-        """True if rewards are normalised or clipped."""
-        return self.config.normalize_rewards or self.config.reward_clip_range is not None
-
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        return {name: dict(state) for name, state in self._states.items()}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        for name, kept in self._states.items():
-            kept.clear()
-            kept.update(state[name])
-
-    @property
-    def _states(self) -> dict[str, dict[str, float]]:
-        return {
-            "advantage": self.advantage.state,
-            "loss": self.policy_loss.state,
-            "rewards": self.reward_state,
-        }
-
-
-def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
-    assert x.rollout_logprobs is not None, "the update has them"
-    return losses.off_policy_sequences(
-        x.logprobs, x.rollout_logprobs, x.advantages, x.mask, threshold
-    )
-
-
-def _perception(x: LossInputs) -> torch.Tensor:
-    """PAPO's KL of the policy to itself with the pictures masked, k3; 0 without a picture.
-
-    The masked side has no gradient (arXiv 2507.06448, and its authors' code by default).
-    """
-    masked = x.masked_logprobs
-    assert masked is not None, "build_experience is given them"
-    return k3(x.logprobs, torch.where(masked.isnan(), x.logprobs.detach(), masked))
 
 
 def of_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:
@@ -379,13 +230,13 @@ def clipped_loss(
     """
 
     def of_tokens(x: LossInputs) -> torch.Tensor:
-        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
-        loss = losses.ppo_clip(new, old, x.advantages, low, high)
-        return loss if dual is None else losses.dual_clip(loss, x.advantages, dual)
+        new, old = ratios.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
+        loss = ratios.ppo_clip(new, old, x.advantages, low, high)
+        return loss if dual is None else ratios.dual_clip(loss, x.advantages, dual)
 
     def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
-        new, old = losses.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
-        clipped = losses.clip_fraction_mask(new, old, x.advantages, low, high)
+        new, old = ratios.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
+        clipped = ratios.clip_fraction_mask(new, old, x.advantages, low, high)
         return {"clip_fraction": clipped.float()}
 
     return Loss(of_tokens, metrics=metrics, ratio=ratio, kl=kl)

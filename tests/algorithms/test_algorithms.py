@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig, Config, CriticConfig
 from mmr1.config.advantages import Advantage as Advantages
 from mmr1.config.file import load_config
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     Selection,
@@ -38,8 +38,8 @@ from mmr1.types import (
     Status,
     StepStats,
 )
+from tests.algorithms.required import config_of
 from tests.paths import REPOSITORY
-from tests.trainer.algorithms.required import config_of
 
 PAGES = ("algorithms", "ppo", "reward_models", "extend")
 DOCS = "\n".join((REPOSITORY / f"docs/{name}.md").read_text() for name in PAGES)
@@ -578,7 +578,7 @@ def test_an_own_part_that_is_not_a_number_for_each_token_is_refused(tmp_path, co
     """A scalar would be broadcast, and the run would learn something else."""
     path = tmp_path / "own.py"
     names = "Advantage, Loss, per_completion"
-    path.write_text(f"from mmr1.trainer.algorithms import {names}\ndef mine(): return {code}\n")
+    path.write_text(f"from mmr1.algorithms import {names}\ndef mine(): return {code}\n")
     key = "loss" if "Loss(" in code else "advantage"
     config = Config(model={"path": "a"}, algorithm={key: f"{path}:mine"}).algorithm
     algorithm = build_algorithm(config)

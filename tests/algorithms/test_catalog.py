@@ -13,25 +13,26 @@ import pytest
 import torch
 import yaml
 
+from mmr1.algorithms import catalog
+from mmr1.algorithms.interface import AdvantageInputs, LossInputs
 from mmr1.config import AlgorithmConfig, Config, PpoLoss
 from mmr1.config.advantages import Advantage as Advantages
 from mmr1.config.checks import problems_of
 from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
-from mmr1.trainer.algorithms import build_algorithm, catalog
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, Reward, ScoredGroup, Span, Status
+from tests.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
 from tests.config.keys import Key, every_key
 from tests.paths import REPOSITORY
-from tests.trainer.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
 
 OWN = """
-from mmr1.trainer.algorithms import Advantage, Loss
+from mmr1.algorithms import Advantage, Loss
 
 def advantage(scale):
     return Advantage(lambda x: scale * x.rewards.flatten()[:, None] * x.mask)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms.baselines import dr_grpo, gigpo_turns, grpo
+from mmr1.algorithms.interface import Advantage, AdvantageInputs
 from mmr1.config import GigpoAdvantage
-from mmr1.trainer.algorithms.advantages import dr_grpo, gigpo_turns, grpo
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
 
 
 def build(section: GigpoAdvantage) -> Advantage:

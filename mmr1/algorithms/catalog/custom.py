@@ -12,15 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from mmr1.algorithms.interface import Advantage, AdvantageInputs, Loss, LossInputs, of_shape
 from mmr1.config import CustomAdvantage, CustomLoss
 from mmr1.registry import Registry, check_options
-from mmr1.trainer.algorithms.algorithm import (
-    Advantage,
-    AdvantageInputs,
-    Loss,
-    LossInputs,
-    of_shape,
-)
 
 ADVANTAGES = Registry("advantage", {}, group="mmr1.advantages")
 LOSSES = Registry("loss", {}, group="mmr1.losses")
@@ -60,6 +54,6 @@ def _made(registry: Registry, key: str, use: str, options: dict[str, Any], wante
     if not isinstance(made, wanted):
         raise ValueError(
             f"{key}.use={use} returned {type(made).__name__}; it must return an "
-            f"mmr1.trainer.algorithms.{wanted.__name__}"
+            f"mmr1.algorithms.{wanted.__name__}"
         )
     return made

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from mmr1.algorithms.interface import AdvantageInputs
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.experience import without_gaps
 
 Rows = list[list[float]]

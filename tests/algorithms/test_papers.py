@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from mmr1.algorithms.catalog import covariance, reinforce
 from mmr1.config import AlgorithmConfig
 from mmr1.config.presets import PRESETS
-from mmr1.trainer.algorithms.catalog import covariance, reinforce
-from tests.trainer.algorithms.required import config_of
+from tests.algorithms.required import config_of
 
 PPO_CLIP = (0.2, "1707.06347 section 6.1, table 1: the best value; this paper gives none")
 OURS = "not in the paper; this project's choice"

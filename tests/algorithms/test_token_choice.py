@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import LossInputs, UpdateTokens
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm, losses
-from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
@@ -53,24 +54,24 @@ def places(chosen: torch.Tensor) -> set[tuple[int, int]]:
 def test_kl_cov_takes_the_tokens_of_the_highest_covariance(seed, ratio):
     x = tokens(seed)
     plain = plain_covariances(x)
-    actual = losses.covariances(x.logprobs, x.advantages, x.mask)
+    actual = ratios.covariances(x.logprobs, x.advantages, x.mask)
     for place, covariance in plain.items():
         assert float(actual[place]) == pytest.approx(covariance)
     count = max(1, math.floor(ratio * len(plain)))
     expected = sorted(plain, key=plain.__getitem__, reverse=True)[:count]
-    assert places(losses.kl_cov(actual, ratio)) == set(expected)
+    assert places(ratios.kl_cov(actual, ratio)) == set(expected)
 
 
 def test_covariance_of_one_token_and_of_none():
     """One token differs from no mean; masked tokens are never chosen, whatever they hold."""
     values, mask = torch.tensor([[-2.0, 7.0]]), torch.tensor([[True, False]])
-    covariance = losses.covariances(values, values, mask)
+    covariance = ratios.covariances(values, values, mask)
     assert covariance.tolist() == [[0.0, -math.inf]]
-    assert losses.kl_cov(covariance, 0.2).tolist() == [[True, False]]  # at least one
-    nothing = losses.covariances(values, values, mask & ~mask)
+    assert ratios.kl_cov(covariance, 0.2).tolist() == [[True, False]]  # at least one
+    nothing = ratios.covariances(values, values, mask & ~mask)
     assert nothing.tolist() == [[-math.inf] * 2]
-    assert not losses.kl_cov(nothing, 0.2).any()
-    assert not losses.clip_cov(nothing, 0.2, -1.0, 1.0, 0).any()
+    assert not ratios.kl_cov(nothing, 0.2).any()
+    assert not ratios.clip_cov(nothing, 0.2, -1.0, 1.0, 0).any()
 
 
 @settings(deadline=None, max_examples=30)
@@ -78,19 +79,19 @@ def test_covariance_of_one_token_and_of_none():
 def test_clip_cov_draws_among_the_tokens_within_its_bounds(seed):
     x = tokens(seed)
     plain = plain_covariances(x)
-    covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
+    covariance = ratios.covariances(x.logprobs, x.advantages, x.mask)
     within = {place for place, value in plain.items() if 0.5 < value < 3}
-    drawn = places(losses.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
+    drawn = places(ratios.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
     assert drawn <= within
     assert len(drawn) == min(len(within), max(1, math.floor(0.1 * len(plain))))
-    assert drawn == places(losses.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
+    assert drawn == places(ratios.clip_cov(covariance, 0.1, 0.5, 3.0, seed))
 
 
 def test_clip_cov_draws_every_token_equally_often():
     x = tokens(1)
-    covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
+    covariance = ratios.covariances(x.logprobs, x.advantages, x.mask)
     within = (covariance > 0) & (covariance < 100)
-    draws = [losses.clip_cov(covariance, 0.1, 0.0, 100.0, seed) for seed in range(1000)]
+    draws = [ratios.clip_cov(covariance, 0.1, 0.0, 100.0, seed) for seed in range(1000)]
     often = torch.stack(draws).sum(0)[within] / 1000
     expected = int(draws[0].sum()) / int(within.sum())
     assert (often - expected).abs().max() < 5 * math.sqrt(expected * (1 - expected) / 1000)
@@ -102,10 +103,10 @@ def test_high_entropy_is_above_trls_quantile(seed, share):
     x = tokens(seed)
     entropy = -x.logprobs
     threshold = torch.quantile(entropy[x.mask], 1 - share)
-    kept = losses.high_entropy(entropy, x.mask, share)
+    kept = ratios.high_entropy(entropy, x.mask, share)
     assert torch.equal(kept, x.mask & (entropy >= threshold - 1e-12))
     nothing = torch.zeros_like(x.mask)
-    assert not losses.high_entropy(entropy, nothing, share).any()
+    assert not ratios.high_entropy(entropy, nothing, share).any()
 
 
 def loss_inputs(name: str, **loss: float) -> tuple[AlgorithmConfig, LossInputs, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.trainer.algorithms import advantages
+from mmr1.algorithms import baselines
 
 ALL = torch.ones(1, 4, dtype=torch.bool)
 OUTCOME = ["grpo", "rloo", "dr_grpo", "gpg"]
@@ -24,36 +24,36 @@ def test_grpo_by_hand():
     # mean 0.5; squared deviations 0.25 * 4, sample variance 1/3, deviation 0.57735.
     rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
     expected = torch.tensor([[0.5, -0.5, 0.5, -0.5]]) / math.sqrt(1 / 3)
-    torch.testing.assert_close(advantages.grpo(rewards, ALL), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(baselines.grpo(rewards, ALL), expected, atol=1e-5, rtol=0)
 
 
 def test_rloo_by_hand():
     # 1.5 - (0 + 0.5 + 1)/3 = 1;  0 - 3/3 = -1;  0.5 - 2.5/3 = -1/3;  1 - 2/3 = 1/3.
     rewards = torch.tensor([[1.5, 0.0, 0.5, 1.0]])
     expected = torch.tensor([[1.0, -1.0, -1 / 3, 1 / 3]])
-    torch.testing.assert_close(advantages.rloo(rewards, ALL), expected)
+    torch.testing.assert_close(baselines.rloo(rewards, ALL), expected)
 
 
 def test_gpg_by_hand():
     # Three groups, one without signal: alpha = 3 / 2 on the differences from the mean.
     rewards = rows([1, 0], [1, 1], [0, 4])
-    actual = advantages.gpg(rewards, torch.ones(3, 2, dtype=torch.bool))
+    actual = baselines.gpg(rewards, torch.ones(3, 2, dtype=torch.bool))
     torch.testing.assert_close(actual, rows([0.75, -0.75], [0, 0], [-3, 3]))
 
 
 def test_reinforce_by_hand():
     rewards, valid = rows([1, 0, 9]), torch.tensor([[True, True, False]])
-    assert advantages.moving_average(1.0, 0.5, 0.9) == pytest.approx(0.95)
-    torch.testing.assert_close(advantages.reinforce(rewards, valid, 0.25), rows([0.75, -0.25, 0]))
+    assert baselines.moving_average(1.0, 0.5, 0.9) == pytest.approx(0.95)
+    torch.testing.assert_close(baselines.reinforce(rewards, valid, 0.25), rows([0.75, -0.25, 0]))
 
 
 def test_batch_std_against_trl():
     """``(r - group mean) / (std of all rewards + 1e-6)``, TRL's scale_rewards="batch"."""
     rewards, valid = rows([1, 0], [1, 1]), torch.tensor([[True, True], [True, False]])
     deviation = statistics.stdev([1, 0, 1])
-    actual = advantages.batch_std(rewards, valid)
+    actual = baselines.batch_std(rewards, valid)
     torch.testing.assert_close(actual, rows([0.5, -0.5], [0, 0]) / (deviation + 1e-6))
-    assert not advantages.batch_std(rows([1, 1]), torch.ones(1, 2, dtype=torch.bool)).any()
+    assert not baselines.batch_std(rows([1, 1]), torch.ones(1, 2, dtype=torch.bool)).any()
 
 
 def test_pass_at_k_by_hand():
@@ -61,7 +61,7 @@ def test_pass_at_k_by_hand():
     rewards = rows([0.2, 1, 0.6], [1, 1, 0], [5, 1, 7], [3, 3, 3])
     valid = torch.tensor([[True] * 3, [True] * 3, [False, True, False], [True, True, False]])
     lead = 0.4 / (statistics.stdev([0.2, 1, 0.6]) + 1e-6)
-    actual = advantages.pass_at_k(rewards, valid)
+    actual = baselines.pass_at_k(rewards, valid)
     torch.testing.assert_close(actual, rows([0, lead, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]))
 
 
@@ -86,7 +86,7 @@ def test_gdpo_against_trls_plain_reading(seed):
                 total[g, i] += weight * away / (deviation + 1e-6)
     mean = statistics.fmean(total.values()) if total else 0.0
     spread = statistics.stdev(total.values()) if len(total) > 1 else 0.0
-    actual = advantages.gdpo(values, torch.tensor(weights), valid)
+    actual = baselines.gdpo(values, torch.tensor(weights), valid)
     for g in range(3):
         for i in range(4):
             expected = (total[g, i] - mean) / (spread + 1e-6) if (g, i) in total else 0.0
@@ -96,11 +96,11 @@ def test_gdpo_against_trls_plain_reading(seed):
 def test_gdpo_tells_apart_what_the_sum_does_not():
     """Rewards (1, 0) and (0, 1): equal sums, so GRPO learns nothing; GDPO by weight."""
     values, valid = rows([1, 0], [0, 1])[:, None], torch.ones(1, 2, dtype=torch.bool)
-    assert not advantages.grpo(values.sum(0), valid).any()
-    actual = advantages.gdpo(values, torch.tensor([2.0, 1.0]), valid)
+    assert not baselines.grpo(values.sum(0), valid).any()
+    actual = baselines.gdpo(values, torch.tensor([2.0, 1.0]), valid)
     assert actual[0, 0] == -actual[0, 1] > 0
     same = values[:, :, :1].expand(2, 1, 2)
-    assert not advantages.gdpo(same, torch.tensor([2.0, 1.0]), valid).any()
+    assert not baselines.gdpo(same, torch.tensor([2.0, 1.0]), valid).any()
 
 
 def test_the_optimal_baseline_by_hand():
@@ -108,16 +108,16 @@ def test_the_optimal_baseline_by_hand():
     rewards = rows([1, 0, 1], [1, 1, 1], [1, 0, 9])
     valid = torch.tensor([[True] * 3, [True] * 3, [True, True, False]])
     lengths = torch.tensor([[1, 2, 1], [1, 2, 3], [4, 4, 4]])
-    actual = advantages.optimal_baseline(rewards, valid, lengths)
+    actual = baselines.optimal_baseline(rewards, valid, lengths)
     torch.testing.assert_close(actual, rows([0.5, -0.5, 0.5], [0, 0, 0], [0.5, -0.5, 0]))
 
 
 def test_remax_by_hand():
     rewards, valid = rows([1, 0], [1, 0]), torch.tensor([[True, True], [True, False]])
     greedy = rows([0.5], [0.0])
-    actual = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [True]]))
+    actual = baselines.remax(rewards, valid, greedy, torch.tensor([[True], [True]]))
     torch.testing.assert_close(actual, rows([0.5, -0.5], [1, 0]))
-    actual = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [False]]))
+    actual = baselines.remax(rewards, valid, greedy, torch.tensor([[True], [False]]))
     torch.testing.assert_close(actual, rows([0.5, -0.5], [0, 0]))
 
 
@@ -125,7 +125,7 @@ def test_reinforce_pp_by_hand():
     # Penalties 0.1 and 0.2, reward 1: returns 1 - 0.3 and 1 - 0.2; the other completion 0.
     mask = torch.tensor([[True, True], [True, False]])
     penalty = rows([0.1, 0.2], [0.0, 5.0])
-    actual = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask)
+    actual = baselines.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask)
     returns = [0.7, 0.8, 0.0]
     mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
     expected = [(r - mean) / deviation for r in returns]
@@ -136,7 +136,7 @@ def test_a_discounted_return_by_hand():
     """Reward 1 and penalties 0.1, 0.2 at gamma 0.5: 0.8 at the last token, -0.1 + 0.4 before."""
     mask = torch.tensor([[True, True], [True, False]])
     penalty = rows([0.1, 0.2], [0.0, 5.0])
-    actual = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask, 0.5)
+    actual = baselines.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask, 0.5)
     returns = [0.3, 0.8, 0.0]
     mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
     expected = [(r - mean) / deviation for r in returns]
@@ -147,7 +147,7 @@ def test_reinforce_pp_baseline_by_hand():
     # Centred: +-0.5 in the first group, 0 in the second; 2, 1, 1 and 1 tokens.
     mask = torch.tensor([[True, True], [True, False], [True, False], [True, False]])
     rewards = rows([1, 0], [1, 1])
-    actual = advantages.reinforce_pp_baseline(rewards, torch.ones(2, 2, dtype=torch.bool), mask)
+    actual = baselines.reinforce_pp_baseline(rewards, torch.ones(2, 2, dtype=torch.bool), mask)
     tokens = [0.5, 0.5, -0.5, 0.0, 0.0]
     mean, deviation = statistics.fmean(tokens), statistics.pstdev(tokens)
     expected = [(t - mean) / deviation for t in tokens]
@@ -164,7 +164,7 @@ def test_process_supervision_by_hand():
         [up + down, up + down, down, down, 0],
         [2 * up + down, up + down, up + down, down, down],
     )[None]
-    actual = advantages.process_supervision(rewards, ends)
+    actual = baselines.process_supervision(rewards, ends)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
@@ -175,7 +175,7 @@ GIGPO_STATES = [[0, 7, 0, 0, 8, 0], [0, 0, 7, 7, 0, 0], [0, 9, 0, 0, 0, 0]]
 
 def gigpo(scale: bool) -> torch.Tensor:
     ends, states = torch.tensor(GIGPO_ENDS).bool(), torch.tensor(GIGPO_STATES)
-    return advantages.gigpo_turns(rows(*GIGPO_REWARDS), ends, states, 0.5, scale)
+    return baselines.gigpo_turns(rows(*GIGPO_REWARDS), ends, states, 0.5, scale)
 
 
 def test_turns_of_a_state_by_hand():
@@ -190,7 +190,7 @@ def test_a_deviation_divides_the_turns_of_a_state():
     # Returns 1, 2, 6: mean 3, sample deviation sqrt((4 + 1 + 9) / 2).
     ends = torch.ones(3, 1, dtype=torch.bool)
     states = torch.zeros(3, 1, dtype=torch.int64)
-    actual = advantages.gigpo_turns(rows([1], [2], [6]), ends, states, 0.9)
+    actual = baselines.gigpo_turns(rows([1], [2], [6]), ends, states, 0.9)
     expected = rows([-2], [-1], [3]) / math.sqrt(7)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
@@ -198,12 +198,12 @@ def test_a_deviation_divides_the_turns_of_a_state():
 def test_turns_of_equal_returns_give_exactly_nothing():
     ends, states = torch.ones(7, 1, dtype=torch.bool), torch.zeros(7, 1, dtype=torch.int64)
     same = torch.full((7, 1), 0.1)
-    assert (advantages.gigpo_turns(same, ends, states, 0.9) == 0).all()
+    assert (baselines.gigpo_turns(same, ends, states, 0.9) == 0).all()
 
 
 def test_gae_by_hand():
     # gamma 0.5, lambda 0.5. Deltas: 0 + 0.5 * 2 - 1 = 0, then 3 - 2 = 1; A = [0 + 0.25 * 1, 1].
-    actual = advantages.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)
+    actual = baselines.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)
     torch.testing.assert_close(actual, rows([0.25, 1.0, 0.0]))
 
 
@@ -212,13 +212,13 @@ def test_gae_by_hand():
 def test_equal_rewards_give_exactly_nothing(name, value):
     rewards = torch.full((1, 7), value)
     valid = torch.ones(1, 7, dtype=torch.bool)
-    assert (getattr(advantages, name)(rewards, valid) == 0).all()
-    assert (advantages.normalised(rewards, valid) == 0).all()
+    assert (getattr(baselines, name)(rewards, valid) == 0).all()
+    assert (baselines.normalised(rewards, valid) == 0).all()
 
 
 @pytest.mark.parametrize("name", OUTCOME)
 def test_an_invalid_reward_is_outside_the_baseline(name):
-    function = getattr(advantages, name)
+    function = getattr(baselines, name)
     rewards = torch.tensor([[1.0, 0.0, 9.0, 1.0]])
     valid = torch.tensor([[True, True, False, True]])
     without = function(rewards[:, [0, 1, 3]], valid[:, [0, 1, 3]])
@@ -232,7 +232,7 @@ def test_an_invalid_reward_is_outside_the_baseline(name):
 def test_a_group_with_no_baseline_learns_nothing(name, kept):
     rewards = torch.tensor([[1.0, 0.0, 0.5]])
     valid = torch.arange(3)[None] < kept
-    assert (getattr(advantages, name)(rewards, valid) == 0).all()
+    assert (getattr(baselines, name)(rewards, valid) == 0).all()
 
 
 groups = st.lists(
@@ -253,11 +253,11 @@ def test_outcome_advantages_against_a_plain_reading(group):
         "rloo": [r - (sum(kept) - r) / (len(kept) - 1) if v else 0.0 for r, v in group],
     }
     for name, expected in plain.items():
-        actual = getattr(advantages, name)(rewards, valid)[0].tolist()
+        actual = getattr(baselines, name)(rewards, valid)[0].tolist()
         assert actual == pytest.approx(expected, abs=1e-6), name
     n = len(kept)
     scaled = [n / (n - 1) * a for a in plain["dr_grpo"]]
-    assert advantages.rloo(rewards, valid)[0].tolist() == pytest.approx(scaled, abs=1e-9)
+    assert baselines.rloo(rewards, valid)[0].tolist() == pytest.approx(scaled, abs=1e-9)
 
 
 number = st.floats(-2, 2, width=32)
@@ -277,7 +277,7 @@ def ragged(batch: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
 def test_gae_against_its_definition_as_a_sum(batch, gamma, lam):
     rewards, mask = ragged([[r for r, _ in row] for row in batch])
     values, _ = ragged([[v for _, v in row] for row in batch])
-    actual = advantages.gae(rewards, values, mask, gamma, lam)
+    actual = baselines.gae(rewards, values, mask, gamma, lam)
     for row, line in zip(batch, actual.tolist(), strict=True):
         v = [value for _, value in row] + [0.0]
         deltas = [r + gamma * v[t + 1] - v[t] for t, (r, _) in enumerate(row)]
@@ -294,7 +294,7 @@ def test_gae_goes_on_after_a_truncated_completion(batch, gamma, lam, final):
     rewards, mask = ragged([[r for r, _ in row] for row in batch])
     values, _ = ragged([[v for _, v in row] for row in batch])
     last = torch.tensor([final if i % 2 else 0.0 for i in range(len(batch))]).double()
-    actual = advantages.gae(rewards, values, mask, gamma, lam, last)
+    actual = baselines.gae(rewards, values, mask, gamma, lam, last)
     for i, (row, line) in enumerate(zip(batch, actual.tolist(), strict=True)):
         v = [value for _, value in row] + [float(last[i])]
         deltas = [r + gamma * v[t + 1] - v[t] for t, (r, _) in enumerate(row)]
@@ -309,8 +309,8 @@ def test_gae_goes_on_after_a_truncated_completion(batch, gamma, lam, final):
 def test_the_two_special_cases_of_gae(batch, gamma):
     rewards, mask = ragged([[r for r, _ in row] for row in batch])
     values, _ = ragged([[v for _, v in row] for row in batch])
-    one_step = advantages.gae(rewards, values, mask, gamma, 0.0)
-    monte_carlo = advantages.gae(rewards, values, mask, gamma, 1.0)
+    one_step = baselines.gae(rewards, values, mask, gamma, 0.0)
+    monte_carlo = baselines.gae(rewards, values, mask, gamma, 1.0)
     for i, row in enumerate(batch):
         v = [value for _, value in row] + [0.0]
         for t in range(len(row)):
@@ -331,7 +331,7 @@ def test_reinforce_pp_against_a_plain_reading(batch):
         for t in range(len(row))
     ]
     mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
-    actual = advantages.reinforce_pp(torch.tensor(rewards).double(), penalty, mask)
+    actual = baselines.reinforce_pp(torch.tensor(rewards).double(), penalty, mask)
     if deviation > 1e-3:
         expected = [(r - mean) / (deviation + 1e-6) for r in returns]
         assert actual[mask].tolist() == pytest.approx(expected, abs=1e-5)
@@ -351,7 +351,7 @@ def test_process_supervision_against_a_plain_reading(completions):
         for reward, length in steps:
             place += length
             rewards[i, place], ends[i, place] = reward, True
-    actual = advantages.process_supervision(rewards[None], ends[None])[0]
+    actual = baselines.process_supervision(rewards[None], ends[None])[0]
     equal = len(set(every)) < 2
     mean = statistics.fmean(every or [0.0])
     deviation = 1.0 if equal else statistics.stdev(every) + 1e-6
@@ -374,22 +374,22 @@ def test_deviations_have_1e_6_added():
     """As in the released implementations; seen where the deviation is as small."""
     states = torch.zeros(2, 1, dtype=torch.int64)
     up = {
-        "grpo": advantages.grpo(TWO, BOTH)[0, 1],
-        "batch_std": advantages.batch_std(TWO, BOTH)[0, 1],
-        "pass_at_k": advantages.pass_at_k(TWO, BOTH)[0, 1] / 2,  # the lead is twice as much
-        "process_supervision": advantages.process_supervision(TWO.T[None], COLUMN[None])[0, 1, 0],
-        "gigpo_turns": advantages.gigpo_turns(TWO.T, COLUMN, states, 1.0)[1, 0],
+        "grpo": baselines.grpo(TWO, BOTH)[0, 1],
+        "batch_std": baselines.batch_std(TWO, BOTH)[0, 1],
+        "pass_at_k": baselines.pass_at_k(TWO, BOTH)[0, 1] / 2,  # the lead is twice as much
+        "process_supervision": baselines.process_supervision(TWO.T[None], COLUMN[None])[0, 1, 0],
+        "gigpo_turns": baselines.gigpo_turns(TWO.T, COLUMN, states, 1.0)[1, 0],
     }
     for name, value in up.items():
         assert float(value) == pytest.approx(TINY / (SAMPLE + 1e-6)), name
     of_tokens = {
-        "reinforce_pp": advantages.reinforce_pp(TWO[0], torch.zeros(2, 1), COLUMN),
-        "reinforce_pp_baseline": advantages.reinforce_pp_baseline(TWO, BOTH, COLUMN),
+        "reinforce_pp": baselines.reinforce_pp(TWO[0], torch.zeros(2, 1), COLUMN),
+        "reinforce_pp_baseline": baselines.reinforce_pp_baseline(TWO, BOTH, COLUMN),
     }
     for name, value in of_tokens.items():
         assert value[:, 0].tolist() == pytest.approx([-0.5, 0.5]), name  # 1e-6 / (1e-6 + 1e-6)
     # GDPO adds it twice: to the deviation of each function, and to that of their sum.
     one = TINY / (SAMPLE + 1e-6)
     expected = one / (math.sqrt(2) * one + 1e-6)
-    got = advantages.gdpo(TWO[None], torch.ones(1), BOTH)[0, 1]
+    got = baselines.gdpo(TWO[None], torch.ones(1), BOTH)[0, 1]
     assert float(got) == pytest.approx(expected, rel=1e-7)

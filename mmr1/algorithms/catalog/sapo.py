@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import Loss, LossInputs
 from mmr1.config import SapoLoss
-from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss, LossInputs
 
 
 def build(section: SapoLoss) -> Loss:
     def of_tokens(x: LossInputs) -> torch.Tensor:
         taus = (section.tau_pos, section.tau_neg)
-        return losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *taus)
+        return ratios.sapo(x.logprobs, x.old_logprobs, x.advantages, *taus)
 
     return Loss(of_tokens)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import Loss, LossInputs, UpdateTokens, clipped_loss
+from mmr1.algorithms.kl import absolute
 from mmr1.config import ClipCovLoss, KlCovLoss
-from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss, LossInputs, UpdateTokens, clipped_loss
-from mmr1.trainer.algorithms.kl import absolute
 
 CLIP_COV_BOUNDS = (1.0, 5.0)
 """Clip-Cov draws among the tokens whose covariance lies between these."""
@@ -27,9 +27,9 @@ def build_clip_cov(section: ClipCovLoss) -> Loss:
 
     def choose(x: UpdateTokens) -> torch.Tensor:
         state["mini_batches"] += 1
-        covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
+        covariance = ratios.covariances(x.logprobs, x.advantages, x.mask)
         seed = int(state["mini_batches"])
-        return losses.clip_cov(covariance, section.ratio, *CLIP_COV_BOUNDS, seed)
+        return ratios.clip_cov(covariance, section.ratio, *CLIP_COV_BOUNDS, seed)
 
     def of_tokens(x: LossInputs) -> torch.Tensor:
         assert x.chosen is not None, "the loop chooses"
@@ -40,15 +40,15 @@ def build_clip_cov(section: ClipCovLoss) -> Loss:
 
 def build_kl_cov(section: KlCovLoss) -> Loss:
     def choose(x: UpdateTokens) -> torch.Tensor:
-        covariance = losses.covariances(x.logprobs, x.advantages, x.mask)
-        return losses.kl_cov(covariance, section.ratio)
+        covariance = ratios.covariances(x.logprobs, x.advantages, x.mask)
+        return ratios.kl_cov(covariance, section.ratio)
 
     def penalty(x: LossInputs) -> torch.Tensor:
         assert x.chosen is not None, "the loop chooses"
         return section.coef * absolute(x.logprobs, x.old_logprobs) * x.chosen
 
     return Loss(
-        lambda x: -losses.ratio(x.logprobs, x.old_logprobs) * x.advantages,
+        lambda x: -ratios.ratio(x.logprobs, x.old_logprobs) * x.advantages,
         penalty=penalty,
         choose=choose,
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms.baselines import at_end, gae, normalised
+from mmr1.algorithms.interface import Advantage, AdvantageInputs
 from mmr1.config import GaeAdvantage
-from mmr1.trainer.algorithms.advantages import at_end, gae, normalised
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
 
 
 def build(section: GaeAdvantage) -> Advantage:

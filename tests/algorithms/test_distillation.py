@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mmr1.algorithms.interface import AdvantageInputs
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl
 from mmr1.trainer.models.loading import check_same_tokens
 from mmr1.trainer.train import run_training

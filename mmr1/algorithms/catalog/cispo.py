@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import Loss, LossInputs
 from mmr1.config import CispoLoss
-from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss, LossInputs
 
 
 def build(section: CispoLoss) -> Loss:
     def of_tokens(x: LossInputs) -> torch.Tensor:
         clip = (section.clip_ratio_low, section.clip_ratio_high)
-        return losses.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip)
+        return ratios.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip)
 
     return Loss(of_tokens)

@@ -9,11 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmr1.algorithms import kl, ratios
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm, kl, losses
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.kl import Coefficients, adapted_entropy_coefficient
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import (
+    Coefficients,
+    adapted_coefficient,
+    adapted_entropy_coefficient,
+)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ def test_which_estimators_have_the_gradient_of_the_kl(seed):
 def test_the_kl_coefficient_follows_the_target():
     # 1 + 0.1 * clip(x / target - 1, -0.2, 0.2)
     for measured, factor in ((0.05, 1.02), (0.011, 1.01), (0.01, 1.0), (0.0, 0.98)):
-        actual = kl.adapted_coefficient(0.5, measured, 0.01, 0.1)
+        actual = adapted_coefficient(0.5, measured, 0.01, 0.1)
         assert actual == pytest.approx(0.5 * factor), measured
 
 
@@ -161,7 +166,7 @@ def test_the_kl_of_whole_completions(seed):
     zeros = torch.zeros_like(ref)
     inputs = LossInputs(new, new.detach(), zeros, zeros, mask, ref, kl_coef=0.2)
     algorithm = build_algorithm(config)
-    weights = losses.token_weights(mask, algorithm.loss_agg_mode).double()
+    weights = ratios.token_weights(mask, algorithm.loss_agg_mode).double()
     actual = (weights * algorithm.loss(inputs, 0.0)).sum()
     total = torch.zeros((), dtype=torch.float64)
     for row, length in enumerate(lengths[:, 0].tolist()):

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
+from mmr1.algorithms import kl, ratios
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm, kl, losses
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 
 DISTANCES = [0.5, -0.5, 5.0, -5.0, 39.0, -39.0, 99.0, -99.0]
 
@@ -52,16 +53,16 @@ def test_no_ratio_overflows(advantage, distance):
     rho = math.exp(min(max(distance, -20.0), 20.0))
     expected = -min(rho * advantage, min(max(rho, 0.8), 1.2) * advantage)
     old, a = torch.zeros(1, 1), torch.full((1, 1), advantage)
-    for loss in (losses.ppo_clip, losses.cispo):
+    for loss in (ratios.ppo_clip, ratios.cispo):
         logprobs = torch.full((1, 1), distance, requires_grad=True)
         value = loss(logprobs, old, a, 0.2, 0.2)
         value.sum().backward()
         assert torch.isfinite(logprobs.grad).all()
-        if loss is losses.ppo_clip:
+        if loss is ratios.ppo_clip:
             assert value.item() == pytest.approx(expected)
     mask = torch.ones(1, 1, dtype=torch.bool)
     for form in ("token", "per_decision", "sequence"):
-        weight = losses.importance_weights(torch.full((1, 1), distance), old, mask, form)
+        weight = ratios.importance_weights(torch.full((1, 1), distance), old, mask, form)
         assert weight.item() == pytest.approx(rho)
 
 
@@ -69,7 +70,7 @@ def test_distance_at_the_bound_still_has_a_gradient():
     """A bound is reached beyond it: where autograd finds no gradient, a token counts as bounded."""
     new = torch.tensor([[20.0, 20.5, -20.0, -20.5]], requires_grad=True)
     old = torch.zeros(1, 4)
-    losses.ratio(new, old).sum().backward()
+    ratios.ratio(new, old).sum().backward()
     x = LossInputs(new.detach(), old, old + 1.0, old, torch.ones(1, 4, dtype=torch.bool))
     counted = build_algorithm(AlgorithmConfig()).metrics(x)["ratio_bounded"]
     assert counted.bool().tolist() == (new.grad == 0).tolist() == [[False, True, False, True]]

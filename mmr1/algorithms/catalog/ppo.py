@@ -6,10 +6,10 @@ of section 5.1) or their product (the R1 paper, arXiv 2501.12948).
 
 from __future__ import annotations
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import Loss, clipped_loss
+from mmr1.algorithms.kl import k3
 from mmr1.config import GspoLoss, PpoKlLoss, PpoLoss, SequencePpoLoss
-from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Loss, clipped_loss
-from mmr1.trainer.algorithms.kl import k3
 
 
 def build(section: PpoLoss) -> Loss:
@@ -33,7 +33,7 @@ def build_with_kl(section: PpoKlLoss) -> Loss:
     ``ppo_kl_last`` is the KL that the loss has, before the rollout's last update.
     """
     return Loss(
-        lambda x: -losses.ratio(x.logprobs, x.old_logprobs) * x.advantages,
+        lambda x: -ratios.ratio(x.logprobs, x.old_logprobs) * x.advantages,
         # Of the tokens that the old policy drew.
         penalty=lambda x: x.ppo_kl_coef * k3(x.old_logprobs, x.logprobs),
         metrics=lambda x: {"ppo_kl_last": k3(x.old_logprobs, x.logprobs)},

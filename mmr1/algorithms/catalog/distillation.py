@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms.baselines import grpo
+from mmr1.algorithms.interface import Advantage, AdvantageInputs
 from mmr1.config import DistillationAdvantage
-from mmr1.trainer.algorithms.advantages import grpo
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
 
 
 def build(section: DistillationAdvantage) -> Advantage:

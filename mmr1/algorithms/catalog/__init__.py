@@ -10,6 +10,22 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from mmr1.algorithms.catalog import (
+    cispo,
+    covariance,
+    custom,
+    distillation,
+    gae,
+    gigpo,
+    group,
+    ppo,
+    process,
+    reinforce,
+    reinforce_pp,
+    remax,
+    sapo,
+)
+from mmr1.algorithms.interface import Advantage, Loss
 from mmr1.config import (
     AdvantageConfig,
     CispoLoss,
@@ -38,22 +54,6 @@ from mmr1.config import (
     RlooAdvantage,
     SapoLoss,
     SequencePpoLoss,
-)
-from mmr1.trainer.algorithms.algorithm import Advantage, Loss
-from mmr1.trainer.algorithms.catalog import (
-    cispo,
-    covariance,
-    custom,
-    distillation,
-    gae,
-    gigpo,
-    group,
-    ppo,
-    process,
-    reinforce,
-    reinforce_pp,
-    remax,
-    sapo,
 )
 
 ADVANTAGES: Mapping[type[AdvantageConfig], Callable[[Any], Advantage]] = MappingProxyType(

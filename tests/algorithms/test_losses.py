@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmr1.algorithms import ratios
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import config_from
-from mmr1.trainer.algorithms import build_algorithm, losses
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 
@@ -32,28 +33,28 @@ MASK = torch.tensor([[True, False, False], [True, True, True]])
     ],
 )
 def test_ppo_clip_by_hand(ratio, advantage, expected):
-    loss = losses.ppo_clip(
+    loss = ratios.ppo_clip(
         torch.tensor(math.log(ratio)), torch.tensor(0.0), torch.tensor(advantage), 0.2, 0.2
     )
     assert float(loss) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_clip_fraction_counts_where_the_gradient_is_cut_off():
-    ratios = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1], requires_grad=True)
+    rho = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1], requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
-    logprobs = ratios.log()
-    losses.ppo_clip(logprobs, torch.zeros(5), advantages, 0.2, 0.2).sum().backward()
-    cut = losses.clip_fraction_mask(logprobs.detach(), torch.zeros(5), advantages, 0.2, 0.2)
-    assert cut.tolist() == (ratios.grad == 0).tolist() == [True, False, False, True, False]
+    logprobs = rho.log()
+    ratios.ppo_clip(logprobs, torch.zeros(5), advantages, 0.2, 0.2).sum().backward()
+    cut = ratios.clip_fraction_mask(logprobs.detach(), torch.zeros(5), advantages, 0.2, 0.2)
+    assert cut.tolist() == (rho.grad == 0).tolist() == [True, False, False, True, False]
 
 
 def test_clip_fraction_has_two_bounds():
     """True exactly where autograd finds no gradient; the bounds differ, so neither serves both."""
-    ratios = torch.tensor([0.85, 0.95, 1.3, 1.5]).repeat_interleave(2).requires_grad_()
+    rho = torch.tensor([0.85, 0.95, 1.3, 1.5]).repeat_interleave(2).requires_grad_()
     advantages = torch.tensor([1.0, -1.0]).repeat(4)
-    losses.ppo_clip(ratios.log(), torch.zeros(8), advantages, 0.1, 0.4).sum().backward()
-    cut = losses.clip_fraction_mask(ratios.detach().log(), torch.zeros(8), advantages, 0.1, 0.4)
-    assert cut.tolist() == (ratios.grad == 0).tolist()
+    ratios.ppo_clip(rho.log(), torch.zeros(8), advantages, 0.1, 0.4).sum().backward()
+    cut = ratios.clip_fraction_mask(rho.detach().log(), torch.zeros(8), advantages, 0.1, 0.4)
+    assert cut.tolist() == (rho.grad == 0).tolist()
     assert cut.nonzero()[:, 0].tolist() == [1, 6]  # 0.85 of A < 0, 1.5 of A > 0
 
 
@@ -72,8 +73,8 @@ def test_rollout_weights_drop_outliers_by_hand(form, outlier_form):
     The products are 2.25, 1, 0.04 and 2.8, the means 1.5, 1, 0.34 and 1.67. The last token of the
     first and of the last row does not count, though its ratio is 100.
     """
-    ratios = [[1.5, 1.5, 100.0], [4.0, 0.25, 1.0], [0.4, 0.4, 0.25], [1.0, 2.8, 100.0]]
-    logprobs, q = torch.tensor(ratios).log() - 3.0, torch.full((4, 3), -3.0)
+    rho = [[1.5, 1.5, 100.0], [4.0, 0.25, 1.0], [0.4, 0.4, 0.25], [1.0, 2.8, 100.0]]
+    logprobs, q = torch.tensor(rho).log() - 3.0, torch.full((4, 3), -3.0)
     mask = torch.ones(4, 3, dtype=torch.bool)
     mask[[0, 3], 2] = False
     tokens = [[1.5, 1.5, 1.0], [3.0, 0.25, 1.0], [0.4, 0.4, 0.25], [1.0, 2.8, 1.0]]
@@ -83,10 +84,10 @@ def test_rollout_weights_drop_outliers_by_hand(form, outlier_form):
         "sequence": torch.tensor([[2.25], [1.0], [0.04], [2.8]]).expand(4, 3),
     }[form]
     kept = torch.tensor(OUTLIERS[outlier_form])
-    weights = losses.rollout_importance_weights(logprobs, q, mask, form, 3.0, 2.0, outlier_form)
+    weights = ratios.rollout_importance_weights(logprobs, q, mask, form, 3.0, 2.0, outlier_form)
     torch.testing.assert_close(weights, plain * kept)
     torch.testing.assert_close(
-        losses.rollout_importance_weights(logprobs, q, mask, form, 3.0), plain
+        ratios.rollout_importance_weights(logprobs, q, mask, form, 3.0), plain
     )
 
 
@@ -100,15 +101,15 @@ def test_weights_by_hand():
         ("token-mean", token),
         ("seq-mean-token-sum-norm", constant),
     ):
-        weights = losses.token_weights(MASK, name, 10)
+        weights = ratios.token_weights(MASK, name, 10)
         torch.testing.assert_close(weights, torch.tensor(expected))
 
 
 def test_a_masked_sequence_does_not_count():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
     for name in ("seq-mean-token-mean", "token-mean"):
-        with_it = losses.token_weights(mask, name, 10)[:2]
-        torch.testing.assert_close(with_it, losses.token_weights(MASK, name, 10))
+        with_it = ratios.token_weights(mask, name, 10)[:2]
+        torch.testing.assert_close(with_it, ratios.token_weights(MASK, name, 10))
 
 
 RATIO = math.log(2)
@@ -118,15 +119,15 @@ RATIO = math.log(2)
 def test_dual_clip_by_hand(advantage, expected):
     # Ratio 5: -A * 5 is bounded by -A * 3 where A < 0; clipped at 1.2 elsewhere as before.
     a = torch.tensor(advantage)
-    loss = losses.ppo_clip(torch.tensor(math.log(5.0)), torch.tensor(0.0), a, 0.2, 0.2)
-    assert float(losses.dual_clip(loss, a, 3.0)) == pytest.approx(expected)
+    loss = ratios.ppo_clip(torch.tensor(math.log(5.0)), torch.tensor(0.0), a, 0.2, 0.2)
+    assert float(ratios.dual_clip(loss, a, 3.0)) == pytest.approx(expected)
 
 
 def test_response_logprobs_by_hand():
     logprobs = torch.tensor([[-1.0, 9.0, 9.0], [-1.0, -2.0, -3.0]])
-    total = losses.response_logprobs(logprobs, MASK)
+    total = ratios.response_logprobs(logprobs, MASK)
     assert total.tolist() == [[-1] * 3, [-6] * 3]
-    assert losses.response_logprobs(logprobs, MASK, per_token=True).tolist() == [[-1] * 3, [-2] * 3]
+    assert ratios.response_logprobs(logprobs, MASK, per_token=True).tolist() == [[-1] * 3, [-2] * 3]
 
 
 def test_importance_weights_by_hand():
@@ -134,7 +135,7 @@ def test_importance_weights_by_hand():
     old = torch.zeros(2, 3)
 
     def weights(form: str) -> list[float]:
-        actual = losses.importance_weights(logprobs, old, MASK, form)
+        actual = ratios.importance_weights(logprobs, old, MASK, form)
         assert not actual.requires_grad
         return actual[MASK].tolist()
 
@@ -146,7 +147,7 @@ def test_importance_weights_by_hand():
 @pytest.mark.parametrize(("ratio", "weight"), [(6.0, 5.0), (2.0, 2.0), (0.1, 0.1)])
 def test_cispo_by_hand(ratio, weight):
     logprobs = torch.tensor(math.log(ratio), requires_grad=True)
-    loss = losses.cispo(logprobs, torch.tensor(0.0), torch.tensor(2.0), 1.0, 4.0)
+    loss = ratios.cispo(logprobs, torch.tensor(0.0), torch.tensor(2.0), 1.0, 4.0)
     assert loss.item() == pytest.approx(-weight * 2 * math.log(ratio))
     loss.backward()
     assert float(logprobs.grad) == pytest.approx(-weight * 2)  # clipped, and never 0
@@ -156,7 +157,7 @@ def test_sapo_by_hand():
     # Ratio 2, tau 1: 4 sigmoid(1); ratio 2, tau 2 for the negative one: 2 sigmoid(2).
     def actual(advantage: float) -> float:
         a = torch.tensor(advantage)
-        return float(losses.sapo(torch.tensor(RATIO), torch.tensor(0.0), a, 1.0, 2.0))
+        return float(ratios.sapo(torch.tensor(RATIO), torch.tensor(0.0), a, 1.0, 2.0))
 
     assert actual(1.0) == pytest.approx(-4 / (1 + math.exp(-1)))
     assert actual(-1.0) == pytest.approx(2 / (1 + math.exp(-2)))
@@ -168,9 +169,9 @@ def test_value_loss_by_hand():
         torch.tensor([0.0, 0.0]),
         torch.tensor([2.0, 2]),
     )
-    assert losses.value_loss(values, old, returns, None).tolist() == pytest.approx([0.5, 1.805])
+    assert ratios.value_loss(values, old, returns, None).tolist() == pytest.approx([0.5, 1.805])
     # Within 0.2 of the old value: (0.2 - 2)^2 / 2 is the larger; 0.1 is within.
-    assert losses.value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 1.805])
+    assert ratios.value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 1.805])
 
 
 def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -184,7 +185,7 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 def gradient(loss: torch.Tensor, logprobs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    weights = losses.token_weights(mask, "seq-mean-token-mean").double()
+    weights = ratios.token_weights(mask, "seq-mean-token-mean").double()
     return torch.autograd.grad((weights * loss).sum(), logprobs)[0]
 
 
@@ -193,20 +194,20 @@ def gradient(loss: torch.Tensor, logprobs: torch.Tensor, mask: torch.Tensor) -> 
 def test_on_policy_every_surrogate_has_the_policy_gradient(seed):
     new, _, a, mask = batch(seed)
     old = new.detach()
-    expected = gradient(losses.policy_gradient(new, a), new, mask)
-    mean = [losses.response_logprobs(x, mask, per_token=True) for x in (new, old)]
+    expected = gradient(ratios.policy_gradient(new, a), new, mask)
+    mean = [ratios.response_logprobs(x, mask, per_token=True) for x in (new, old)]
     for name, loss in {
-        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
-        "dual": losses.dual_clip(losses.ppo_clip(new, old, a, 0.2, 0.2), a, 3.0),
-        "gspo": losses.ppo_clip(*mean, a, 0.2, 0.2),
-        "cispo": losses.cispo(new, old, a, 0.2, 0.2),
-        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+        "ppo": ratios.ppo_clip(new, old, a, 0.2, 0.28),
+        "dual": ratios.dual_clip(ratios.ppo_clip(new, old, a, 0.2, 0.2), a, 3.0),
+        "gspo": ratios.ppo_clip(*mean, a, 0.2, 0.2),
+        "cispo": ratios.cispo(new, old, a, 0.2, 0.2),
+        "sapo": ratios.sapo(new, old, a, 1.0, 1.05),
     }.items():
         actual = gradient(loss, new, mask)
         torch.testing.assert_close(actual, expected, msg=lambda m, name=name: f"{name}: {m}")
     # The R1 paper's ratio has no length in its denominator: the sum of each response's tokens.
-    whole = [losses.response_logprobs(x, mask) for x in (new, old)]
-    actual = gradient(losses.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
+    whole = [ratios.response_logprobs(x, mask) for x in (new, old)]
+    actual = gradient(ratios.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
     torch.testing.assert_close(actual, -a * mask / 4)
 
 
@@ -215,14 +216,14 @@ def test_on_policy_every_surrogate_has_the_policy_gradient(seed):
 def test_surrogates_against_plain_readings(seed):
     new, old, a, mask = batch(seed)
     actual = {
-        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
-        "r1": losses.ppo_clip(
-            *(losses.response_logprobs(x, mask) for x in (new, old)), a, 0.2, 0.2
+        "ppo": ratios.ppo_clip(new, old, a, 0.2, 0.28),
+        "r1": ratios.ppo_clip(
+            *(ratios.response_logprobs(x, mask) for x in (new, old)), a, 0.2, 0.2
         ),
-        "gspo": losses.ppo_clip(
-            *(losses.response_logprobs(x, mask, True) for x in (new, old)), a, 0.2, 0.2
+        "gspo": ratios.ppo_clip(
+            *(ratios.response_logprobs(x, mask, True) for x in (new, old)), a, 0.2, 0.2
         ),
-        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+        "sapo": ratios.sapo(new, old, a, 1.0, 1.05),
     }
 
     def clipped(ratio: float, advantage: float, high: float) -> float:
@@ -248,10 +249,10 @@ def test_surrogates_against_plain_readings(seed):
 def test_gspo_is_grpo_for_completions_of_one_token(seed):
     new, old, a, _ = (x[:, :1] for x in batch(seed))
     mask = torch.ones_like(new, dtype=torch.bool)
-    gspo = losses.ppo_clip(
-        *(losses.response_logprobs(x, mask, per_token=True) for x in (new, old)), a, 0.2, 0.2
+    gspo = ratios.ppo_clip(
+        *(ratios.response_logprobs(x, mask, per_token=True) for x in (new, old)), a, 0.2, 0.2
     )
-    torch.testing.assert_close(gspo, losses.ppo_clip(new, old, a, 0.2, 0.2))
+    torch.testing.assert_close(gspo, ratios.ppo_clip(new, old, a, 0.2, 0.2))
 
 
 def test_the_off_policy_forms_on_a_two_token_world():
@@ -271,8 +272,8 @@ def test_the_off_policy_forms_on_a_two_token_world():
     exact = (logprobs.sum(1).exp() * advantages[:, 0]).sum()
     expected = torch.autograd.grad(exact, new, retain_graph=True)[0]
     mask = torch.ones(4, 2, dtype=torch.bool)
-    weights = losses.importance_weights(logprobs, old_logprobs, mask, "sequence")
-    loss = weights * losses.policy_gradient(logprobs, advantages)
+    weights = ratios.importance_weights(logprobs, old_logprobs, mask, "sequence")
+    loss = weights * ratios.policy_gradient(logprobs, advantages)
     estimate = (old_logprobs.sum(1).exp()[:, None] * loss).sum()
     actual = torch.autograd.grad(estimate, new)[0]
     torch.testing.assert_close(actual, -expected)
@@ -308,7 +309,7 @@ def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
     # A reward weighs by the ratio up to it, and not by that of the tokens after.
     weights = torch.tensor([[2.0, 6.0, 3.0]])
     to_come = torch.tensor([[1.0 + 10 + 100, 110, 100]])
-    weighted = losses.per_decision_returns(to_come, weights)
+    weighted = ratios.per_decision_returns(to_come, weights)
     assert weighted.tolist() == [[2.0 + 60 + 300, 360, 300]]
 
 
@@ -353,7 +354,7 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
     inputs = LossInputs(
         logprobs, logprobs.detach(), batch.tokens.advantages, torch.zeros(4, 3), batch.tokens.mask
     )
-    weights = losses.token_weights(batch.tokens.mask, algorithm.loss_agg_mode)
+    weights = ratios.token_weights(batch.tokens.mask, algorithm.loss_agg_mode)
     return float((weights * algorithm.loss(inputs)).sum())
 
 
@@ -392,7 +393,7 @@ def test_a_completion_can_be_one_action(name, updates):
         old = new.detach()
     a = a[:, :1].expand(a.shape)
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
-    weights = losses.token_weights(mask, config.loss.aggregation).double()
+    weights = ratios.token_weights(mask, config.loss.aggregation).double()
     loss = (weights * build_algorithm(config).loss(inputs)).sum()
     actual = torch.autograd.grad(loss, new)[0]
     total = torch.zeros((), dtype=new.dtype)
@@ -428,7 +429,7 @@ def test_far_completions_of_negative_advantage_are_masked(seed, name):
 def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
     """TRL's dr_grpo: ``sum / (B * max_completion_length)``, a quarter of four rows masked."""
     mask = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
-    weights = losses.token_weights(mask, "seq-mean-token-sum-norm", max_tokens=8)
+    weights = ratios.token_weights(mask, "seq-mean-token-sum-norm", max_tokens=8)
     assert weights.tolist() == [[1 / 32, 1 / 32], [1 / 32, 0], [1 / 32, 1 / 32], [0, 0]]
 
 
@@ -445,8 +446,8 @@ def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
 def test_weights_of_one_token_and_of_none(mode, weight):
     """A mean of one number is that number; a mini-batch without tokens weighs nothing."""
     one = torch.tensor([[False, True, False]])
-    assert losses.token_weights(one, mode, 8).tolist() == [[0.0, weight, 0.0]]
-    assert not losses.token_weights(torch.zeros(2, 3).bool(), mode, 8).any()
+    assert ratios.token_weights(one, mode, 8).tolist() == [[0.0, weight, 0.0]]
+    assert not ratios.token_weights(torch.zeros(2, 3).bool(), mode, 8).any()
 
 
 def test_off_policy_mask_leaves_tokens_without_disadvantage():
@@ -454,18 +455,18 @@ def test_off_policy_mask_leaves_tokens_without_disadvantage():
     new, engine = torch.full((1, 3), -2.0), torch.full((1, 3), -1.0)
     advantages, mask = torch.tensor([[-1.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool)
     for threshold, expected in ((0.9, [[True, False, False]]), (1.0, [[False] * 3])):
-        masked = losses.off_policy_sequences(new, engine, advantages, mask, threshold)
+        masked = ratios.off_policy_sequences(new, engine, advantages, mask, threshold)
         assert masked.tolist() == expected
 
 
 def test_the_sum_over_all_tokens():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
-    assert torch.equal(losses.token_weights(mask, "token-sum"), mask.float())
+    assert torch.equal(ratios.token_weights(mask, "token-sum"), mask.float())
 
 
 def test_the_sum_of_each_completion_then_their_mean():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
-    weights = losses.token_weights(mask, "seq-mean-token-sum")
+    weights = ratios.token_weights(mask, "seq-mean-token-sum")
     assert weights.tolist() == [[0.5, 0, 0], [0.5, 0.5, 0.5], [0, 0, 0]]
 
 
@@ -541,7 +542,7 @@ def test_with_several_updates_the_loss_is_that_of_decoupled_ppo():
     generator = torch.Generator().manual_seed(12)
     sampled = old + torch.randn(old.shape, generator=generator, dtype=old.dtype)
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
-    correction = losses.rollout_importance_weights(old, sampled, mask, "token", 2.0)
+    correction = ratios.rollout_importance_weights(old, sampled, mask, "token", 2.0)
     actual = build_algorithm(AlgorithmConfig(ppo_epochs=2)).loss(inputs, correction)[mask].sum()
     total = torch.zeros((), dtype=new.dtype)
     for row, t in mask.nonzero().tolist():

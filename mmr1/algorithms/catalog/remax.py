@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms.baselines import remax
+from mmr1.algorithms.interface import Advantage, AdvantageInputs, penalised
 from mmr1.config import RemaxAdvantage
-from mmr1.trainer.algorithms.advantages import remax
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised
 
 
 def build(section: RemaxAdvantage) -> Advantage:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from mmr1.algorithms.baselines import dr_grpo, reinforce_pp, reinforce_pp_baseline
+from mmr1.algorithms.interface import Advantage, AdvantageInputs, penalised
 from mmr1.config import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
-from mmr1.trainer.algorithms.advantages import dr_grpo, reinforce_pp, reinforce_pp_baseline
-from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs, penalised
 
 
 def build(section: ReinforcePpAdvantage) -> Advantage:
