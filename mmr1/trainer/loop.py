@@ -70,7 +70,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                     with timer("vision"):
                         whole = [scored.group for scored in batch.groups]
                         use = vision_use(policy, whole)
-                        looks = use.pieces(whole, components.tokenizer)
+                        looks = use.pieces(whole, components.completion_text)
                     stats |= use.metrics
 
                 record = None
