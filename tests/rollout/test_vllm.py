@@ -193,9 +193,20 @@ def test_two_workers_of_one_engine_share_its_weights(
 
 
 def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
-    long = RolloutConfig(max_prompt_length=32768 - 1024)
-    assert gpu_settings(long) == {"max_num_batched_tokens": 32768}
-    assert gpu_settings(RolloutConfig()) == {}  # vLLM's own defaults are larger
+    own = gpu_settings(RolloutConfig())["max_num_batched_tokens"]
+    for prompt in (own // 2, 2 * own):
+        long = RolloutConfig(max_prompt_length=prompt, max_response_length=1024)
+        expected = max(own, prompt + 1024)
+        assert gpu_settings(long)["max_num_batched_tokens"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exact"), [({}, True), ({"quantization": "fp8"}, False)], ids=str
+)
+def test_engine_on_a_gpu_has_logits_in_float32_unless_quantized(arguments, exact):
+    rollout = RolloutConfig(engine={"type": "vllm", "engine_kwargs": arguments})
+    expected = {"head_dtype": "float32"} if exact else None
+    assert gpu_settings(rollout).get("hf_overrides") == expected
 
 
 def limited_engine(path: str, log: str):

@@ -209,7 +209,9 @@ _LARGE = 1000.0
 def check_head(model: Any, name: str) -> None:
     """Check that the logits are those of the output embedding, as all forwards assume."""
     base = unwrapped(model)
-    ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
+    embedding = base.get_input_embeddings()
+    first = embedding.num_embeddings // 3
+    ids = torch.arange(first, first + 4, device=embedding.weight.device)[None]
     states = getattr(body_of(base)(input_ids=ids, use_cache=False), "last_hidden_state", None)
     if states is None:
         raise ValueError(
