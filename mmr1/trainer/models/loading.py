@@ -138,7 +138,7 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
     if uses_liger(config):
         fuse_layers(model)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(model, config.gradient_checkpointing)
     if config.lora is None:
         return model
     adapted = add_adapters(model, config.lora, config.freeze_vision_tower)
@@ -160,6 +160,29 @@ def switch_off_dropout(model: Any) -> None:
                 values[name] = 0.0
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
+
+
+def checkpoint_activations(model: Any, layers: bool | int) -> None:
+    """Recompute activations of a transformers model in its backward pass.
+
+    Args:
+        layers: Number of layers of the language model, the first ones; True for all. The layers of
+            the vision tower are always among them.
+
+    Raises:
+        ValueError: If the model has fewer layers.
+    """
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    if layers is True:
+        return
+    own: Any = model_parts(model).layers
+    if layers > len(own):
+        raise ValueError(
+            f"model.gradient_checkpointing={layers}: the language model has {len(own)} layers; "
+            "true is all of them"
+        )
+    for layer in own[layers:]:
+        layer.gradient_checkpointing = False
 
 
 def _of_rate_0(model: Any, lr_of_parts: Mapping[str, float]) -> set[str]:
