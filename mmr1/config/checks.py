@@ -152,8 +152,8 @@ def _ahead_of_itself(c: Config) -> bool:
 
 
 def _window_beyond_groups(c: Config) -> bool:
-    streaming, size = c.rollout.streaming, c.data.train_batch_size
-    return streaming is not None and streaming.window > (c.rollout.max_off_policy_steps + 1) * size
+    groups = (c.rollout.max_off_policy_steps + 1) * c.data.train_batch_size
+    return c.rollout.streams and c.rollout.queue.window > groups
 
 
 def _draws_or_keeps(c: Config) -> bool:
@@ -182,7 +182,7 @@ def _adapters_alone(c: Config) -> bool:
 
 def _keeps_completions(c: Config) -> bool:
     """True if checkpoints hold completions that a step is still to learn from."""
-    return c.algorithm.learns_from_earlier or c.rollout.streaming is not None
+    return c.algorithm.learns_from_earlier or c.rollout.streams
 
 
 def _routes(c: Config) -> bool:
@@ -327,42 +327,42 @@ REFUSED: tuple[Row, ...] = (
         "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
     ),
     Row(
-        ("rollout.streaming", "rollout.max_off_policy_steps"),
-        lambda c: c.rollout.streaming is not None and c.rollout.max_off_policy_steps == 0,
+        ("rollout.queue.at_new_weights", "rollout.max_off_policy_steps"),
+        lambda c: c.rollout.streams and c.rollout.max_off_policy_steps == 0,
         "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
         TRAINING,
     ),
     Row(
-        ("rollout.streaming.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
+        ("rollout.queue.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
         _window_beyond_groups,
         "no more groups are under way than (max_off_policy_steps + 1) * train_batch_size; lower "
         "the window",
     ),
     Row(
-        ("rollout.streaming", "full_determinism"),
-        lambda c: c.rollout.streaming is not None and c.full_determinism,
+        ("rollout.queue.at_new_weights", "full_determinism"),
+        lambda c: c.rollout.streams and c.full_determinism,
         "which weights sample a token depends on timing; leave one of them out",
     ),
     Row(
-        ("rollout.streaming", "environment"),
-        lambda c: c.rollout.streaming is not None and c.environment is not None,
-        "turns of conversations are not streamed; leave rollout.streaming out: "
-        "max_off_policy_steps alone samples them ahead",
+        ("rollout.queue.at_new_weights", "environment"),
+        lambda c: c.rollout.streams and c.environment is not None,
+        "turns of conversations are not streamed; leave at_new_weights out: max_off_policy_steps "
+        "alone samples them ahead",
     ),
     Row(
-        ("rollout.streaming", "model.lora.merge"),
-        lambda c: c.rollout.streaming is not None and c.model.sync_adapters_only,
+        ("rollout.queue.at_new_weights", "model.lora.merge"),
+        lambda c: c.rollout.streams and c.model.sync_adapters_only,
         "vLLM cannot exchange the adapters of unfinished completions; leave one of them out",
     ),
     Row(
-        ("rollout.streaming", "algorithm.filter_groups.type"),
-        lambda c: c.rollout.streaming is not None and _draws_or_keeps(c),
+        ("rollout.queue.at_new_weights", "algorithm.filter_groups.type"),
+        lambda c: c.rollout.streams and _draws_or_keeps(c),
         "streaming draws a prompt for each group that is dropped, and no token may be older than "
         "its bound; leave gen_batch_size, keep_surplus and replay out",
     ),
     Row(
-        ("rollout.streaming", "rollout.views"),
-        lambda c: c.rollout.streaming is not None and c.rollout.views is not None,
+        ("rollout.queue.at_new_weights", "rollout.views"),
+        lambda c: c.rollout.streams and c.rollout.views is not None,
         "a group that is streamed has one view; leave one of them out",
     ),
     Row(
@@ -389,10 +389,10 @@ REFUSED: tuple[Row, ...] = (
         "a critic has one prompt for each group; set rollout.views.loss=clean",
     ),
     Row(
-        ("rollout.streaming", "rewards.functions"),
-        lambda c: c.rollout.streaming is not None and _scores_batches(c),
+        ("rollout.queue.at_new_weights", "rewards.functions"),
+        lambda c: c.rollout.streams and _scores_batches(c),
         "groups are scored as they end, and no function with call=batch sees all of a step; set "
-        "call=group, or leave rollout.streaming out",
+        "call=group, or leave at_new_weights out",
     ),
     Row(
         ("model.lora", "algorithm.kl.reference.mixup_alpha"),
@@ -443,10 +443,10 @@ REFUSED: tuple[Row, ...] = (
         "them are not known; leave one of them out",
     ),
     Row(
-        ("algorithm.router_replay", "algorithm.filter_groups.type", "rollout.streaming"),
+        ("algorithm.router_replay", "algorithm.filter_groups.type", "rollout.queue.at_new_weights"),
         lambda c: c.algorithm.compares_experts and _keeps_completions(c),
         "checkpoints keep completions without their experts; leave replay, keep_surplus and "
-        "streaming out",
+        "at_new_weights out",
     ),
     Row(
         ("algorithm.router_replay", "rollout.views.loss"),

@@ -127,6 +127,12 @@ def _of_trainer(result: Estimate, names: Set[str]) -> float:
     return sum(i.bytes for i in result.items if i.owner == "trainer" and i.name in names)
 
 
+def checkpointed_layers(config: Config, model: ModelShape) -> int:
+    """Return how many layers of the language model compute their activations again."""
+    asked, layers = config.model.gradient_checkpointing, model.language.layers
+    return asked * layers if isinstance(asked, bool) else min(asked, layers)
+
+
 def activation_elements(model: ModelShape) -> tuple[float, float]:
     """Elements kept for the backward pass: per token in all layers, and per vision token."""
     language = _layer_elements(model.language) * model.language.layers
@@ -245,12 +251,12 @@ def _shards(config: Config) -> int:
 
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
-    """Activations of the largest micro-batch; with checkpointing, a layer's input."""
+    """Activations of the largest micro-batch; of a checkpointed layer its input alone."""
     tokens, vision = _micro_batch(config, shapes, load)
     of_token, of_vision_token = activation_elements(shapes.model)
-    if config.model.gradient_checkpointing:
+    if layers := checkpointed_layers(config, shapes.model):
         language, tower = shapes.model.language, shapes.model.tower
-        of_token = language.hidden * language.layers
+        of_token -= layers * (_layer_elements(language) - language.hidden)
         if tower is not None:
             of_vision_token = tower.hidden * tower.layers * tower.rows_per_token
     if config.model.freeze_vision_tower:

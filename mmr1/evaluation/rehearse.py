@@ -141,7 +141,7 @@ def rehearsed(config: Config, folder: Path, steps: int) -> Config:
         "rollout.n": min(4, rollout.n),
         "rollout.max_response_length": min(32, rollout.max_response_length),
         "rollout.max_off_policy_steps": 0,
-        "rollout.streaming": None,
+        "rollout.queue": {},
         "rewards.functions": functions,
         "algorithm.filter_groups": None,
         "algorithm.ppo_mini_batch_size": None,

@@ -112,7 +112,7 @@ def with_conversations(
     Args:
         turns: The engine as it samples turns.
     """
-    if config.rollout.streaming is not None and config.command != "eval":
+    if config.rollout.streams and config.command != "eval":
         return ContinuousEngine(engine, turns)
     if config.environment is None:
         return engine

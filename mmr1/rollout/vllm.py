@@ -123,7 +123,7 @@ class VllmEngine:
         self._in_another_process = apart or workers > 1
         self._turns: _Turns | None = None
         self._speculates = config.speculates
-        self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
+        self._keeps = config.queue.kv_cache == "keep"
         settings = {
             "model": model_path,
             "trust_remote_code": trust_remote_code,

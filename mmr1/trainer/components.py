@@ -31,7 +31,7 @@ class TrainerComponents:
     Attributes:
         kept: Groups that later steps learn from: those of ``replay``, or what dynamic sampling had
             beyond a step's groups.
-        open_groups: With ``rollout.streaming``.
+        open_groups: Where groups are learned from as they end.
         ranks: Where other processes than this one learn.
         tokenizer: Decodes the pieces of ``trainer.vision_use_steps``.
     """

@@ -9,7 +9,7 @@ from mmr1.config.checks import REFUSED, WARNED
 from mmr1.config.file import config_from, load
 
 PROCESS = ["algorithm=process_grpo", "algorithm.advantage.step_rewards=a.py:f"]
-STREAMING = ["rollout.max_off_policy_steps=1", "rollout.streaming={}"]
+STREAMING = ["rollout.max_off_policy_steps=1", "rollout.queue.at_new_weights=continue"]
 TOOLS = "environment.tools=[zoom]"
 NOISE = ["rollout.views.view=noise", "rollout.views.strength=0.5"]
 REPLAY = "algorithm.filter_groups=replay"
@@ -35,10 +35,8 @@ FIRES = [
     (["trainer.vision_use_steps=2"], "sft"),
     (["rollout.engine=hf", "rollout.max_restarts=1"], "train"),
     (["rollout.engine=hf", "rollout.timeout_s=60"], "train"),
-    (
-        [*STREAMING, "rollout.streaming={partial_rollout: false, kv_cache: keep}"],
-        "train",
-    ),
+    (["rollout.queue.kv_cache=keep"], "train"),
+    (["rollout.queue.window=2"], "train"),
     (["resources.collective_timeout_s=60"], "sft"),
     (
         [
@@ -68,11 +66,8 @@ FIRES = [
     (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "train"),
     (["rollout.engine=hf", "rollout.max_off_policy_steps=1"], "train"),
     (["rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"], "train"),
-    (["rollout.streaming={}"], "train"),
-    (
-        ["rollout.max_off_policy_steps=1", "rollout.streaming.window=3", "data.train_batch_size=1"],
-        "train",
-    ),
+    (["rollout.queue.at_new_weights=continue"], "train"),
+    ([*STREAMING, "rollout.queue.window=3", "data.train_batch_size=1"], "train"),
     ([*STREAMING, "full_determinism=true"], "train"),
     ([*STREAMING, TOOLS], "train"),
     ([*STREAMING, "model.lora.rank=4", "model.lora.merge=false"], "train"),

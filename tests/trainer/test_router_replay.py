@@ -203,7 +203,10 @@ def test_what_vllm_says_of_experts_is_read():
     [
         {"environment": {"tools": ["calculator"]}, "algorithm": {"router_replay": "compare"}},
         {"algorithm": {"router_replay": "R3", "filter_groups": {"type": "replay"}}},
-        {"algorithm": {"router_replay": "R3"}, "rollout": {"streaming": {}}},
+        {
+            "algorithm": {"router_replay": "R3"},
+            "rollout": {"queue": {"at_new_weights": "continue"}},
+        },
         {
             "algorithm": {"router_aux_loss_coef": 0.01},
             "resources": {"ranks": 2, "context_parallel_size": 2},

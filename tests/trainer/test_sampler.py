@@ -23,7 +23,7 @@ from mmr1.rollout.engines import check_engine
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.sampler import Sampler, SamplerAhead, open_sampler
+from mmr1.trainer.sampler import Sampler, open_sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
@@ -87,7 +87,7 @@ def sampler_of(parts, digit_samples):
     """Makes a sampler of a configuration and an engine."""
     family, _, media, _ = parts
 
-    def make(config: Config, engine: Any) -> AbstractContextManager[Sampler | SamplerAhead]:
+    def make(config: Config, engine: Any) -> AbstractContextManager[Sampler]:
         components = TrainerComponents(
             loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
             render=family.render_prompt,

@@ -141,6 +141,10 @@ def provide_stand_ins() -> None:
     which Python finds by writing into it; torch imports dill where it is installed. Without these
     stand-ins a plugin could not import torch. The filter cannot see a path, so it cannot make an
     exception for the null device.
+
+    No program can be started, so none is found either: ``ctypes.util.find_library``, which CUDA's
+    packages call when they are imported, would find gcc and fail at its temporary file, and
+    returns None without one.
     """
     open_file, open_descriptor = builtins.open, os.open
 
@@ -157,3 +161,4 @@ def provide_stand_ins() -> None:
     builtins.open = lending_open
     os.open = lending_descriptor
     tempfile.tempdir = "/tmp"  # nothing can be written into it either
+    os.environ["PATH"] = ""

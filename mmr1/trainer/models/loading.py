@@ -133,10 +133,33 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
     if uses_liger(config):
         fuse_layers(model)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(model, config.gradient_checkpointing)
     if config.lora is None:
         return model
     return add_adapters(model, config.lora, config.freeze_vision_tower)
+
+
+def checkpoint_activations(model: Any, layers: bool | int) -> None:
+    """Recompute activations of a transformers model in its backward pass.
+
+    Args:
+        layers: Number of layers of the language model, the first ones; True for all. The layers of
+            the vision tower are always among them.
+
+    Raises:
+        ValueError: If the model has fewer layers.
+    """
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    if layers is True:
+        return
+    own: Any = model_parts(model).layers
+    if layers > len(own):
+        raise ValueError(
+            f"model.gradient_checkpointing={layers}: the language model has {len(own)} layers; "
+            "true is all of them"
+        )
+    for layer in own[layers:]:
+        layer.gradient_checkpointing = False
 
 
 def _of_rate_0(model: Any, lr_of_parts: Mapping[str, float]) -> set[str]:
@@ -209,7 +232,9 @@ _LARGE = 1000.0
 def check_head(model: Any, name: str) -> None:
     """Check that the logits are those of the output embedding, as all forwards assume."""
     base = unwrapped(model)
-    ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
+    embedding = base.get_input_embeddings()
+    first = embedding.num_embeddings // 3
+    ids = torch.arange(first, first + 4, device=embedding.weight.device)[None]
     states = getattr(body_of(base)(input_ids=ids, use_cache=False), "last_hidden_state", None)
     if states is None:
         raise ValueError(

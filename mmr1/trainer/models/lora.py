@@ -35,10 +35,12 @@ ADAPTER = "default"
 
 
 def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> Any:
-    """A peft model around ``model``: its weights frozen, adapters on its linear layers.
+    """Return a peft model around ``model``: its weights frozen, adapters on its linear layers.
 
-    They are new, or those of ``model.lora.path``; of a model on torch's ``meta`` device the shapes
-    alone.
+    Adapters are new, or those of ``model.lora.path``; of a model on torch's ``meta`` device the
+    shapes alone. They have the data type of the model, in which peft then multiplies: in float32,
+    peft's own choice, they would take more of a GPU's time than the update without adapters. The
+    optimizer keeps them in float32.
 
     Raises:
         ValueError: ``model.lora.target_modules`` names no layer of the model, or something that is
@@ -46,8 +48,10 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     """
     import peft
 
+    dtype = model.dtype
     if isinstance(config, StoredLoraConfig):
-        return _with_stored_adapters(model, config.path, config.dropout, freeze_vision_tower)
+        path, dropout = config.path, config.dropout
+        return _in_dtype(_with_stored_adapters(model, path, dropout, freeze_vision_tower), dtype)
     assert isinstance(config, NewLoraConfig)
     targets = config.target_modules
     settings = peft.LoraConfig(
@@ -59,7 +63,7 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     )
     kinds, others = _last_names(model)
     try:
-        return peft.get_peft_model(model, settings)
+        return _in_dtype(peft.get_peft_model(model, settings), dtype)
     except ValueError as error:
         # peft makes the last part of each layer's name of "all-linear".
         wanted = kinds if isinstance(targets, str) else {*targets}
@@ -75,6 +79,14 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
             f"model.lora.target_modules={targets!r}: {fault}; the model's are called "
             f"{', '.join(sorted(kinds - {'lm_head', *ambiguous}))}"
         ) from error
+
+
+def _in_dtype(adapted: Any, dtype: torch.dtype) -> Any:
+    """Give the adapters this data type."""
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+    return adapted
 
 
 def _last_names(model: Any) -> tuple[set[str], dict[str, str]]:
