@@ -58,12 +58,12 @@ def _use_reward(name: str, folder: Path) -> None:
 
 
 def _use_advantage(name: str, folder: Path) -> None:
-    config = AlgorithmConfig(advantage={"type": "custom", "use": name})
+    config = AlgorithmConfig(advantage={"type": name})
     assert build_algorithm(config).advantage.of_tokens(TOKENS).eq(8).all()
 
 
 def _use_loss(name: str, folder: Path) -> None:
-    config = AlgorithmConfig(loss={"type": "custom", "use": name})
+    config = AlgorithmConfig(loss={"type": name})
     assert build_algorithm(config).policy_loss.of_tokens(TOKENS).eq(8).all()
 
 

@@ -8,7 +8,7 @@ completion) and a mask of the tokens that count.
 
 from __future__ import annotations
 
-import torch
+from mmr1.lazy import torch
 
 
 def group_mean(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

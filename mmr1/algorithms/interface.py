@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
+from typing import Any, Literal, TypeAlias
 
 from mmr1.algorithms import ratios
 from mmr1.algorithms.ratios import Level
+from mmr1.lazy import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class UpdateTokens:
     mask: torch.Tensor
 
 
-OfTokens = Callable[[LossInputs], torch.Tensor]
+OfTokens: TypeAlias = "Callable[[LossInputs], torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import torch
+from mmr1.lazy import torch
 
 LOG_RATIO_BOUND = 20.0
 BOUND = 10.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeAlias
 
-import torch
+from mmr1.lazy import torch
 
 LossAggMode = Literal[
     "seq-mean-token-mean",
@@ -233,7 +233,7 @@ def token_weights(
 
 Form = Literal["none", "token", "sequence"]
 OutlierForm = Literal["token", "sequence", "geometric"]
-Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Correction: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
 """``(logprobs, rollout_logprobs, mask) -> weights``, all ``[B, R]``."""
 
 

@@ -5,25 +5,21 @@ A row is data. The loader reports all rows that hold, not the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from mmr1.config.advantages import (
-    DistillationAdvantage,
-    GigpoAdvantage,
-    GrpoAdvantage,
-    ProcessAdvantage,
-    ReinforcePpBaselineAdvantage,
-)
+from mmr1.algorithms import LossConfig, advantage, loss
+from mmr1.algorithms.advantages.process import ProcessAdvantage
 from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
-from mmr1.config.kl import KlFull, KlLoss, KlReward
-from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
+from mmr1.config.kl import KlFull, KlLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
 from mmr1.config.rollout import HfConfig
 from mmr1.config.rows import ALL, OFFLINE, TRAINING, Row
 from mmr1.config.tree import Config
+from mmr1.section import Section
 
 REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
 VISION = {"vision_tower", "multi_modal_projector"}
@@ -41,12 +37,47 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config) -> list[str]:
     """One line for each row of :data:`REFUSED` that holds."""
-    return _matching_rows((*REFUSED, *config.declaration.refused), config)
+    rows = (*REFUSED, *config.declaration.refused, *_needs(config, warns=False))
+    return _matching_rows(rows, config)
 
 
 def warnings_of(config: Config) -> list[str]:
     """One line for each row of :data:`WARNED` that holds."""
-    return _matching_rows((*WARNED, *config.declaration.warned), config)
+    rows = (*WARNED, *config.declaration.warned, *_needs(config, warns=True))
+    return _matching_rows(rows, config)
+
+
+def check_own_parts(config: Config) -> None:
+    """Check the advantage and the loss of a user's own code with the rest of the configuration.
+
+    Raises:
+        ValueError: If one cannot be loaded, has other settings, or a need of it is broken.
+    """
+    algorithm = config.algorithm
+    parts = {
+        "advantage": advantage.resolved(algorithm.advantage),
+        "loss": loss.resolved(algorithm.loss),
+    }
+    check(config.model_copy(update={"algorithm": algorithm.model_copy(update=parts)}))
+
+
+def _needs(config: Config, warns: bool) -> Iterator[Row]:
+    """Yield the needs of the sections that the command reads."""
+    for key in config.sections:
+        for section in _within(getattr(config, key)):
+            for need in section.needs:
+                if need.warns == warns:
+                    yield Row(need.keys, need.broken, need.why, need.commands)
+
+
+def _within(value: Any) -> Iterator[Section]:
+    """Yield the section that a value is, and those within it."""
+    if isinstance(value, Section):
+        yield value
+        value = dict(value)
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _within(inner)
 
 
 def _matching_rows(rows: Sequence[Row], config: Config) -> list[str]:
@@ -100,29 +131,6 @@ def _names(c: Config) -> Iterator[str | None]:
 
 
 # Advantage, loss and KL ------------------------------------------------------------------------
-
-
-def _process_loss(c: Config) -> bool:
-    loss = c.algorithm.loss
-    if not isinstance(c.algorithm.advantage, ProcessAdvantage):
-        return False
-    return isinstance(loss, ReinforceLoss) and loss.importance not in ("none", "per_decision")
-
-
-def _per_decision_without_steps(c: Config) -> bool:
-    loss = c.algorithm.loss
-    if not isinstance(loss, ReinforceLoss) or loss.importance != "per_decision":
-        return False
-    return isinstance(c.algorithm.advantage, ProcessAdvantage) and loss.token_share < 1
-
-
-def _penalty_unread(c: Config) -> bool:
-    advantage = c.algorithm.advantage.type
-    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "gigpo", "process")
-
-
-def _two_references(c: Config) -> bool:
-    return isinstance(c.algorithm.advantage, DistillationAdvantage) and c.algorithm.kl is not None
 
 
 def _no_divergence(c: Config) -> bool:
@@ -204,12 +212,6 @@ def _one_text(c: Config) -> bool:
     return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
 
 
-def _without_turns(c: Config) -> bool:
-    if not isinstance(c.algorithm.advantage, GigpoAdvantage):
-        return False
-    return c.environment is None or not c.environment.rewards_turns
-
-
 REFUSED: tuple[Row, ...] = (
     *IDLE,
     Row(
@@ -279,37 +281,10 @@ REFUSED: tuple[Row, ...] = (
         ALL,
     ),
     Row(
-        ("algorithm.loss.type", "algorithm.ppo_epochs", "algorithm.ppo_mini_batch_size"),
-        lambda c: isinstance(c.algorithm.loss, PpoKlLoss | KlCovLoss) and c.updates < 2,
-        "this loss holds the policy near the one that sampled, from which the only update of a "
-        "rollout does not differ; raise ppo_epochs, or set ppo_mini_batch_size",
-    ),
-    Row(
         ("algorithm.advantage.type", "algorithm.loss.type"),
-        lambda c: c.algorithm.advantage.of_tokens and c.algorithm.loss.of_completions,
+        lambda c: c.algorithm.advantage.per_token and c.algorithm.loss.per_completion,
         "these advantages are of tokens, and this loss has one ratio per completion; change one "
         "of them",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.loss.importance"),
-        _process_loss,
-        "process supervision has per_decision weights, by which each step's reward is weighted, or "
-        "another loss such as ppo",
-    ),
-    Row(
-        ("algorithm.loss.importance", "algorithm.loss.top_entropy_quantile"),
-        _per_decision_without_steps,
-        "each step's reward is weighted by all of its tokens; leave one of them out",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.kl.type"),
-        _penalty_unread,
-        "this advantage reads no reward that could hold a penalty; set algorithm.kl.type=loss",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.kl"),
-        _two_references,
-        "the teacher is the one reference model that can be loaded; leave algorithm.kl out",
     ),
     Row(
         ("algorithm.ptx.loss", "algorithm.kl.type"),
@@ -451,12 +426,6 @@ REFUSED: tuple[Row, ...] = (
         "out",
     ),
     Row(
-        ("algorithm.advantage.type", "environment"),
-        _without_turns,
-        "it compares the turns of conversations with tools or an environment of your own; set "
-        "environment.type to tools or custom, or another advantage",
-    ),
-    Row(
         ("environment", "algorithm.filter_groups.type"),
         lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
         "replay and keep_surplus keep completions without what tools showed in them; leave one of "
@@ -565,34 +534,6 @@ WARNED: tuple[Row, ...] = (
         _clips_nothing,
         "with one update per rollout every ratio is 1, and nothing is clipped; set "
         "algorithm.ppo_mini_batch_size, or ppo_epochs above 1",
-    ),
-    Row(
-        ("algorithm.loss.importance",),
-        lambda c: (
-            isinstance(c.algorithm.loss, ReinforceLoss)
-            and c.algorithm.loss.importance != "none"
-            and c.updates < 2
-        ),
-        "with one update per rollout every weight is 1; set algorithm.ppo_mini_batch_size, or "
-        "ppo_epochs above 1",
-    ),
-    Row(
-        ("algorithm.advantage.epsilon",),
-        lambda c: (
-            isinstance(c.algorithm.advantage, GrpoAdvantage)
-            and c.algorithm.advantage.scale_rewards == "none"
-            and "epsilon" in c.algorithm.advantage.model_fields_set
-        ),
-        "nothing is divided by a deviation; set algorithm.advantage.scale_rewards, or leave it out",
-    ),
-    Row(
-        ("algorithm.advantage.kl_to_go", "algorithm.kl.type"),
-        lambda c: (
-            isinstance(c.algorithm.advantage, ReinforcePpBaselineAdvantage)
-            and c.algorithm.advantage.kl_to_go
-            and not isinstance(c.algorithm.kl, KlReward)
-        ),
-        "there is no KL penalty in the reward; set algorithm.kl.type=reward, or leave it out",
     ),
     Row(
         ("algorithm.loss.agg_scope",),

@@ -10,12 +10,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmr1.config import (
-    Config,
-    NearModelReference,
-    ServedModel,
-    TeacherModel,
-)
+from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
+from mmr1.config import Config, NearModelReference
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.rollout.engines import engine_type

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig
 
-from mmr1.config import Config, NearModelReference, TeacherModel
+from mmr1.algorithms.advantages.distillation import TeacherModel
+from mmr1.config import Config, NearModelReference
 from mmr1.estimate.command import time_table
 from mmr1.estimate.load import Load
 from mmr1.progress import report_activity

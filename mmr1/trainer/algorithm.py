@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 
-from mmr1.algorithms import ratios
-from mmr1.algorithms.catalog import build_advantage, build_loss
-from mmr1.algorithms.interface import Advantage, Loss, LossInputs
+from mmr1.algorithms import advantage, loss, ratios
+from mmr1.algorithms.advantages.distillation import DistillationAdvantage
+from mmr1.algorithms.interface import Advantage, AdvantageInputs, Loss, LossInputs, of_shape
 from mmr1.algorithms.kl import ESTIMATORS, bounded, k3
 from mmr1.algorithms.ratios import LossAggMode
-from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlLoss, KlReward
+from mmr1.config import AlgorithmConfig, KlFull, KlLoss, KlReward
+
+Inputs = TypeVar("Inputs", AdvantageInputs, LossInputs)
 
 
 def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     """The algorithm of ``algorithm.advantage`` and ``algorithm.loss``.
 
     Raises:
-        ValueError: A custom one cannot be loaded, or is something else.
+        ValueError: If one of a user's own cannot be loaded, is something else, or lacks the returns
+            that its critic learns.
     """
-    return Algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
+    made, policy_loss = advantage.build(config.advantage), loss.build(config.loss)
+    if (config.critic is not None) != (made.returns is not None):
+        raise ValueError(
+            f"algorithm.advantage.type={config.advantage.type}: a critic learns the returns of its "
+            "Advantage; set both algorithm.advantage.critic={} and Advantage(returns=...), or "
+            "neither"
+        )
+    return Algorithm(
+        replace(made, of_tokens=_checked(made.of_tokens, "advantage", config.advantage.type)),
+        replace(policy_loss, of_tokens=_checked(policy_loss.of_tokens, "loss", config.loss.type)),
+        config,
+    )
+
+
+def _checked(
+    function: Callable[[Inputs], torch.Tensor], word: str, name: str
+) -> Callable[[Inputs], torch.Tensor]:
+    """Return the function with a check of its result's shape: a scalar would be broadcast."""
+    whose = f"algorithm.{word}.type={name}: of_tokens"
+    return lambda x: of_shape(function(x), x.mask.shape, whose, f"[B, R], the {word} of each token")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from mmr1.config import AlgorithmConfig, DistillationAdvantage, PpoKlLoss
+from mmr1.algorithms.advantages.distillation import DistillationAdvantage
+from mmr1.algorithms.losses.ppo_kl import PpoKlLoss
+from mmr1.config import AlgorithmConfig
 from mmr1.types import StepStats
 
 

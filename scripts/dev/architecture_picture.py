@@ -46,8 +46,9 @@ ARROWS = {
     "mmr1_contrib": ["algorithms", "config"],
     "rewards": ["config"],
     "vision": ["config"],
-    "algorithms": ["config"],
-    "config": ["registry"],
+    "algorithms": ["part"],
+    "part": ["registry"],
+    "config": ["algorithms"],
 }
 """Who imports whom: the arrows that explain the structure, not all of them."""
 ABOUT = {
@@ -81,6 +82,7 @@ ABOUT = {
     "trainer.inputs": "the data, read and checked",
     "config": "every key and its default",
     "registry": "names of plugins",
+    "part": "one file, one declaration",
     "recipes": "recipes of papers",
     "cli": "the command line",
 }

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mmr1.config import AlgorithmConfig
+from mmr1.part import Kind
 
 _STEPS = {"step_rewards": "x.py:f"}
 _TEACHER = {"teacher": {"path": "teacher"}}
@@ -17,10 +18,11 @@ REQUIRED: Mapping[str, dict[str, Any]] = MappingProxyType(
         "kl_cov": {"ppo_epochs": 2},
     }
 )
-OF_ADVANTAGES: Mapping[str, dict[str, Any]] = MappingProxyType(
-    {"process": _STEPS, "distillation": _TEACHER}
-)
-OF_LOSSES: Mapping[str, dict[str, Any]] = MappingProxyType({"ppo_kl": {"coef": 0.5}})
+
+
+def settings_of(kind: Kind, name: str) -> dict[str, Any]:
+    """The settings of a part's example; a part that needs some has them there."""
+    return dict(kind.parts[name].example.get("settings", {}))
 
 
 def config_of(name: str, **keys: Any) -> AlgorithmConfig:

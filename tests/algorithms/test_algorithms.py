@@ -7,17 +7,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
+from mmr1.algorithms import advantage, loss
+from mmr1.algorithms.critic import CriticConfig
 from mmr1.algorithms.interface import LossInputs
-from mmr1.config import AlgorithmConfig, Config, CriticConfig
-from mmr1.config.advantages import Advantage as Advantages
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.dynamic_sampling import (
@@ -431,10 +430,11 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
 
 
 def test_the_documentation_has_every_preset_type_and_key():
-    sections = [*get_args(get_args(Advantages)[0]), *get_args(get_args(Losses)[0])]
-    words = set(PRESETS) | {section.model_fields["type"].default for section in sections}
+    parts = [*advantage.parts.values(), *loss.parts.values()]
+    sections = [*(part.section for part in parts), advantage.own, loss.own]
+    words = {*PRESETS, *(part.name for part in parts)}
     for section in (AlgorithmConfig, CriticConfig, *sections):
-        words |= set(section.model_fields) - {"name", "type", "options", "use"}
+        words |= set(section.model_fields) - {"name", "type"}
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS))))
     assert sorted(words - named) == []
 
@@ -569,9 +569,9 @@ def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     [
         ("Advantage(per_completion(lambda r, v: r.mean()))", r"shape \(\); .* \(1, 3\): \[G, n\]"),
         ("Advantage(per_completion(lambda r, v: r.tolist()))", r"returned list; .* \(1, 3\)"),
-        ("Advantage(lambda x: x.rewards)", r"advantage\.use=.*own.py:mine.*\(1, 3\); .* \(3, 2\)"),
-        ("Loss(lambda x: -x.logprobs.mean())", r"loss\.use=.*shape \(\); .* \(3, 2\): \[B, R\]"),
-        ("Loss(lambda x: (-x.logprobs, {}))", r"loss\.use=.*returned tuple; "),
+        ("Advantage(lambda x: x.rewards)", r"advantage\.type=.*own.py:mine.*\(1, 3\); .* \(3, 2\)"),
+        ("Loss(lambda x: -x.logprobs.mean())", r"loss\.type=.*shape \(\); .* \(3, 2\): \[B, R\]"),
+        ("Loss(lambda x: (-x.logprobs, {}))", r"loss\.type=.*returned tuple; "),
     ],
 )
 def test_an_own_part_that_is_not_a_number_for_each_token_is_refused(tmp_path, code, message):

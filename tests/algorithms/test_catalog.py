@@ -7,18 +7,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
-from mmr1.algorithms import catalog
+from mmr1.algorithms import advantage as advantages
+from mmr1.algorithms import loss as losses
 from mmr1.algorithms.interface import AdvantageInputs, LossInputs
-from mmr1.config import AlgorithmConfig, Config, PpoLoss
-from mmr1.config.advantages import Advantage as Advantages
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.checks import problems_of
-from mmr1.config.losses import Loss as Losses
 from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
@@ -27,7 +26,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, Reward, ScoredGroup, Span, Status
-from tests.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
+from tests.algorithms.required import config_of, settings_of
 from tests.config.keys import Key, every_key
 from tests.paths import REPOSITORY
 
@@ -40,10 +39,6 @@ def advantage(scale):
 def loss(scale):
     return Loss(lambda x: -scale * x.advantages * x.logprobs)
 """
-
-
-def types_of(union: Any) -> list[str]:
-    return [section.model_fields["type"].default for section in get_args(get_args(union)[0])]
 
 
 def run_python(code: str, *arguments: Path) -> str:
@@ -74,18 +69,14 @@ print(len(PRESETS))
     assert int(run_python(code)) == len(PRESETS)
 
 
-def test_every_section_is_built_by_something():
-    assert set(catalog.ADVANTAGES) == set(get_args(get_args(Advantages)[0]))
-    assert set(catalog.LOSSES) == set(get_args(get_args(Losses)[0]))
-
-
 def pair(advantage: str, loss: str, own: str = "own.py") -> AlgorithmConfig:
     """An advantage under a loss, with what the two need."""
     parts: dict[str, dict[str, Any]] = {}
-    needed = {"advantage": OF_ADVANTAGES, "loss": OF_LOSSES}
-    for part, kind in (("advantage", advantage), ("loss", loss)):
-        is_own = {"use": f"{own}:{part}", "options": {"scale": 2.0}} if kind == "custom" else {}
-        parts[part] = {"type": kind, **needed[part].get(kind, {}), **is_own}
+    for part, kind, name in (("advantage", advantages, advantage), ("loss", losses, loss)):
+        if name == "own":
+            parts[part] = {"type": f"{own}:{part}", "scale": 2.0}
+        else:
+            parts[part] = {"type": name, **settings_of(kind, name)}
     return AlgorithmConfig(**parts, ppo_epochs=2)
 
 
@@ -96,7 +87,8 @@ def is_refused(algorithm: AlgorithmConfig) -> bool:
     return bool(problems_of(config))
 
 
-PAIRS = [(a, b) for a in types_of(Advantages) for b in types_of(Losses)]
+ADVANTAGES, LOSSES = [*advantages.parts, "own"], [*losses.parts, "own"]
+PAIRS = [(a, b) for a in ADVANTAGES for b in LOSSES]
 ALLOWED = [names for names in PAIRS if not is_refused(pair(*names))]
 
 
@@ -191,7 +183,7 @@ def test_each_pair_has_a_loss_whose_gradient_is_that_of_the_advantage(
     if batch.tokens.chosen is not None:  # clip_cov leaves them out
         learned &= ~batch.tokens.chosen
     assert learned.any()
-    if config.loss.of_completions:  # a token has the gradient of its completion
+    if config.loss.per_completion:  # a token has the gradient of its completion
         wanted = batch.tokens.advantages.sum(1).sign()
         assert torch.equal(gradient.sum(1).sign(), -wanted)
     elif (advantage, config.loss.type) != ("process", "reinforce"):
@@ -214,11 +206,11 @@ def loss_inputs(batch: Experience, logprobs: torch.Tensor) -> LossInputs:
 
 
 COVERING = [
-    *((a, "ppo") for a in types_of(Advantages)),
-    *(("grpo", b) for b in types_of(Losses) if b != "ppo"),
+    *((a, "ppo") for a in ADVANTAGES),
+    *(("grpo", b) for b in LOSSES if b != "ppo"),
     ("gae", "reinforce"),
     ("distillation", "gspo"),
-    ("custom", "custom"),
+    ("own", "own"),
 ]
 
 
@@ -260,7 +252,7 @@ def test_the_state_of_both_is_kept(parts):
     ("source", "options", "said"),
     [
         ("def advantage(): return {}", {}, "returned dict; it must return an .*Advantage"),
-        ("def advantage(scale): ...", {}, "options do not fit .*missing a required argument"),
+        ("def advantage(scale): ...", {}, "type=.*missing a required argument"),
         ("def advantage(): ...", {"scale": 1}, "unexpected keyword argument 'scale'"),
         ("def other(): ...", {}, "has no 'advantage'"),
     ],
@@ -268,13 +260,13 @@ def test_the_state_of_both_is_kept(parts):
 def test_an_advantage_of_ones_own_that_is_wrong_is_named(source, options, said, tmp_path):
     (tmp_path / "a.py").write_text(source)
     use = f"{tmp_path}/a.py:advantage"
-    config = AlgorithmConfig(advantage={"type": "custom", "use": use, "options": options})
+    config = AlgorithmConfig(advantage={"type": use, **options})
     with pytest.raises(ValueError, match=said):
         build_algorithm(config)
 
 
 def test_a_critic_of_ones_own_needs_returns(own_file):
-    own = {"type": "custom", "use": f"{own_file}:advantage", "options": {"scale": 1}, "critic": {}}
+    own = {"type": f"{own_file}:advantage", "scale": 1, "critic": {}}
     with pytest.raises(ValueError, match="a critic learns the returns"):
         build_algorithm(AlgorithmConfig(advantage=own))
 
@@ -293,10 +285,10 @@ def test_a_loss_of_an_installed_package(tmp_path, monkeypatch):
     (package / "entry_points.txt").write_text("[mmr1.losses]\nother = other_loss:loss\n")
     (tmp_path / "other_loss.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    own = {"type": "custom", "use": "other", "options": {"scale": 3.0}}
+    own = {"type": "other", "scale": 3.0}
     assert build_algorithm(AlgorithmConfig(loss=own)).needs_signal
-    with pytest.raises(ValueError, match="did you mean 'other'"):
-        build_algorithm(AlgorithmConfig(loss={**own, "use": "othr"}))
+    with pytest.raises(ValueError, match="othr"):
+        build_algorithm(AlgorithmConfig(loss={**own, "type": "othr"}))
 
 
 def inputs(rewards: list[list[float]]) -> AdvantageInputs:
@@ -321,9 +313,8 @@ def inputs(rewards: list[list[float]]) -> AdvantageInputs:
 
 def built() -> Iterator[tuple[str, AlgorithmConfig]]:
     """Every advantage of the catalog."""
-    for name in types_of(Advantages):
-        if name != "custom":
-            yield name, pair(name, "ppo")
+    for name in advantages.parts:
+        yield name, pair(name, "ppo")
 
 
 @pytest.mark.parametrize(("name", "config"), built(), ids=lambda x: x if isinstance(x, str) else "")
@@ -392,7 +383,7 @@ def test_with_one_update_the_clipped_loss_has_the_policy_gradient_bit_for_bit():
     logprobs, advantages = -torch.rand(4, 5) * 9, torch.randn(4, 5)
     weights, one = torch.rand(4, 5), torch.ones(4, 5, dtype=torch.bool)
     gradients = []
-    for loss in (PpoLoss(), "reinforce"):
+    for loss in ("ppo", "reinforce"):
         own = logprobs.clone().requires_grad_()
         x = LossInputs(own, own.detach(), advantages, torch.zeros(4, 5), one)
         algorithm = build_algorithm(AlgorithmConfig(loss=loss))
@@ -429,7 +420,7 @@ def in_two_turns(scored: ScoredGroup) -> ScoredGroup:
     return replace(scored, group=replace(scored.group, completions=completions))
 
 
-RUN_TIME = ("use", "options", "critic", "step_rewards", "teacher", "target")
+RUN_TIME = ("critic", "step_rewards", "teacher", "target")
 """Keys that name code or a model, or that act from one step to the next."""
 
 
@@ -442,7 +433,8 @@ def keys_of_types() -> list[Key]:
 
 def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
     """The numbers of a step with the key at a value: the advantages, the loss and its gradient."""
-    part, kind = key.path.split(".")[1], key.section.model_fields["type"].default
+    part = key.path.split(".")[1]
+    kind = key.section.variant or key.section.model_fields["type"].default
     names = {"advantage": "grpo", "loss": "ppo"} | {part: kind}
     algorithm = pair(**names, own=own).changed({f"{part}.{key.name}": value})
     algorithm = algorithm.changed(ppo_mini_batch_size=1)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.algorithms.catalog import covariance, reinforce
+from mmr1.algorithms.advantages import reinforce
+from mmr1.algorithms.losses import clip_cov
 from mmr1.config import AlgorithmConfig
 from mmr1.config.presets import PRESETS
 from tests.algorithms.required import config_of
@@ -180,7 +181,7 @@ def test_no_value_of_a_preset_is_left_out_of_the_table(name):
 
 
 def test_constants_of_the_papers():
-    assert covariance.CLIP_COV_BOUNDS == (1.0, 5.0)  # 2505.22617: omega_low and omega_high
+    assert clip_cov.CLIP_COV_BOUNDS == (1.0, 5.0)  # 2505.22617: omega_low and omega_high
     assert reinforce.MOMENTUM == 0.9  # ours
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmr1.config import Config, ProcessAdvantage, RewardFunctionConfig
+from mmr1.algorithms.advantages.process import ProcessAdvantage
+from mmr1.config import Config, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer

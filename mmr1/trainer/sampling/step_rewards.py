@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mmr1.config import Config, ProcessAdvantage
+from mmr1.algorithms.advantages.process import ProcessAdvantage
+from mmr1.config import Config
 from mmr1.registry import Registry
 from mmr1.trainer.sampling.reward_models import Decode, GroupValues, Steps, step_judge, token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup

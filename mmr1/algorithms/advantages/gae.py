@@ -7,13 +7,34 @@ returns from before the normalisation.
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar, Literal
 
+from pydantic import Field
+
+from mmr1.algorithms import RewardAdvantage, advantage
 from mmr1.algorithms.baselines import at_end, gae, normalised
+from mmr1.algorithms.critic import CriticConfig
 from mmr1.algorithms.interface import Advantage, AdvantageInputs
-from mmr1.config import GaeAdvantage
+from mmr1.lazy import torch
+from mmr1.section import Fraction, Share
 
 
+class GaeAdvantage(RewardAdvantage):
+    """PPO's, with a critic: GAE(γ, λ), normalised over the batch."""
+
+    per_token: ClassVar[bool] = True
+    type: Literal["gae"] = "gae"
+    gamma: Share = Field(1.0, description="Discount per token")
+    lam: Fraction = Field(1.0, description="λ of GAE; 1: the return less the value")
+    critic: CriticConfig = CriticConfig()
+
+
+@advantage(
+    "gae",
+    paper=("1707.06347", "1506.02438", "2203.02155"),
+    section=GaeAdvantage,
+    example={"rewards": [1, 0], "values": [[0.5], [0.5]], "advantages": [1, -1]},
+)
 def build(section: GaeAdvantage) -> Advantage:
     def estimate(x: AdvantageInputs) -> torch.Tensor:
         assert x.values is not None, "the loop asks the critic"
