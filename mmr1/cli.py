@@ -105,25 +105,26 @@ add_commands("mmr1.cli", {"": app, "model": model_app, "recipe": recipe_app, "re
 
 
 @app.command()
-def rehearse(
+def check(
     config: ConfigFile,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1, help="Small steps to take")] = 3,
+    steps: Annotated[
+        int, typer.Option(min=0, help="Small steps to take on the CPU, with a tiny model")
+    ] = 0,
     output: Annotated[Path, typer.Option(help="Folder of the small run, new or empty")] = Path(
-        "runs/rehearsal"
+        "runs/check"
     ),
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Rehearse a run of train on the CPU: its data, rewards and steps, with a tiny model."""
-    loaded = load(config, overrides or [], "train").config
+    """Check a run before it is started: its model's contract, records and rewards."""
+    loaded = load(config, overrides or [], command_in(config)).config
     with failing_output_muted(), reporting_waits():
         start.load_libraries()
-        from mmr1.evaluation.rehearse import print_rehearsal
-        from mmr1.evaluation.rehearse import rehearse as run_rehearsal
+        from mmr1.evaluation.check import check_run, print_result
 
-        rehearsal = run_rehearsal(loaded, output, steps)
-    print_rehearsal(loaded, rehearsal)
-    raise typer.Exit(1 if rehearsal.findings else 0)
+        result = check_run(loaded, output, steps)
+    print_result(loaded, result)
+    raise typer.Exit(1 if result.findings else 0)
 
 
 @app.command()

@@ -288,6 +288,7 @@ def _training() -> Check:
     from mmr1.data.rendering import renderer
     from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
+    from mmr1.trainer.contract import find_assumptions
     from mmr1.trainer.forward.sequences import ModelInputs
     from mmr1.trainer.models.loading import build_packed_model, load_model
     from mmr1.trainer.models.optimizer import Optimizer
@@ -307,6 +308,7 @@ def _training() -> Check:
             }
         )
         model, family = load_model(config.model), family_of(config)
+        find_assumptions(config, family)
         media = media_cache(family, config)
         content = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
         prompt = renderer(family, config)(Sample("red", (Message("user", content),)))

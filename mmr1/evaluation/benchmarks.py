@@ -179,7 +179,10 @@ def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
             total = len(decodings(task.config)) * len(task.inputs.held_out[: config.eval.limit])
             # The media cache of the engine, so that each image is prepared once.
             reward_manager = RewardManager(
-                task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction
+                task.composite_reward,
+                inputs.media,
+                task.config.rewards.max_invalid_fraction,
+                inputs.family.coordinates,
             )
             store = task.store
             with report_activity(name), Progress(name, "prompts", total) as progress:

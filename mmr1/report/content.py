@@ -5,12 +5,14 @@ Gold and predicted boxes are in original pixels, as the run's own reward read th
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mmr1.boxes import Box, Size, is_box, to_original
+from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.report.colours import COLOURS
 from mmr1.report.findings import StepFacts, findings, given_answer, loops
 from mmr1.report.run_reader import Run, flatten
@@ -20,6 +22,7 @@ from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.rewards.reading.extract import extract_answer
+from mmr1.vision.families.registry import COORDINATES
 
 DIGITS = 6
 """Significant digits of a number in the page."""
@@ -144,10 +147,12 @@ class BoxReader:
     Attributes:
         always: Every prompt of the run is about boxes, whatever its task says.
         options: ``space``, ``extract`` and ``image`` of the function.
+        model_space: Space of the model's boxes, as its family declares it.
     """
 
     always: bool
     options: Mapping[str, Any]
+    model_space: SpaceName = "original"
 
     def applies(self, row: Mapping[str, Any]) -> bool:
         """True for prompts about boxes."""
@@ -167,7 +172,8 @@ class BoxReader:
 
     def predicted(self, text: str, original: Size | None, seen: Size | None) -> list[Box]:
         """The boxes of a completion, those that have an area."""
-        space = self.options.get("space", "original")
+        space = self.options.get("space", "model")
+        space = self.model_space if space == "model" else space
         answer = extract_answer(text, self.options.get("extract", "auto"))
         boxes = read_boxes(answer or "") or []
         try:
@@ -184,6 +190,16 @@ def box_reader(config: Mapping[str, Any]) -> BoxReader:
         str((function or {}).get("use") or name): (function or {}).get("options") or {}
         for name, function in functions.items()
     }
+    space = COORDINATES.get(_model_type(config), "original")
     if "iou" in options:
-        return BoxReader(True, options["iou"])
-    return BoxReader(False, options.get("auto", {}).get("iou", {}))
+        return BoxReader(True, options["iou"], space)
+    return BoxReader(False, options.get("auto", {}).get("iou", {}), space)
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """Return the type of the run's model; an empty text if its folder is gone."""
+    file = Path(str((config.get("model") or {}).get("path"))) / "config.json"
+    try:
+        return str(json.loads(file.read_text()).get("model_type"))
+    except (OSError, ValueError, AttributeError):
+        return ""

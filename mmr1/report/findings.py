@@ -7,19 +7,16 @@ odd step is not a finding.
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from mmr1.rewards.reading.extract import extract_answer
+from mmr1.trainer.runs.findings import Columns, Finding, absolute_findings, is_number
 from mmr1.types import Status
-
-Columns = Mapping[str, Sequence[Any]]
-"""``metrics.jsonl`` by metric; None for the steps without it."""
 
 LOW_ENTROPY = 0.05
 NO_SIGNAL = 0.9
@@ -37,26 +34,6 @@ UNREAD_EXAMPLES = 3
 SAME_ANSWER = 0.8
 LOOP_LENGTH, LOOP_RATIO = 200, 0.2
 """A completion of so many characters whose last half compresses to less than this share loops."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line at the top of the report.
-
-    Attributes:
-        steps: The first and the last step that show it.
-        filter: Of the rollout browser: the completions that show it.
-    """
-
-    title: str
-    detail: str
-    remedy: str
-    steps: tuple[int, int]
-    filter: Mapping[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The finding as JSON, for the page."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +97,7 @@ def loops(text: str) -> bool:
 def findings(
     metrics: Columns, facts: Mapping[int, StepFacts], max_response_length: Any = None
 ) -> list[Finding]:
-    """All findings of a run, in the order of ``_FINDERS``.
+    """All findings of a run: the absolute ones, then those in the order of ``_FINDERS``.
 
     Args:
         facts: Of each step that has rollouts.
@@ -128,19 +105,20 @@ def findings(
     """
     curves = _Curves(metrics)
     found = [finding for find in _FINDERS for finding in find(curves)]
-    return [*found, *_blow_up(curves, max_response_length), *_of_completions(facts)]
+    growth = _blow_up(curves, max_response_length)
+    return [*absolute_findings(metrics), *found, *growth, *_of_completions(facts)]
 
 
 class _Curves:
     """The centred means of a run's metrics."""
 
     def __init__(self, metrics: Columns) -> None:
-        rows = [i for i, step in enumerate(metrics.get("step", [])) if _number(step)]
+        rows = [i for i, step in enumerate(metrics.get("step", [])) if is_number(step)]
         rows = [i for i in rows if int(metrics["step"][i]) > 0]  # 0 is before the first
         self.steps = [int(metrics["step"][i]) for i in rows]
         self.window = max(1, round(len(rows) / 40))
         self._raw = {
-            name: [float(column[i]) if _number(column[i]) else None for i in rows]
+            name: [float(column[i]) if is_number(column[i]) else None for i in rows]
             for name, column in metrics.items()
         }
 
@@ -188,13 +166,6 @@ def centred(values: Sequence[float | None], window: int) -> list[float | None]:
         near = [v for v in values[max(0, index - half) : index + half + 1] if v is not None]
         means.append(None if value is None else sum(near) / len(near))
     return means
-
-
-def _number(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool | str | bytes) and math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
 
 
 def _falling_reward(curves: _Curves) -> Iterator[Finding]:
@@ -329,7 +300,7 @@ def _blow_up(curves: _Curves, limit: Any) -> Iterator[Finding]:
     half = LENGTH_GROWTH * ends[0]
     span = curves.longest("completion/length_mean", lambda v: v >= half)
     if span:
-        at_most = f", of at most {limit}" if _number(limit) else ""
+        at_most = f", of at most {limit}" if is_number(limit) else ""
         yield Finding(
             "Length blow-up",
             f"completions grew from {ends[0]:.0f} to {ends[1]:.0f} tokens{at_most}",

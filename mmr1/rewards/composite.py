@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from statistics import pstdev
 
 from mmr1.config import RewardsConfig
 from mmr1.logs import report_fault
@@ -111,6 +112,10 @@ class CompositeReward:
                     problems.append((item.sample, f"{name}: {message}"))
         return problems
 
+    def columns(self, name: str) -> Sequence[str]:
+        """Return the columns of a record that the function of this name reads."""
+        return self._functions[name].columns
+
     def close(self) -> None:
         """End every process; safe to call twice."""
         if self._beginning is not None:
@@ -164,10 +169,11 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     """The step's reward metrics.
 
     ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
-    there are none. ``reward/invalid`` counts the completions without a valid reward;
-    ``reward/invalid/<name>`` counts them by reward function, ``reward/invalid/<status>`` by status.
-    ``reward/no_answer`` counts the completions without an answer, and
-    ``rewards/<name>/num_unread`` those whose answer a function could not read.
+    there are none; ``rewards/<name>/std`` is the standard deviation of the same values.
+    ``reward/invalid`` counts the completions without a valid reward; ``reward/invalid/<name>``
+    counts them by reward function, ``reward/invalid/<status>`` by status. ``reward/no_answer``
+    counts the completions without an answer, and ``rewards/<name>/num_unread`` those whose answer a
+    function could not read.
     """
     stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
     stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
@@ -178,6 +184,8 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
         valid = [value for value in values if value is not None]
         if valid:
             stats[f"reward/{name}"] = sum(valid) / len(valid)
+            if "/" not in name:
+                stats[f"rewards/{name}/std"] = pstdev(valid)
         # Where a valid sum lacks a function, it was skipped.
         if missing := sum(not r.valid and r.components.get(name, 0.0) is None for r in rewards):
             stats[f"reward/invalid/{name}"] = float(missing)

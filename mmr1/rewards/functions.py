@@ -31,7 +31,7 @@ from mmr1.rewards.item import (
     without_accuracy,
 )
 from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
-from mmr1.rewards.plugins.columns import bind, check_options
+from mmr1.rewards.plugins.columns import bind, check_options, columns_read
 from mmr1.rewards.plugins.http_client import RemoteReward
 from mmr1.rewards.plugins.user_function import PluginReward
 from mmr1.rewards.sandbox.pool import Pool
@@ -43,6 +43,11 @@ Values = Mapping[str, Reward]
 
 class RewardFunction(Protocol):
     """One function of a ``CompositeReward``."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns that it reads."""
+        ...
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         """One reward for each item; ``values`` are those of the earlier functions."""
@@ -67,6 +72,7 @@ class BuiltinReward:
         self._pool = pool
         check_options(self._function, options, name)
         self._arguments = bind(self._function, options)
+        self.columns = columns_read(self._function, options)
         self._gold = gold_check(name)
         if self._gold is not None:
             gold_parameters = inspect.signature(self._gold).parameters
@@ -116,6 +122,8 @@ class AutoReward:
                     f"it takes the options of: {', '.join(names)}"
                 )
         self._functions = {name: BuiltinReward(name, options.get(name, {}), pool) for name in names}
+        columns = (column for function in self._functions.values() for column in function.columns)
+        self.columns = ("task", *dict.fromkeys(columns))
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         rewards = [invalid(Status.ERROR, _unknown_task(item)) for item in items]
@@ -180,6 +188,7 @@ class DerivedReward:
         measurable = ("accuracy", "group_accuracy", "group_accuracies", "shuffled_accuracy")
         self._measured = [n for n in measurable if n in inspect.signature(function).parameters]
         self._arguments = bind(function, {**function_options, **dict.fromkeys(self._measured, 0.0)})
+        self.columns = columns_read(function, function_options)
         self._reuse = self._of in earlier
         if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.builtin):
             raise ValueError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+from mmr1.boxes import SpaceName
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, quickly_pickled
 
 
@@ -37,6 +38,7 @@ class RewardItem:
             environment.
         tool_calls: ``{"name", "arguments", "error"}`` of each call, in order.
         environment_reward: What the environment gave; None if it gives nothing.
+        model_space: Coordinate space in which the model writes boxes; None if it is not known.
         earlier: For a plugin that stands on other functions: ``scores``, their values by name, and
             with the option ``of`` ``accuracy`` and ``group_accuracy``.
     """
@@ -53,6 +55,7 @@ class RewardItem:
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     environment_reward: float | None = None
+    model_space: SpaceName | None = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
 
 

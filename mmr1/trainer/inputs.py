@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
+from mmr1.trainer.contract import SHOWN, Assumptions, find_assumptions, say_assumptions
 from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
@@ -84,11 +85,18 @@ class Inputs:
         return SampleLoader(Sampler(self.sources, seed, self.weights), self.check, chosen)
 
 
-def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:
+def check_inputs(
+    config: Config,
+    composite_reward: CompositeReward,
+    *,
+    train: bool,
+    say: Callable[[Assumptions], None] = say_assumptions,
+) -> Inputs:
     """Read the data and check them, before anything is written.
 
     Args:
         train: Read ``data.train`` too; an evaluation needs ``trainer.validation.data`` alone.
+        say: Tells the user what of the contract was mended or assumed.
 
     Raises:
         ValueError: The configuration or the data cannot be used.
@@ -134,10 +142,13 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         if train
         else None
     )
+    fitted = {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()}
+    held_out = fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else []
+    say(find_assumptions(config, family, list(islice(chain(*fitted.values(), held_out), SHOWN))))
     return Inputs(
-        {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()},
+        fitted,
         weights,
-        fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else [],
+        held_out,
         MediaCheck(media, rows["train"]),
         rows,
         family,
@@ -172,6 +183,7 @@ def check_records(config: Config, check: Callable[[Sample], object], *, resume: 
             raise ValueError(f"data.train: {error}") from None
     family = family_of(config, tool_schemas(config.environment))
     media = (checked_media if config.resources.ranks > 1 else media_cache)(family, config)
+    say_assumptions(find_assumptions(config, family))
     render, usable = renderer(family, config), MediaCheck(media, rows)
     return Inputs(sources, weights, [], usable, {"train": rows}, family, media, render)
 

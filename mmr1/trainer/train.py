@@ -209,7 +209,10 @@ def started(
             own = engine(run.directory.path / "engine.log")
         with closing(own):
             max_invalid = config.rewards.max_invalid_fraction
-            yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
+            manager = RewardManager(
+                composite_reward, inputs.media, max_invalid, inputs.family.coordinates
+            )
+            yield SamplingRun(run, own, manager)
 
 
 def _components(

@@ -296,7 +296,7 @@ UNNEEDED = {
     "worker.rollout.disable_tqdm": "a matter of display alone",
     "worker.ref": "algorithm.kl.reference.offload keeps the reference in main memory",
     "worker.reward.reward_type": "the function's parameters, or its REWARD_TYPE, tell",
-    "worker.reward.skip_special_tokens": "completions are always given without special tokens",
+    "worker.reward.skip_special_tokens": "only special tokens around turns are left out",
     "trainer.n_gpus_per_node": "set resources=auto, or resources.ranks and resources.engines",
     "trainer.nnodes": "set resources=auto, or resources.ranks and resources.engines",
     "trainer.val_generations_to_log": "all completions of a validation are kept",

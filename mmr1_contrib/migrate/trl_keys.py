@@ -122,7 +122,7 @@ UNNEEDED = {
     "use_rslora": "alpha is divided by the rank; set model.lora.alpha to alpha * sqrt(rank)",
     "use_dora": "adapters are plain LoRA",
     "router_aux_loss_coef": "set algorithm.router_aux_loss_coef, for models with experts",
-    "disable_dropout": "there is no dropout but that of the adapters",
+    "disable_dropout": "the model's own dropout is always off; `model.lora.dropout` is kept",
     "remove_unused_columns": "reward functions get the columns that they name",
     "pad_to_multiple_of": _SPEED,
     "pad_token": "the tokenizer is that of model.path",

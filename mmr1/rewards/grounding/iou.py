@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.extras import needs_extra
@@ -22,8 +22,9 @@ def iou(
     completion: str,
     answer: Any,
     *,
-    space: SpaceName = "original",
+    space: SpaceName | Literal["model"] = "model",
     threshold: float | None = None,
+    model_space: SpaceName | None = None,
     original_sizes: Sequence[Size | None] = (),
     media_sizes: Sequence[Size] = (),
     image_size: Size | None = None,
@@ -42,8 +43,10 @@ def iou(
         completion: The whole completion.
         answer: One gold box or a list of them, ``(x1, y1, x2, y2)`` in original pixels.
         space: The answer's space: ``original``, ``resized`` (pixels that the model saw),
-            ``0-1000`` or ``0-1``.
+            ``0-1000``, ``0-1``, or ``model``: the model's, and ``original`` where a completion is
+            scored without a model.
         threshold: The reward is 1 at or above this mean IoU and 0 below, instead of the IoU.
+        model_space: Space in which the family of the model writes boxes.
         original_sizes: ``(width, height)`` of each file's image.
         media_sizes: ``(width, height)`` that the model saw of each.
         image_size: The original size, where the record has it by this name.
@@ -54,6 +57,8 @@ def iou(
     >>> iou("<answer>[0, 0, 10, 5]</answer>", [0, 0, 10, 10])
     0.5
     """
+    if space == "model":
+        space = model_space or "original"
     gold = gold_boxes(answer)
     boxes = read_completion(completion, extract, read_boxes)
     if isinstance(boxes, Reward):

@@ -65,6 +65,8 @@ class JudgeReward:
         ValueError: An option is wrong, or the environment lacks the key.
     """
 
+    columns = ("question", "completion", "answer")
+
     def __init__(self, name: str, options: Mapping[str, Any], *, timeout_s: float) -> None:
         self._options = read_judge_options(name, options)
         self._template = load_judge_template(self._options.template_name)

@@ -29,6 +29,7 @@ COLUMNS: dict[str, Callable[[RewardItem], Any]] = {
     "messages": lambda i: list(i.messages) or [{"role": "assistant", "content": i.completion}],
     "tool_calls": lambda i: list(i.tool_calls),
     "environment_reward": lambda i: i.environment_reward,
+    "model_space": lambda i: i.model_space,
 }
 # Other frameworks' names for the same columns; a column of the record wins over these.
 ALIASES = {
@@ -128,6 +129,19 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], name
             f"reward function '{name}' has no option '{option}'{suggest(option, names)}; "
             f"it has: {', '.join(names) or 'none'}"
         )
+
+
+def columns_read(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the columns that a function's parameters ask for."""
+    parameters = [p for n, p in inspect.signature(function).parameters.items() if n not in options]
+    named = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and (p.default is p.empty or p.name in COLUMNS or p.name in ALIASES)
+    ]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return (*named, *(["every other column"] if takes_all else []))
 
 
 def bind(

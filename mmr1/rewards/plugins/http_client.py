@@ -42,6 +42,8 @@ class RemoteReward:
         ValueError: An option is unknown, or an address is none.
     """
 
+    columns = ("every column",)
+
     def __init__(self, url: str, options: Mapping[str, Any], *, timeout_s: float) -> None:
         for name in options:
             if name not in _OPTIONS:

@@ -29,7 +29,7 @@ from mmr1.rewards.item import (
     without_accuracy,
     without_bytes,
 )
-from mmr1.rewards.plugins.columns import check_options
+from mmr1.rewards.plugins.columns import check_options, columns_read
 from mmr1.rewards.plugins.styles import Call, Dialect, call, detect, reward_styles
 from mmr1.rewards.plugins.values import rewards_of
 from mmr1.rewards.sandbox.pool import Pool
@@ -155,6 +155,7 @@ def describe(spec: str, options: str, style: str | None, call: Call | None) -> d
         "media": bool(_MEDIA & parameters),
         "scores": "scores" in parameters,
         "of": _split(function, options)[0],
+        "columns": columns_read(function, _split(function, options)[1]),
     }
 
 
@@ -202,6 +203,7 @@ class PluginReward:
         batch: It is called once for all items.
         reads_media: It asks for media.
         isolated: It runs behind the walls.
+        columns: Names of the columns that it reads.
         reads_earlier: It stands on the values of the functions before it.
 
     Raises:
@@ -237,6 +239,7 @@ class PluginReward:
         try:
             described = _started(self._pool, spec, isolated)
             self._of = described["of"]
+            self.columns: Sequence[str] = described["columns"]
             if self._of is not None and self._of not in earlier:
                 raise ValueError(
                     f"reward '{spec}': of={self._of} is not a function before it "
@@ -422,6 +425,7 @@ class GivenReward:
         except ValueError as error:
             raise ValueError(f"reward function '{name}': {error}") from error
         self._function = function
+        self.columns = columns_read(function, {})
 
     def score(
         self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]

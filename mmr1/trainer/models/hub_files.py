@@ -72,6 +72,56 @@ def _save_all_but_weights(base: Any, folder: Path) -> None:
         base.config.dtype = dtype
         base.config.save_pretrained(folder)
     base.config.dtype = dtype
+    path = folder / "config.json"
+    settings, _ = with_older_keys(json.loads(path.read_text()))
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def with_older_keys(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Add the keys by which transformers 4 reads a ``config.json`` of transformers 5.
+
+    Returns:
+        The settings with both layouts, and the parts of the model that only transformers 5 reads.
+    """
+    written, unread = dict(settings), list[str]()
+    for name, part in settings.items():
+        if isinstance(part, Mapping) and "model_type" in part:
+            written[name], below = with_older_keys(part)
+            unread += below
+            if name == "text_config" and "tie_word_embeddings" in settings:
+                written[name]["tie_word_embeddings"] = settings["tie_word_embeddings"]
+    rope = settings.get("rope_parameters")
+    if not rope:
+        return written, unread
+    known = _older_rope(rope)
+    if known is None:
+        unread.append(f"rotary embedding of {settings.get('model_type')}")
+    return {**written, **(known or {})}, unread
+
+
+_FIXED_ROPE = {"rope_type": "axial", "rope_theta": 10000.0}
+"""The rotary embedding of Qwen's vision towers, which transformers 4 does not configure."""
+
+
+def _older_rope(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return ``rope_parameters`` by the names of transformers 4; None if it has none for them."""
+    by_layer = {name: own for name, own in rope.items() if isinstance(own, Mapping)}
+    if by_layer.keys() == {"full_attention", "sliding_attention"}:  # as Gemma 3
+        whole, window = _older_rope(by_layer["full_attention"]), by_layer["sliding_attention"]
+        if whole is None or window.get("rope_type") != "default":
+            return None
+        return {**whole, "rope_local_base_freq": window["rope_theta"]}
+    if by_layer or "rope_theta" not in rope:
+        return None
+    if rope == _FIXED_ROPE:
+        return {}
+    scaling = {name: value for name, value in rope.items() if name not in _NOT_SCALING}
+    partial = {n: rope[n] for n in ("partial_rotary_factor",) if n in rope}
+    plain = not scaling.keys() - {"rope_type", "type"} and rope.get("rope_type") == "default"
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": None if plain else scaling, **partial}
+
+
+_NOT_SCALING = {"rope_theta", "partial_rotary_factor"}
 
 
 def _save_settings(settings: Any, folder: Path) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from mmr1.config import TrainerConfig
 from mmr1.logs import printable
 from mmr1.progress import oldest_activity
+from mmr1.trainer.runs.findings import FLAT_STEPS, absolute_findings
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
 from mmr1.types import StepStats
@@ -72,6 +73,9 @@ class Display:
         self._done, self._last = 0, dict[str, float]()
         self._ended: deque[float] = deque([time.monotonic()], maxlen=21)  # the ends of steps
         self._last_line = time.monotonic()
+        self._first_steps: list[StepStats] = []
+        self._said: set[str] = set()
+        self._resumed = False
         live = self._console.is_terminal and self._cell is None
         live_line = Live(get_renderable=self._live_line, console=self._console, transient=True)
         self._live = live_line if live else None
@@ -88,7 +92,7 @@ class Display:
 
     def continue_after(self, done: int) -> None:
         """A run is resumed that had done so many steps."""
-        self._done = done
+        self._done, self._resumed = done, True
         self.say(f"continuing after step {done}")
 
     def say(self, line: str) -> None:
@@ -115,6 +119,21 @@ class Display:
                 self._console.print(printable(joined([head, *parts], width)), soft_wrap=True)
         if self._cell is not None:
             self._cell.show(step, "  ".join(parts))
+        self._say_findings(step)
+
+    def _say_findings(self, step: Step) -> None:
+        """Say what the first steps of a run show by themselves, each finding once."""
+        if not 0 < step.number <= FLAT_STEPS or self._resumed:
+            return
+        self._first_steps.append(step.metrics)
+        names = dict.fromkeys(name for row in self._first_steps for name in row)
+        columns = {name: [row.get(name) for row in self._first_steps] for name in names}
+        for finding in absolute_findings(columns):
+            if finding.title + finding.detail not in self._said:
+                self._said.add(finding.title + finding.detail)
+                first, last = finding.steps
+                told = f"problem: {finding.title}, steps {first} to {last}: {finding.detail}"
+                self.say(f"{told}; {finding.remedy}")
 
     def _live_line(self) -> Text:
         """A line such as ``12/300 ━━━╺──── 0:12:40 left reward 0.512 4.1 s/step rollout 12 s``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
+from mmr1.trainer.models.hub_files import with_older_keys
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
 from mmr1.trainer.models.scalar_model import is_scalar_model
 from mmr1.trainer.models.state import TRAINING
@@ -51,6 +53,10 @@ At that step:
 {% endfor %}
 
 {% endif %}
+{% if unread %}
+Only transformers 5 reads it: transformers 4 has no setting for the {{ unread | join(", ") }}.
+
+{% endif %}
 The whole configuration of the run is in `mmr1_config.yaml`.
 """
 )
@@ -81,7 +87,8 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     write_yaml(output / "mmr1_config.yaml", read_written(run / "config.yaml"))
     config = read_written(output / "mmr1_config.yaml")  # the card too is without credentials
     tag = _pipeline_tag(checkpoint)
-    (output / "README.md").write_text(_card(config, manifest, output.name, adapter, tag))
+    unread = [] if adapter else with_older_keys(_settings(checkpoint))[1]
+    (output / "README.md").write_text(_card(config, manifest, output.name, adapter, tag, unread))
     return output
 
 
@@ -89,8 +96,12 @@ def _pipeline_tag(checkpoint: Path) -> str | None:
     """The Hub's name of the model's task; None for a reward model, for which it has none."""
     if is_scalar_model(str(checkpoint)):
         return None
-    shapes = json.loads((checkpoint / "config.json").read_text())
-    return "image-text-to-text" if "vision_config" in shapes else "text-generation"
+    return "image-text-to-text" if "vision_config" in _settings(checkpoint) else "text-generation"
+
+
+def _settings(checkpoint: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
+    return settings
 
 
 def _hub_name(path: str) -> str | None:
@@ -105,7 +116,12 @@ def _hub_name(path: str) -> str | None:
 
 
 def _card(
-    config: Config, manifest: dict[str, Any], name: str, adapter: bool, pipeline_tag: str | None
+    config: Config,
+    manifest: dict[str, Any],
+    name: str,
+    adapter: bool,
+    pipeline_tag: str | None,
+    unread: Sequence[str],
 ) -> str:
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
     is_rl = config.declaration.kind == "policy"
@@ -131,6 +147,7 @@ def _card(
         name=name,
         adapter=adapter,
         pipeline_tag=pipeline_tag,
+        unread=unread,
         command=config.algorithm.name if is_rl else config.command,
         what="LoRA adapter" if adapter else "Fine-tuned weights",
         step=manifest["step"],

@@ -151,6 +151,8 @@ REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 class RewardModelReward:
     """Scores completions with a reward model, whose tokenizer is the policy's."""
 
+    columns = ("prompt", "token_ids")
+
     def __init__(
         self,
         config: Config,

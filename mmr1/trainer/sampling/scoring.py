@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from mmr1.boxes import SpaceName
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import measured, select
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.composite import report_invalid
 from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
-from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup, Span
+from mmr1.types import Completion, Prompt, RolloutGroup, Sample, ScoredGroup, Span
 from mmr1.vision.prepare import MediaCache
 
 
@@ -63,8 +64,14 @@ class RewardManager:
     """Scores groups through a ``CompositeReward`` and watches the share of invalid rewards."""
 
     def __init__(
-        self, composite_reward: CompositeReward, media: MediaCache, max_invalid_fraction: float
+        self,
+        composite_reward: CompositeReward,
+        media: MediaCache,
+        max_invalid_fraction: float,
+        coordinates: SpaceName | None = None,
     ) -> None:
+        """``coordinates``: space of the model's boxes; see ``ModelFamily.coordinates``."""
+        self._coordinates = coordinates
         self._composite_reward = composite_reward
         self._media = media
         self._max_invalid_fraction = max_invalid_fraction
@@ -120,7 +127,7 @@ class RewardManager:
         prepared = [self._media[m] for m in group.prompt.media]
         return [
             RewardItem(
-                completion=completion.text,
+                completion=_opened(group.prompt, completion) + completion.text,
                 sample=group.prompt.sample,
                 prompt=group.prompt.text,
                 token_ids=_sampled_ids(completion),
@@ -136,9 +143,17 @@ class RewardManager:
                     for c in span.calls
                 ),
                 environment_reward=completion.reward,
+                model_space=self._coordinates,
             )
             for completion in group.completions
         ]
+
+
+def _opened(prompt: Prompt, completion: Completion) -> str:
+    """Return what the chat template has written of the last turn, which the policy continued."""
+    observed = [span for span in completion.spans if span.role == "tool"]
+    by_template = not observed or bool(observed[-1].answers)
+    return prompt.opened if by_template else ""
 
 
 def _sampled_ids(completion: Completion) -> array[int]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, TypeGuard
 
 import torch
 
+from mmr1.boxes import SpaceName
 from mmr1.types import MediaKind, MediaRef, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
@@ -96,6 +97,11 @@ class ModelFamily(Protocol):
         A completion that holds a placeholder cannot be fed back. Engines never sample these tokens,
         and the trainer's softmax leaves them out too.
         """
+        ...
+
+    @property
+    def coordinates(self) -> SpaceName | None:
+        """Coordinate space in which the models write boxes; None if it is not known."""
         ...
 
     @property

@@ -5,6 +5,9 @@ Nothing but strings: the command line reads this module, and it must stay light.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from mmr1.boxes import SpaceName
 from mmr1.registry import Registry
 
 FAMILIES = Registry(
@@ -30,6 +33,19 @@ GENERAL = "general_vl"
 
 GENERAL_TEXT = "general_text"
 """For text models of any other."""
+
+COORDINATES: Mapping[str, SpaceName] = {
+    "qwen2_vl": "0-1000",
+    "qwen2_5_vl": "resized",
+    "qwen3_vl": "0-1000",
+    "qwen3_vl_moe": "0-1000",
+    "qwen3_5": "0-1000",
+    "internvl": "0-1000",
+    "glm4v": "0-1000",
+    "glm4v_moe": "0-1000",
+    "glm46v": "0-1000",
+}
+"""The coordinate space in which models of a ``model_type`` were taught to write boxes."""
 
 SHORT_NAMES = {"text": "qwen3"}
 """For ``mmr1 model new --family``."""

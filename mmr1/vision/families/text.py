@@ -32,6 +32,7 @@ class TextFamily:
     recurrent: bool
 
     shares_prompts = False
+    coordinates = None
 
     @property
     def placeholder_kinds(self) -> Mapping[int, MediaKind]:

@@ -80,7 +80,13 @@ def test_files_are_those_of_transformers(name, size, monkeypatch, tmp_path):
         assert tensor.dtype == theirs[weight].dtype
         assert torch.equal(tensor, theirs[weight]), weight
     for file in (tmp_path / "theirs").iterdir():
-        if not file.name.startswith("model"):
+        if file.name == "config.json":  # with the keys of transformers 4 besides
+            settings = json.loads(file.read_text())
+            assert json.loads((tmp_path / "ours" / file.name).read_text()) == (
+                hub_files.with_older_keys(settings)[0]
+            )
+            assert AutoConfig.from_pretrained(tmp_path / "ours") == model.config
+        elif not file.name.startswith("model"):
             assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
     again = type(model).from_pretrained(tmp_path / "ours", dtype="auto")
     assert all(torch.equal(t, again.state_dict()[n]) for n, t in model.state_dict().items())

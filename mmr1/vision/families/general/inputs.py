@@ -13,11 +13,13 @@ import torch
 from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
+from mmr1.boxes import SpaceName
 from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, scaled_first
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
+from mmr1.vision.families.registry import COORDINATES
 from mmr1.vision.families.rows import joined, of_tokens
 from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
@@ -59,6 +61,7 @@ class GeneralFamily:
     videos: VideoBudget
     recurrent: bool
     placeholder_kinds: Mapping[int, MediaKind]
+    coordinates: SpaceName | None = None
     measured: dict[tuple[_Shape, ...], int] = field(default_factory=dict)
 
     shares_prompts = False
@@ -291,6 +294,7 @@ def load_family(
         ).of(media_options),
         recurrent=recurrent,
         placeholder_kinds=kinds,
+        coordinates=COORDINATES.get(config.model_type),
     )
 
 

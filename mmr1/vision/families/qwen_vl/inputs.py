@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoProcessor
 
+from mmr1.boxes import SpaceName
 from mmr1.types import MediaKind, MediaRef, Prompt, Sample
 from mmr1.vision.budget import (
     PixelBudget,
@@ -33,6 +34,7 @@ from mmr1.vision.families.qwen_vl.reading import (
     expanded_spans,
     mrope_positions,
 )
+from mmr1.vision.families.registry import COORDINATES
 from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import check_image, image_size, load_image
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
@@ -68,6 +70,7 @@ class QwenVLFamily:
     videos: VideoBudget
     reading: VideoReading
     forbidden_ids: tuple[int, ...]
+    coordinates: SpaceName | None = None
 
     shares_prompts = True
     recurrent = False
@@ -178,6 +181,7 @@ def load_family(
         images=image_budget(processor, **media_options),
         videos=video_budget(processor, **media_options),
         reading=read_videos(processor, config),
+        coordinates=COORDINATES.get(config.model_type),
         forbidden_ids=own_chat.forbidden(vision_ids | {tokenizer.pad_token_id}),
     )
 

@@ -1,4 +1,4 @@
-"""``mmr1 rehearse``: what it finds before a run, and what it runs."""
+"""``mmr1 check``: what it finds before a run, and what it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.evaluation.rehearse import write_tiny
+from mmr1.evaluation.check import write_tiny
 
 MINE = """
 def unpaid(completion, answer, **sample):
@@ -36,7 +36,7 @@ def config(tiny_model, digits, tmp_path) -> Path:
 
 
 def test_a_run_without_problems(config, tmp_path, mmr1):
-    code, output, message = mmr1("rehearse", config, "--steps", 2, "--output", tmp_path / "small")
+    code, output, message = mmr1("check", config, "--steps", 2, "--output", tmp_path / "small")
     assert code == 0, message
     assert output.count("pays 16 of 16 gold answers, 0 of 16 answers without sense") == 2
     assert "nothing found" in output
@@ -52,7 +52,7 @@ def test_what_the_run_would_meet(config, digits, tmp_path, mmr1):
     rows[7]["images"] = ["images/missing.png"]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     code, output, _ = mmr1(
-        *("rehearse", config, "--steps", 1, "--output", tmp_path / "small"),
+        *("check", config, "--steps", 1, "--output", tmp_path / "small"),
         f"data.train={tmp_path}/rows.jsonl",
         f"rewards.functions.unpaid={{use: {tmp_path}/mine.py:unpaid}}",
         f"rewards.functions.constant={{use: {tmp_path}/mine.py:constant}}",
@@ -67,7 +67,7 @@ def test_what_the_run_would_meet(config, digits, tmp_path, mmr1):
 
 
 def test_a_folder_with_files_is_kept(config, tmp_path, mmr1):
-    code, _, message = mmr1("rehearse", config, "--output", tmp_path)
+    code, _, message = mmr1("check", config, "--steps", 1, "--output", tmp_path)
     assert code == 2
     assert "not empty; name another --output" in message
 

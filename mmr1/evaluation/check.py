@@ -1,7 +1,8 @@
-"""``mmr1 rehearse``: the first steps of a run on the CPU, with a tiny model in place of its own.
+"""``mmr1 check``: what a run would meet, before it is started.
 
-Everything but the model is the run's: its records and their media, its tokenizer, processor and
-templates, its reward functions and tools, its algorithm.
+The contract of its model, tokenizer, template and settings; its records, their media and rewards.
+With ``--steps`` also the first steps on the CPU, with a tiny model in place of the run's own:
+everything but the model is the run's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,16 +22,21 @@ from transformers import AutoConfig
 
 from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import Config, NearModelReference
+from mmr1.environments.schemas import tool_schemas
 from mmr1.estimate.command import time_table
 from mmr1.estimate.load import Load
 from mmr1.progress import report_activity
+from mmr1.report.run_reader import open_run
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.trainer.contract import find_assumptions
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.run import to_the_end
+from mmr1.trainer.runs.findings import high_gap
 from mmr1.trainer.train import training_steps
 from mmr1.types import MediaKind, Sample
+from mmr1.vision.build import family_of
 from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.families.model_path import from_pretrained
 
@@ -53,51 +59,74 @@ NOISE = "The of and 7 to in is"
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What a rehearsal found.
+class Result:
+    """Result of a check.
 
     Attributes:
-        facts: ``(what, what was found)``.
+        facts: ``(subject, state)``.
         findings: What to mend before the run, a sentence each.
-        load: The tokens of the prompts.
+        load: The tokens of the prompts; None for a command that samples nothing.
     """
 
     facts: Sequence[tuple[str, str]]
     findings: Sequence[str]
-    load: Load
+    load: Load | None = None
 
 
-def rehearse(config: Config, folder: Path, steps: int) -> Rehearsal:
-    """Rehearse a run of ``mmr1 train``.
+def check_run(config: Config, folder: Path, steps: int) -> Result:
+    """Check a run that has not been started.
 
     Args:
         folder: Where the tiny model and the small run are written; new or empty.
+        steps: Small steps to take; 0 for none.
 
     Raises:
-        ValueError: The run would be refused.
+        ValueError: If the run would be refused.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; name another --output")
-    with report_activity("making a tiny model of the same class"):
-        parameters = write_tiny(config, folder / "model")
-    small = rehearsed(config, folder, steps)
-    facts = [("model", f"{config.model.path} with {parameters:,} parameters")]
+    if not config.samples:
+        family = family_of(config, tool_schemas(config.environment))
+        return Result(_contract(find_assumptions(config, family)), ())
+    small = without_workers(config)
+    facts: list[tuple[str, str]] = []
     findings: list[str] = []
     with build_composite_reward(small.rewards) as rewards:
-        inputs = check_inputs(small, rewards, train=True)
+        inputs = check_inputs(small, rewards, train=True, say=lambda _: None)
         drawn = inputs.loader(config.seed).next(SAMPLES)  # leaves out broken media
         samples = list({sample.id: sample for sample in drawn}.values())
+        facts += _contract(find_assumptions(config, inputs.family, samples))
         load = _load(config, inputs, samples)
         for found, problems in (_rows(config, inputs), _rewards(rewards, samples)):
             facts += found
             findings += problems
         facts += [*_lengths(config, load), *_media(inputs, samples)]
     if left_out := config.rewards.functions.keys() - small.rewards.functions.keys():
-        facts.append(("not rehearsed", f"reward models: {', '.join(sorted(left_out))}"))
+        facts.append(("not tried", f"reward models: {', '.join(sorted(left_out))}"))
+    if steps:
+        facts += _small_steps(config, small, folder, steps)
+        columns = open_run(folder / "run").metrics()
+        findings += [f"{gap.title}: {gap.detail}; {gap.remedy}" for gap in high_gap(columns)]
+    return Result(facts, findings, load)
+
+
+def _contract(assumptions: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    return [
+        (promise if number == 0 else "", line)
+        for promise, lines in assumptions.items()
+        for number, line in enumerate(lines or ["as it is"])
+    ]
+
+
+def _small_steps(
+    config: Config, small: Config, folder: Path, steps: int
+) -> Iterator[tuple[str, str]]:
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; name another --output")
+    with report_activity("making a tiny model of the same class"):
+        parameters = write_tiny(config, folder / "model")
+    yield "model", f"{config.model.path} with {parameters:,} parameters"
     before = time.perf_counter()
-    to_the_end(training_steps(small))
-    facts.append((f"{steps} small steps", f"done in {time.perf_counter() - before:.0f} s"))
-    return Rehearsal(facts, findings, load)
+    to_the_end(training_steps(scaled_down(small, folder, steps)))
+    yield f"{steps} small steps", f"done in {time.perf_counter() - before:.0f} s"
 
 
 def write_tiny(config: Config, folder: Path) -> int:
@@ -121,31 +150,39 @@ def write_tiny(config: Config, folder: Path) -> int:
     raise ValueError(f"model.path '{path}': no small {whole.model_type} model can be built")
 
 
-def rehearsed(config: Config, folder: Path, steps: int) -> Config:
-    """The configuration of the small run."""
-    model, rollout = str(folder / "model"), config.rollout
+def without_workers(config: Config) -> Config:
+    """Return the configuration for one process, without an engine of its own or reward models."""
     functions = {
         name: function
         for name, function in config.rewards.functions.items()
         if (function.use or name) != REWARD_MODEL
     }
     if not functions:
-        raise ValueError("rewards.functions has reward models only, which are not rehearsed")
+        raise ValueError("rewards.functions has reward models only, which are not tried")
+    return config.changed(
+        {
+            "data.max_bad_fraction": 1.0,
+            "rollout.engine": "hf",
+            "rollout.max_off_policy_steps": 0,
+            "rollout.queue": {},
+            "rewards.functions": functions,
+            "resources": {},
+        }
+    )
+
+
+def scaled_down(config: Config, folder: Path, steps: int) -> Config:
+    """Return the configuration of the small run with the tiny model."""
+    model, rollout = str(folder / "model"), config.rollout
     values: dict[str, Any] = {
         "model.path": model,
         "model.dtype": "float32",
         "model.gradient_checkpointing": False,
         "data.train_batch_size": min(2, config.data.train_batch_size),
-        "data.max_bad_fraction": 1.0,
-        "rollout.engine": "hf",
         "rollout.n": min(4, rollout.n),
         "rollout.max_response_length": min(32, rollout.max_response_length),
-        "rollout.max_off_policy_steps": 0,
-        "rollout.queue": {},
-        "rewards.functions": functions,
         "algorithm.filter_groups": None,
         "algorithm.ppo_mini_batch_size": None,
-        "resources": {},
         "trainer.max_steps": steps,
         "trainer.total_epochs": None,
         "trainer.output_dir": str(folder / "run"),
@@ -214,9 +251,10 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
         golds, others = values[: len(items)], values[len(items) :]
         paid = {item.group for item, value in zip(items, golds, strict=True) if value}
         paid_noise = sum(bool(value) for value in others)
+        facts.append((f"reward {name}", f"reads {', '.join(reward.columns(name))}"))
         facts.append(
             (
-                f"reward {name}",
+                "",
                 f"pays {len(paid)} of {len(known)} gold answers, {paid_noise} of {len(known)} "
                 "answers without sense",
             )
@@ -261,16 +299,17 @@ def _media(inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
     return facts
 
 
-def print_rehearsal(config: Config, rehearsal: Rehearsal) -> None:
+def print_result(config: Config, result: Result) -> None:
     """Print the facts, what a step of the run should take, and the findings."""
     console = Console(highlight=False, markup=False, emoji=False)
     table = Table(box=None, show_header=False, pad_edge=False)
-    for fact in rehearsal.facts:
+    for fact in result.facts:
         table.add_row(*fact)
     console.print(table)
-    console.print(time_table(config, rehearsal.load))
-    console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
-    for finding in rehearsal.findings:
+    if result.load is not None:
+        console.print(time_table(config, result.load))
+        console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
+    for finding in result.findings:
         console.print(f"problem: {finding}", soft_wrap=True)
-    if not rehearsal.findings:
+    if not result.findings:
         console.print("nothing found that the run would meet")
