@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mmr1.report.findings import StepFacts, centred, findings, loops, step_facts
+from mmr1.trainer.runs.findings import absolute_findings
 from tests.report.run_files import completion, prompt
 
 Column = list[float | None]
@@ -139,3 +140,28 @@ def test_what_is_no_number_is_no_finding():
     assert findings({"step": [*range(8)], **dict.fromkeys(names, odd)}, {}) == []
     assert findings({"step": odd, "entropy": odd}, {}) == []
     assert findings({}, {}) == []
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_reward_that_never_varies_is_found(value):
+    columns = {
+        "step": [0, 1, 2, 3, 4],
+        "reward/format": [value] * 5,
+        "rewards/format/std": [0.0] * 5,
+        "reward/math": [0.2, 0.3, 0.3, 0.3, 0.3],
+        "rewards/math/std": [0.4, 0.4, 0.0, 0.0, 0.0],
+    }
+    (found,) = absolute_findings(columns)
+    assert found.steps == (1, 4)
+    assert "'format' has given" in found.detail
+    short = {name: values[:4] for name, values in columns.items()}
+    assert absolute_findings(short) == []
+
+
+@pytest.mark.parametrize("metric", ["rollout/logprob_gap", "rollout/logprob_gap_newest"])
+def test_constant_logprob_gap_is_found_from_the_first_step(metric):
+    steps = [*range(1, 7)]
+    (found,) = absolute_findings({"step": steps, metric: [0.1, 0.1, 0.1, 0.1, 0.01, 0.01]})
+    assert found.steps == (1, 4)
+    assert absolute_findings({"step": steps, metric: [0.01, 0.1, 0.1, 0.1, 0.1, 0.1]}) == []
+    assert absolute_findings({"step": steps, metric: [0.005] * 6}) == []

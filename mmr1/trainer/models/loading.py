@@ -92,7 +92,6 @@ def load_trainable(
     if not loads_in_4_bits(config):
         return _made_trainable(load_model(config, key), config, lr_of_parts)
     model = _load_weights(config, key, **quantization(config))
-    keep_layout(model)
     return _made_trainable(model, config, lr_of_parts)
 
 
@@ -223,6 +222,7 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
             "download or copy the model again"
         )
     switch_off_dropout(model)
+    keep_layout(model)  # before any forward pass
     with read_files(config.path, key, "config.json or weights"), torch.no_grad():
         model(input_ids=text_ids(model), use_cache=False)
     if not architecture_of(model).shares_prompts:

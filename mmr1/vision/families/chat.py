@@ -327,9 +327,10 @@ def load_chat(
 
 def _placeholders(config: Any) -> list[int]:
     """Return the ids that a model's configuration gives to its media."""
-    named = vars(config).items()
     ends = ("_token_id", "_token_index")
-    return [token for name, token in named if name.endswith(ends) and isinstance(token, int)]
+    named = [value for name, value in vars(config).items() if name.endswith(ends)]
+    own = [getattr(config, f"{name}_token_id", None) for name in ("eos", "bos", "pad")]
+    return [token for token in named if isinstance(token, int) and token not in own]
 
 
 _SAID = "0123456789"

@@ -82,10 +82,12 @@ def test_files_are_those_of_transformers(name, size, monkeypatch, tmp_path):
     for file in (tmp_path / "theirs").iterdir():
         if file.name == "config.json":  # with the keys of transformers 4 besides
             settings = json.loads(file.read_text())
-            assert json.loads((tmp_path / "ours" / file.name).read_text()) == (
-                hub_files.with_older_keys(settings)[0]
+            assert (
+                json.loads((tmp_path / "ours" / file.name).read_text())
+                == (hub_files.with_older_keys(settings)[0])
             )
-            assert AutoConfig.from_pretrained(tmp_path / "ours") == model.config
+            read = [AutoConfig.from_pretrained(tmp_path / n).to_dict() for n in ("ours", "theirs")]
+            assert read[0] | {"_name_or_path": ""} == read[1] | {"_name_or_path": ""}
         elif not file.name.startswith("model"):
             assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
     again = type(model).from_pretrained(tmp_path / "ours", dtype="auto")

@@ -10,12 +10,16 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig, StoredLoraConfig
+from mmr1.trainer.models import lora
 from mmr1.trainer.models.loading import load_trainable, trainable_on_meta
 from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
+from mmr1.trainer.models.weights import model_weights
 from tests.trainer.models.test_lora import Adapted, logprobs
 
 
@@ -128,3 +132,69 @@ def test_pickled_adapters_are_not_loaded(tiny_model, tmp_path):
     config = ModelConfig(path=str(tiny_model), lora={"path": str(tmp_path)})
     with pytest.raises(ValueError, match=r"adapter_model\.safetensors"):
         load_trainable(config)
+
+
+MERGES = [
+    {},
+    {"use_rslora": True},
+    {"layers_to_transform": [1]},
+    {"rank_pattern": {"v_proj": 2}, "alpha_pattern": {"v_proj": 3}},
+]
+DIFFERS = [
+    {"lora_bias": True},
+    {"trainable_token_indices": [213, 214]},
+    {"alora_invocation_tokens": [600]},
+    {"use_dora": True},
+]
+
+
+def adapters_of_peft(base: Path, folder: Path, **keys: object) -> torch.nn.Module:
+    """Random adapters, written by peft."""
+    plain = AutoModelForImageTextToText.from_pretrained(base, dtype=torch.float32)
+    torch.manual_seed(0)
+    targets = ["q_proj", "v_proj", "gate_proj"]
+    settings = peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False, **keys)
+    model = peft.get_peft_model(plain, settings)
+    for name, parameter in model.named_parameters():
+        if "trainable_tokens" in name or (".lora_B." in name and name.endswith("bias")):
+            parameter.data.normal_(0, 0.5)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("keys", MERGES, ids=str)
+def test_merged_weights_are_those_of_peft(base, tmp_path, keys):
+    merged = adapters_of_peft(base, tmp_path / "adapters", **keys).merge_and_unload().state_dict()
+    ours = model_weights(load_trainable(model_config(base, tmp_path / "adapters")))
+    assert ours.keys() == merged.keys()
+    for name, weight in merged.items():
+        torch.testing.assert_close(ours[name], weight, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("keys", DIFFERS, ids=str)
+def test_adapters_that_do_not_merge_are_refused(base, tmp_path, monkeypatch, keys):
+    """By the name of the field, and by one forward pass if the list let it through."""
+    adapters_of_peft(base, tmp_path / "adapters", **keys)
+    (name,) = keys
+    with pytest.raises(ValueError, match=f"has {name}, which plain LoRA does not have"):
+        load_trainable(model_config(base, tmp_path / "adapters"))
+    monkeypatch.setattr(lora, "MERGING", lora.MERGING | {name})
+    with pytest.raises(ValueError, match="with merged weights"):
+        load_trainable(model_config(base, tmp_path / "adapters"))
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_adapters_that_changed_their_base_are_refused(stored, base, tmp_path, start):
+    with pytest.raises(ValueError, match=f"init_lora_weights={start}"):
+        load_trainable(
+            model_config(base, changed(stored[0], tmp_path / "other", init_lora_weights=start))
+        )
+
+
+def test_comparison_leaves_adapters_as_they_were(stored, base):
+    """New ones are zero again, and stored ones those of the file."""
+    new = load_trainable(ModelConfig(path=str(base), dtype="float32", lora={}))
+    assert all(not tensor.any() for n, tensor in adapter_state(new).items() if ".lora_B." in n)
+    own = adapter_state(load_trainable(model_config(base, stored[0])))
+    written = load_file(stored[0] / "adapter_model.safetensors")
+    assert all(torch.equal(own[name], tensor) for name, tensor in written.items())

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 from mmr1.config import Config, ModelConfig
 from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.loading import load_trainable
-from mmr1.trainer.models.quantization import quantized_weights
+from mmr1.trainer.models.quantization import keep_layout, quantized_weights
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import Models, build_experience
@@ -104,3 +104,31 @@ def test_the_estimate_knows_which_weights_are_quantized(base):
     own = config(base)
     weights = quantized_weights(load_trainable(own.model)).values()
     assert read_shapes(own).quantized == sum(p.quant_state.shape.numel() for p in weights)
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize("nested", [False, True])
+def test_stored_4_bit_weights_train_below_adapters(parts, base, tmp_path, nested):
+    """A folder that transformers has quantized: the same weights, and only adapters learn."""
+    family, _, media, scored = parts
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=nested)
+    written = AutoModelForImageTextToText.from_pretrained(
+        base, quantization_config=settings, dtype=torch.float32
+    )
+    written.save_pretrained(tmp_path / "bnb")
+    family.processor.save_pretrained(tmp_path / "bnb")
+    keep_layout(written)
+    own = config(tmp_path / "bnb").changed({"model.lora": {"rank": 2}})
+    models = build_training_models(own, family, media)
+    groups = [s.group for s in scored]
+    start = models.policy.logprobs(groups)
+    torch.testing.assert_close(start, logprobs(parts, written), atol=1e-4, rtol=0)
+    batch = build_experience(scored, build_algorithm(own.algorithm), Models(models.policy, None))
+    assert models.policy.update(batch)["grad_norm"] > 0
+    models.policy.snapshot()(tmp_path / "out")
+    saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    torch.testing.assert_close(
+        logprobs(parts, saved), models.policy.logprobs(groups), atol=1e-4, rtol=0
+    )
+    with pytest.raises(ValueError, match="quantized by bitsandbytes in 4 bits"):
+        load_trainable(own.model.changed(lora=None))

@@ -110,3 +110,19 @@ def test_the_time_left_is_that_of_steps(
         resumed.continue_after(5)
         assert str(resumed._live_line()) == "5/10 " + "━" * 10 + "─" * 10
     assert capsys.readouterr().out.endswith("continuing after step 5\n")
+
+
+@pytest.mark.parametrize("std", [0.0, 0.3])
+def test_display_says_what_the_first_steps_show_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], std: float
+) -> None:
+    config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path), "max_steps": 30})
+    with RunDirectory(config) as directory:
+        shown = Display(config.trainer, directory, ["math"])
+        for number in range(1, 8):
+            metrics = {"step": number, "reward/math": 0.0, "rewards/math/std": std}
+            shown.show(Step(number, metrics))
+    output = capsys.readouterr().out
+    assert output.count("problem: A reward function never varies, steps 1 to 4: 'math'") == (
+        std == 0
+    )
