@@ -25,9 +25,8 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed, Converter
-from datasets_prep.converters.rows import propose, with_columns
+from datasets_prep.converters.rows import converter_of
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
@@ -70,8 +69,8 @@ class Plan:
 
     @property
     def converter(self) -> Converter:
-        """The converter, which for ``rows`` knows the columns."""
-        return with_columns(dict(self.columns)) if self.columns else CONVERTERS.load(self.name)
+        """The converter, which knows the columns that were named."""
+        return converter_of(self.name, dict(self.columns))
 
     def describe(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
@@ -122,7 +121,7 @@ def convert(
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
 
     Args:
-        name: The converter.
+        name: The converter, or the format of the rows.
         source: The dataset's file or folder.
         output: Folder for records, media, ``quarantine.jsonl`` and ``manifest.json``.
         media_root: Folder that media paths are relative to; by default that of the rows.
@@ -131,23 +130,19 @@ def convert(
         hosts: Hosts from which media may be downloaded.
         parquet: Also write ``records.parquet``, with the media embedded.
         split: Which split of a folder with several.
-        columns: For the converter ``rows``: the columns by field.
+        columns: The columns by field; see :func:`converter_of`.
 
     Raises:
         ValueError: There is no such converter or input, the output folder holds something else, or
             no row could be used (``quarantine.jsonl`` has the reasons).
     """
-    converter: Converter = CONVERTERS.load(name)
+    converter = converter_of(name, columns)
     if not source.exists():
         raise ValueError(
             f"{source} does not exist; name the dataset's file or folder (one of the Hugging Face "
             f"Hub after hf download NAME --repo-type dataset --local-dir FOLDER)"
         )
-    if columns and name != "rows":
-        raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
     files, of_rows = converter.find(source, split)
-    if name == "rows" and not columns:
-        raise ValueError(propose(files[0]))
     named = tuple((columns or {}).items())
     plan = Plan(name, tuple(files), output, media_root, embed, hosts, named, of_rows)
     plan_facts = plan.describe(source)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from datasets_prep.completions import Name, Row, completions_of, text_of, value_of, write_sampled
 from datasets_prep.outputs import check_new
-from mmr1.data.placeholders import TAG, check_text
+from mmr1.data.placeholders import check_text
 from mmr1.types import MediaKind
 
 
@@ -113,9 +113,9 @@ def _answer(row: Mapping[str, Any], place: str) -> list[Message]:
 
 
 def is_text(text: str) -> bool:
-    """True if a record can hold the text unchanged, without placeholders or tokens of media."""
+    """True if a record can hold the text, without tokens of chat templates or of media."""
     try:
-        return not TAG.search(check_text(text))
+        return check_text(text) == text
     except ValueError:
         return False
 

@@ -18,12 +18,13 @@ from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
+from mmr1.data.forms.options import lacks_options
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kinds_of, measured, open_rows, select
-from mmr1.data.stores import Store, stores_of
+from mmr1.data.stores import Store, store_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -52,10 +53,10 @@ def load_samples(
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
-    if stores := stores_of(spec, FROM_BYTES):
-        rows = _open_large(spec, stores, config, template, quarantine)
+    if store := store_of(spec, FROM_BYTES):
+        rows = _open_large(spec, store, config, template, quarantine)
         if say is not None:
-            say(contents(str(spec), rows.kinds(), rows.unread()))
+            say(contents(str(spec), rows.kinds(), rows.unread(), rows.optionless()))
         return rows
     samples: list[Sample] = []
     unread: dict[str, None] = {}
@@ -78,7 +79,8 @@ def load_samples(
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     if say is not None:
-        say(contents(str(spec), kinds_of(samples), unread))
+        optionless = sum(map(lacks_options, samples))
+        say(contents(str(spec), kinds_of(samples), unread, optionless))
     return samples
 
 
@@ -96,7 +98,7 @@ def _gc_paused() -> Iterator[None]:
 
 def _open_large(
     spec: str | Path,
-    stores: Sequence[Store],
+    store: Store,
     config: DataConfig,
     template: Template | None,
     quarantine: Quarantine,
@@ -119,7 +121,7 @@ def _open_large(
     def unread(row: Any, sample: Sample) -> list[str]:
         return unread_columns(row, sample, columns)
 
-    rows, total, dropped = open_rows(stores, facts, read, unread)
+    rows, total, dropped = open_rows(store, facts, read, unread)
     for where, reason in dropped:
         quarantine.drop(str(spec), where, reason)
     quarantine.locate(str(spec), rows.place_of)

@@ -28,9 +28,11 @@ _HEADERS = {
 }  # fmt: skip
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 LONGEST_PATH = 1024
+URL_SAFE = str.maketrans("-_", "+/")
+"""From the alphabet of URL-safe base64 to the usual one."""
 SHORTEST_BASE64 = 64
 """Characters. The smallest picture in base64 has more."""
-_DEPTH, _WIDTH = 4, 16
+_DEPTH, _WIDTH = 4, 256
 """How deep, and how far along a list, media are looked for."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -126,7 +128,7 @@ def _kind_of_base64(text: str) -> str | None:
     if text[:5] == "data:" and (match := _DATA_URL.match(text)):
         return match[1]
     try:
-        return kind_of_bytes(base64.b64decode(text[:64], validate=True))
+        return kind_of_bytes(base64.b64decode(text[:64].translate(URL_SAFE), validate=True))
     except (binascii.Error, ValueError):
         return None
 
