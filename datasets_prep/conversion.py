@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -33,6 +33,7 @@ from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.record_files import rows_of
 from mmr1.data.contents import described, media_class, unread_columns
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.form import Place
 from mmr1.data.lines import pieces
 from mmr1.data.readers import media_folder
@@ -278,6 +279,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     changed: Counter[str] = Counter()
     kinds: Counter[tuple[str, ...]] = Counter()
     unread: dict[str, None] = {}
+    boxes = BoxTally()
     named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in get_args(MediaKind)]
@@ -292,17 +294,19 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
+                boxes.add(result)
                 kinds[tuple([ref.kind for ref in result.media])] += 1
                 if left := unread_columns(row, result, named):
                     unread |= dict.fromkeys(left)
         except ValueError as error:
+            boxes.add(error)
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
     media: Counter[str] = Counter()
     for of_sample, samples in kinds.items():
         media[media_class(of_sample)] += samples
-    outcome |= {"media": media, "unread": list(unread)}
+    outcome |= {"media": media, "unread": list(unread), "boxes": asdict(boxes)}
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
     return _Outcome(len(rows), dict(media), list(unread))
@@ -350,6 +354,7 @@ def _join(
     reasons: Counter[str] = Counter()
     media: Counter[str] = Counter()
     unread: dict[str, None] = {}
+    _check_boxes(plan, outcome_files)
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
         for outcome_file in outcome_files:
             outcome = parse_json(outcome_file.read_bytes())
@@ -386,6 +391,21 @@ def _join(
     manifest = read_manifest(plan.output)
     assert manifest is not None
     return manifest
+
+
+def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
+    """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
+    tally = BoxTally()
+    for outcome_file in outcome_files:
+        boxes = parse_json(outcome_file.read_bytes())["boxes"]
+        tally.inside += boxes["inside"]
+        tally.outside += boxes["outside"]
+        tally.fits.update(boxes["fits"])
+    try:
+        tally.check(str(plan.files[0]))
+    except ValueError:
+        shutil.rmtree(plan.output)
+        raise
 
 
 def reason_class(reason: str) -> str:

@@ -81,7 +81,9 @@ def converter_of(name: str, columns: Mapping[str, str] | None = None) -> Convert
     if name == "rows":
         return replace(CONVERTER, convert=partial(_convert, columns=columns, form=None))
     if name not in (known := {**CONVERTERS.names(), **FORMS.names()}) and ".py:" not in name:
-        raise ValueError(f"no dataset or row format '{name}'{suggest(name, known)}; mmr1-data list")
+        raise ValueError(
+            f"unknown dataset or row format '{name}'{suggest(name, known)}; mmr1-data list"
+        )
     form = named_form(name)
     described = f"rows of {form.written_by or name}"
     convert = partial(_convert, columns=columns, form=name)

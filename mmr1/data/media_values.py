@@ -16,7 +16,6 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-from mmr1.data.forms.media_kinds import URL_SAFE
 from mmr1.registry import suggest
 from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.images import to_rgb
@@ -24,6 +23,8 @@ from mmr1.vision.paths import confine, local_name, resolve_media
 
 # Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
 _HOLDERS = ("bytes", "path", "url", "image", "video")
+URL_SAFE = str.maketrans("-_", "+/")
+"""From the alphabet of URL-safe base64 to the usual one."""
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
 _MODES_OF_PNG = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{100,}={0,2}\s*")

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.options import lacks_options
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.index import cached_table
@@ -141,15 +142,16 @@ def open_rows(
 
 def _table(store: Store, read: ReadRow, unread: Unread) -> pa.Table:
     """A table of all rows: id and kinds of media, or why a row cannot be used."""
-    hashes = array("Q")
+    hashes, boxes = array("Q"), BoxTally()
     parts: list[pa.RecordBatch] = []
     with Progress(f"checking {store.path.name}", "rows", len(store)) as progress:
         for begin in range(0, len(store), BLOCK):
             numbers = range(begin, min(begin + BLOCK, len(store)))
-            facts = [_facts(store.row(number), number, read, unread) for number in numbers]
+            facts = [_facts(store.row(number), number, read, unread, boxes) for number in numbers]
             hashes.extend(hash64(of_row["id"]) for of_row in facts if "id" in of_row)
             parts.append(pa.RecordBatch.from_pylist(facts, schema=_COLUMNS))
             progress.advance(len(facts))
+    boxes.check(str(store.path))
     table = pa.Table.from_batches(parts, _COLUMNS)
     for name in ("kinds", "unread"):
         place = table.schema.get_field_index(name)
@@ -164,26 +166,22 @@ _COLUMNS = pa.schema(
 )
 
 
-def _facts(row: Any, number: int, read: ReadRow, unread: Unread) -> dict[str, Any]:
+def _facts(row: Any, number: int, read: ReadRow, unread: Unread, boxes: BoxTally) -> dict[str, Any]:
     """The columns of a row in the table; without an id where it cannot be used."""
-    sample, reason = _sample(read, row, number)
-    if sample is None:
-        return {"reason": reason}
+    try:
+        if isinstance(row, ValueError):
+            raise row
+        sample = read(row, number)
+    except ValueError as error:
+        boxes.add(error)
+        return {"reason": str(error)}
+    boxes.add(sample)
     return {
         "id": sample.id,
         "kinds": " ".join(media.kind for media in sample.media),
         "unread": "\0".join(unread(row, sample)),
         "optionless": lacks_options(sample),
     }
-
-
-def _sample(read: ReadRow, row: Any, number: int) -> tuple[Sample | None, str | None]:
-    if isinstance(row, ValueError):
-        return None, str(row)
-    try:
-        return read(row, number), None
-    except ValueError as error:
-        return None, str(error)
 
 
 def _refuse_repeated(path: Path, ids: pa.ChunkedArray, hashes: np.ndarray) -> None:

@@ -16,6 +16,7 @@ from jinja2 import Template
 from mmr1.config import Config, DataConfig
 from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
 from mmr1.data.forms.options import lacks_options
@@ -61,11 +62,12 @@ def load_samples(
     samples: list[Sample] = []
     unread: dict[str, None] = {}
     places: dict[str, str] = {}
-    total = 0
+    total, boxes = 0, BoxTally()
     columns = config.columns
     with _gc_paused():
         for where, sample, row in _located(spec, config):
             total += 1
+            boxes.add(sample)
             if isinstance(sample, ValueError):
                 quarantine.drop(str(spec), where, str(sample))
                 continue
@@ -75,6 +77,7 @@ def load_samples(
                 unread |= dict.fromkeys(unread_columns(row, sample, columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
+    boxes.check(str(spec))
     quarantine.locate(str(spec), places.get)
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)

@@ -11,6 +11,7 @@ from functools import cache, lru_cache, partial
 from inspect import isfunction
 
 from mmr1.data.forms.assemble import is_json
+from mmr1.data.forms.boxes import BoxesError, check_gold_boxes
 from mmr1.data.forms.columns import is_media_column, remedy
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.options import as_choice
@@ -157,9 +158,12 @@ def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = 
     try:
         name = form or recognise(row)
         sample = named_form(name).read(row, place)
+        check_gold_boxes(sample)
         if name in _RECORDS:
             return sample
         return with_own_columns(as_choice(sample), row if own is None else own)
+    except BoxesError:
+        raise
     except ValueError as error:
         raise ValueError(shortened(str(error))) from error
     except KeyError as error:

@@ -72,7 +72,8 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     rest = without_media(row, kinds_named(columns))
     taken = {*columns, *",".join(columns.values()).split(",")}
     others = {n: v for n, v in rest.items() if n not in taken}
-    return {**others, **{ours: held(row, c)[0] for ours, c in columns.items() if held(row, c)}}
+    values = {ours: held(row, theirs) for ours, theirs in columns.items()}
+    return {**others, **{ours: value[0] for ours, value in values.items() if value}}
 
 
 def held(row: Row, named: str) -> tuple[Any] | None:

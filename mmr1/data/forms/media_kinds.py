@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from mmr1.data.media_values import URL_SAFE
+
 IMAGE_SUFFIXES = frozenset(
     ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "avif", "heic", "jp2", "ppm")
 )
@@ -28,8 +30,6 @@ _HEADERS = {
 }  # fmt: skip
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 LONGEST_PATH = 1024
-URL_SAFE = str.maketrans("-_", "+/")
-"""From the alphabet of URL-safe base64 to the usual one."""
 SHORTEST_BASE64 = 64
 """Characters. The smallest picture in base64 has more."""
 _DEPTH, _WIDTH = 4, 256

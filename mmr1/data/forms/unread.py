@@ -64,7 +64,7 @@ def _refuse_if_unread(
     gone = 0
     for kind, leaf in found:
         same = refs and _is_same(leaf, refs, root)
-        if same is None and PurePath(leaf).name not in names:
+        if same is None and PurePath(str(leaf)).name not in names:
             gone += 1  # named by its author's machine, or another medium
             same = read_from is None or gone <= sum(r.data is not None for r in refs)
         if same is False or not refs:
