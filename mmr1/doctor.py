@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -63,6 +65,7 @@ def checks() -> Iterator[Check]:
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
     yield from map(_guarded, (_torchvision, _decoders, _device, _bfloat16, _memory, _disk))
     yield from sandbox_checks()
+    yield from map(_guarded, (_isolated_torch, _video))
     yield _guarded(_training)
     yield _vllm()
     try:
@@ -154,6 +157,47 @@ def sandbox_checks() -> Iterator[Check]:
             yield Check("sandbox", f"{wall} is missing ({missing[wall]}): {_WALLS[wall]}")
 
 
+def _isolated_torch() -> Check:
+    """Check that reward functions and tools, which run behind these walls, can import torch."""
+    from mmr1.rewards.item import Job
+    from mmr1.rewards.plugins.user_function import PLUGIN_LIMITS
+    from mmr1.rewards.sandbox.pool import Pool
+
+    warm = Job("mmr1.rewards.sandbox.pool:do_nothing", ())
+    with Pool(1, 120.0, warm=warm, limits=PLUGIN_LIMITS, allow_weak=True) as pool:
+        (answer,) = pool.values([Job("mmr1.doctor:torch_version", ())])
+    if answer.error is not None:
+        return Check("sandbox", "torch cannot be imported in it", answer.error)
+    return Check("sandbox", f"torch {answer.value} imports in it")
+
+
+def torch_version() -> str:
+    """Return torch's version, in the process that imports it."""
+    import torch
+
+    return str(torch.__version__)
+
+
+def _video() -> Check:
+    """Check that a video of the codec that most have is decoded."""
+    import av
+    import numpy as np
+
+    from mmr1.types import MediaRef
+    from mmr1.vision.videos import load_video
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "grey.mp4"
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("libx264", rate=8)
+            stream.width = stream.height = 112
+            grey = av.VideoFrame.from_ndarray(np.full((112, 112, 3), 128, np.uint8))
+            for frame in (*[grey] * 8, None):  # at last what the encoder still holds
+                container.mux(stream.encode(frame))
+        frames, _ = load_video(MediaRef("video", path))
+    return Check("video", f"{len(frames)} frames of an H.264 video decoded")
+
+
 def _torchvision() -> Check:
     import torchvision
 
@@ -168,7 +212,35 @@ def _device() -> Check:
         memory = properties.total_memory / 1024**3
         return Check("device", f"{torch.cuda.device_count()} x {properties.name}, {memory:.0f} GiB")
     threads = torch.get_num_threads()
-    return Check("device", f"CPU, {threads} thread{'' if threads == 1 else 's'}")
+    return Check("device", f"CPU, {threads} thread{'' if threads == 1 else 's'}", _unused_gpu())
+
+
+LEAST_DRIVER = {"12": 525, "13": 580}
+"""The first driver for Linux of each CUDA version, by the release notes of the CUDA toolkit."""
+
+
+def _unused_gpu() -> str | None:
+    """Return why torch finds none of the GPUs that ``nvidia-smi`` lists; None if it lists none."""
+    import torch
+
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None
+    query = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    try:
+        listed = subprocess.run(
+            query, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if not listed.strip():
+        return None
+    name, driver = listed.splitlines()[0].rsplit(", ", 1)
+    if (cuda := torch.version.cuda) is None:
+        return f"torch is built for the CPU, and there is a {name}; MMR1_STACK=cuda setup_env.sh"
+    least = LEAST_DRIVER.get(cuda.partition(".")[0], 0)
+    if int(driver.partition(".")[0]) < least:
+        return f"driver {driver} of the {name} is too old for CUDA {cuda}; update it to {least}"
+    return f"torch does not find the {name}; CUDA_VISIBLE_DEVICES or the container hides it"
 
 
 def _bfloat16() -> Check:

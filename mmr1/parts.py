@@ -13,7 +13,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rewards.plugins.user_function import GivenReward
 from mmr1.rollout.engine import requests_for
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager

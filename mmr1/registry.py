@@ -49,6 +49,22 @@ def _imported(path: Path, changed_ns: int) -> ModuleType:
     return import_file(path)
 
 
+def check_settings(
+    key: str, name: str, function: Callable[..., Any], settings: Mapping[str, Any]
+) -> None:
+    """Check the settings of a user's own part against the signature of its function.
+
+    Raises:
+        ValueError: If it does not take one, or needs one more.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**settings)
+    except TypeError as error:
+        taken = ", ".join(signature.parameters) or "none"
+        raise ValueError(f"{key}.type={name}: {error}; its settings: {taken}") from error
+
+
 def check_options(
     key: str, use: str, function: Callable[..., Any], options: Mapping[str, Any], given: int = 0
 ) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from mmr1.machine import auto_dtype
 
@@ -40,6 +48,34 @@ Interval = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Url = Annotated[str, Field(pattern="^https?://")]
 
 
+CommandKind = Literal["policy", "offline", "evaluation"]
+OWN = "own"
+"""Variant of a section for a part from a user's own code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A need of a section towards the rest of the configuration.
+
+    Attributes:
+        keys: Paths of the keys that decide it.
+        broken: True for a configuration that breaks the need.
+        why: What is wrong then, and what to set instead.
+        broken_by: Overrides that break it, for the test of all needs.
+        warns: The run does as it is written, and less than it seems to.
+        commands: Kinds of commands that have the need.
+        command: Command that the overrides are for.
+    """
+
+    keys: tuple[str, ...]
+    broken: Callable[[Any], bool]
+    why: str
+    broken_by: tuple[str, ...]
+    warns: bool = False
+    commands: tuple[CommandKind, ...] = ("policy",)
+    command: str = "train"
+
+
 class Section(BaseModel):
     """A section: unknown keys are errors, and values are frozen after loading.
 
@@ -50,6 +86,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     variant: ClassVar[str] = ""
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     @classmethod
     def variant_of(cls, values: Mapping[str, Any]) -> str:
@@ -82,7 +119,7 @@ class Section(BaseModel):
         unknown keys and wrong values silently.)
         """
         given = {**(values or {}), **keys}
-        now = {name: getattr(self, name) for name in type(self).model_fields}
+        now = dict(self)
         return type(self).model_validate(
             {**self.below(now, given), **{k: _inner(now.get(k), v) for k, v in _grouped(given)}}
         )
@@ -125,8 +162,33 @@ def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
     return now | {key: _inner(now.get(key), value) for key, value in _grouped(values)}
 
 
+class OwnPart(Section):
+    """A part from a user's own code. Keys besides those of its kind are its settings."""
+
+    model_config = ConfigDict(extra="allow")
+    variant: ClassVar[str] = OWN
+    type: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
+
+    @field_validator("type")
+    @classmethod
+    def _names_a_function(cls, name: str) -> str:
+        if name.endswith(".py"):
+            raise ValueError(f"name the function of the file too: {name}:FUNCTION")
+        return name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of the function that ``type`` names."""
+        return dict(self.model_extra or {})
+
+
+def is_own(name: str) -> bool:
+    """True if a ``type`` names something in a user's own code."""
+    return ":" in name or "." in name
+
+
 class CustomPart(Section):
-    """The keys of a custom advantage, loss, engine or environment, which a file defines."""
+    """The keys of a custom engine or environment, which a file defines."""
 
     use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
@@ -167,6 +229,10 @@ class Shape:
     def classes(self) -> tuple[type[Section], ...]:
         """All classes; the first is the default."""
         return tuple(self.variants.values())
+
+    def section(self, values: Mapping[str, Any]) -> type[Section] | None:
+        """The class for these values; None if there is none of their type."""
+        return self.variants.get(self.kind(values)) or self.variants.get(OWN)
 
     def kind(self, values: Mapping[str, Any]) -> str:
         """The name of the variant for these values, which may be unknown."""
@@ -214,7 +280,7 @@ def _shape(annotation: Any) -> Shape | None:
     if not classes:
         return None
     by_type = "type" in classes[0].model_fields
-    named = {c.model_fields["type"].default if by_type else c.variant: c for c in classes}
+    named = {c.variant or (c.model_fields["type"].default if by_type else ""): c for c in classes}
     assert len(named) == len(classes), f"two variants have one name: {classes}"
     return Shape(named, by_type, is_mapping)
 

@@ -50,6 +50,13 @@ if [ "$stack" = cpu ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.
 fi
 
 free_gib=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
+# torch for CUDA 13 finds no GPU with an older driver, and would train on the CPU without a word.
+least_driver=580
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || true
+if [ "$stack" = cuda ] && [ -n "$driver" ] && [ "${driver%%.*}" -lt "$least_driver" ]; then
+    fail "the GPU's driver is $driver, and CUDA 13 needs $least_driver or newer. Update the driver, or run again with MMR1_STACK=cpu."
+fi
+
 [ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed for the $stack stack. Free some space, or clone onto a larger disk."
 
 # uv needs a tenth of pip's CPU time. It comes from pip's index and gets pip's settings.

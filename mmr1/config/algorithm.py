@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mmr1.config.advantages import (
-    Advantage,
-    CriticConfig,
-    CustomAdvantage,
+from mmr1.algorithms import AdvantageConfig, LossConfig, advantage, loss
+from mmr1.algorithms.advantages.distillation import (
     DistillationAdvantage,
-    GaeAdvantage,
-    GrpoAdvantage,
     ServedModel,
     Teacher,
 )
+from mmr1.algorithms.critic import CriticConfig
 from mmr1.config.kl import Kl, MovingReference, NearMovingReference, NearReference, Reference
-from mmr1.config.losses import Loss, PpoLoss
 from mmr1.config.presets import PARTS, PRESETS, with_preset
 from mmr1.registry import suggest
 from mmr1.section import Coefficient, Interval, Positive, Section, shapes
+
+if TYPE_CHECKING:
+    Advantage = AdvantageConfig
+    Loss = LossConfig
+else:
+    Advantage = advantage.union()
+    Loss = loss.union()
 
 
 class EntropyConfig(Section):
@@ -148,9 +151,9 @@ class AlgorithmConfig(Section):
         "grpo", description="Preset of docs/algorithms.md: fills advantage, loss and filter_groups"
     )
     advantage: Advantage = Field(
-        default_factory=GrpoAdvantage, description="How rewards become advantages"
+        default_factory=advantage.first, description="How rewards become advantages"
     )
-    loss: Loss = Field(default_factory=PpoLoss, description="The policy loss")
+    loss: Loss = Field(default_factory=loss.first, description="The policy loss")
     kl: Kl | None = Field(
         None, description="KL to a reference policy; null: no reference is loaded"
     )
@@ -212,7 +215,7 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 f"there is no such preset{suggest(name, list(PRESETS))}; presets are "
                 f"{', '.join(PRESETS)}. An advantage or a loss of your own is "
-                "algorithm.advantage={type: custom, use: file.py:function}, or algorithm.loss"
+                "algorithm.advantage=file.py:function, or algorithm.loss"
             )
         return name
 
@@ -229,8 +232,7 @@ class AlgorithmConfig(Section):
     @property
     def critic(self) -> CriticConfig | None:
         """The critic of the advantage; None for an advantage without one."""
-        advantage = self.advantage
-        return advantage.critic if isinstance(advantage, GaeAdvantage | CustomAdvantage) else None
+        return getattr(self.advantage, "critic", None)
 
     @property
     def reference(self) -> Reference | NearReference | Teacher | None:

@@ -5,25 +5,21 @@ A row is data. The loader reports all rows that hold, not the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from mmr1.config.advantages import (
-    DistillationAdvantage,
-    GigpoAdvantage,
-    GrpoAdvantage,
-    ProcessAdvantage,
-    ReinforcePpBaselineAdvantage,
-)
+from mmr1.algorithms import LossConfig, advantage, loss
+from mmr1.algorithms.advantages.process import ProcessAdvantage
 from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.idle import IDLE
-from mmr1.config.kl import KlFull, KlLoss, KlReward
-from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
+from mmr1.config.kl import KlFull, KlLoss
 from mmr1.config.presets import PRESETS
 from mmr1.config.rewards import PluginConfig
 from mmr1.config.rollout import HfConfig
 from mmr1.config.rows import ALL, OFFLINE, TRAINING, Row
 from mmr1.config.tree import Config
+from mmr1.section import Section
 
 REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
 VISION = {"vision_tower", "multi_modal_projector"}
@@ -41,12 +37,47 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config) -> list[str]:
     """One line for each row of :data:`REFUSED` that holds."""
-    return _matching_rows((*REFUSED, *config.declaration.refused), config)
+    rows = (*REFUSED, *config.declaration.refused, *_needs(config, warns=False))
+    return _matching_rows(rows, config)
 
 
 def warnings_of(config: Config) -> list[str]:
     """One line for each row of :data:`WARNED` that holds."""
-    return _matching_rows((*WARNED, *config.declaration.warned), config)
+    rows = (*WARNED, *config.declaration.warned, *_needs(config, warns=True))
+    return _matching_rows(rows, config)
+
+
+def check_own_parts(config: Config) -> None:
+    """Check the advantage and the loss of a user's own code with the rest of the configuration.
+
+    Raises:
+        ValueError: If one cannot be loaded, has other settings, or a need of it is broken.
+    """
+    algorithm = config.algorithm
+    parts = {
+        "advantage": advantage.resolved(algorithm.advantage),
+        "loss": loss.resolved(algorithm.loss),
+    }
+    check(config.model_copy(update={"algorithm": algorithm.model_copy(update=parts)}))
+
+
+def _needs(config: Config, warns: bool) -> Iterator[Row]:
+    """Yield the needs of the sections that the command reads."""
+    for key in config.sections:
+        for section in _within(getattr(config, key)):
+            for need in section.needs:
+                if need.warns == warns:
+                    yield Row(need.keys, need.broken, need.why, need.commands)
+
+
+def _within(value: Any) -> Iterator[Section]:
+    """Yield the section that a value is, and those within it."""
+    if isinstance(value, Section):
+        yield value
+        value = dict(value)
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _within(inner)
 
 
 def _matching_rows(rows: Sequence[Row], config: Config) -> list[str]:
@@ -102,29 +133,6 @@ def _names(c: Config) -> Iterator[str | None]:
 # Advantage, loss and KL ------------------------------------------------------------------------
 
 
-def _process_loss(c: Config) -> bool:
-    loss = c.algorithm.loss
-    if not isinstance(c.algorithm.advantage, ProcessAdvantage):
-        return False
-    return isinstance(loss, ReinforceLoss) and loss.importance not in ("none", "per_decision")
-
-
-def _per_decision_without_steps(c: Config) -> bool:
-    loss = c.algorithm.loss
-    if not isinstance(loss, ReinforceLoss) or loss.importance != "per_decision":
-        return False
-    return isinstance(c.algorithm.advantage, ProcessAdvantage) and loss.token_share < 1
-
-
-def _penalty_unread(c: Config) -> bool:
-    advantage = c.algorithm.advantage.type
-    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "gigpo", "process")
-
-
-def _two_references(c: Config) -> bool:
-    return isinstance(c.algorithm.advantage, DistillationAdvantage) and c.algorithm.kl is not None
-
-
 def _no_divergence(c: Config) -> bool:
     ptx = c.algorithm.ptx
     return ptx is not None and ptx.loss == "distillation" and not isinstance(c.algorithm.kl, KlFull)
@@ -144,8 +152,8 @@ def _ahead_of_itself(c: Config) -> bool:
 
 
 def _window_beyond_groups(c: Config) -> bool:
-    streaming, size = c.rollout.streaming, c.data.train_batch_size
-    return streaming is not None and streaming.window > (c.rollout.max_off_policy_steps + 1) * size
+    groups = (c.rollout.max_off_policy_steps + 1) * c.data.train_batch_size
+    return c.rollout.streams and c.rollout.queue.window > groups
 
 
 def _draws_or_keeps(c: Config) -> bool:
@@ -174,7 +182,7 @@ def _adapters_alone(c: Config) -> bool:
 
 def _keeps_completions(c: Config) -> bool:
     """True if checkpoints hold completions that a step is still to learn from."""
-    return c.algorithm.learns_from_earlier or c.rollout.streaming is not None
+    return c.algorithm.learns_from_earlier or c.rollout.streams
 
 
 def _routes(c: Config) -> bool:
@@ -202,12 +210,6 @@ def _learns_own_view(c: Config) -> bool:
 def _one_text(c: Config) -> bool:
     reads_text = isinstance(c.algorithm.advantage, ProcessAdvantage)
     return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
-
-
-def _without_turns(c: Config) -> bool:
-    if not isinstance(c.algorithm.advantage, GigpoAdvantage):
-        return False
-    return c.environment is None or not c.environment.rewards_turns
 
 
 REFUSED: tuple[Row, ...] = (
@@ -279,37 +281,10 @@ REFUSED: tuple[Row, ...] = (
         ALL,
     ),
     Row(
-        ("algorithm.loss.type", "algorithm.ppo_epochs", "algorithm.ppo_mini_batch_size"),
-        lambda c: isinstance(c.algorithm.loss, PpoKlLoss | KlCovLoss) and c.updates < 2,
-        "this loss holds the policy near the one that sampled, from which the only update of a "
-        "rollout does not differ; raise ppo_epochs, or set ppo_mini_batch_size",
-    ),
-    Row(
         ("algorithm.advantage.type", "algorithm.loss.type"),
-        lambda c: c.algorithm.advantage.of_tokens and c.algorithm.loss.of_completions,
+        lambda c: c.algorithm.advantage.per_token and c.algorithm.loss.per_completion,
         "these advantages are of tokens, and this loss has one ratio per completion; change one "
         "of them",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.loss.importance"),
-        _process_loss,
-        "process supervision has per_decision weights, by which each step's reward is weighted, or "
-        "another loss such as ppo",
-    ),
-    Row(
-        ("algorithm.loss.importance", "algorithm.loss.top_entropy_quantile"),
-        _per_decision_without_steps,
-        "each step's reward is weighted by all of its tokens; leave one of them out",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.kl.type"),
-        _penalty_unread,
-        "this advantage reads no reward that could hold a penalty; set algorithm.kl.type=loss",
-    ),
-    Row(
-        ("algorithm.advantage.type", "algorithm.kl"),
-        _two_references,
-        "the teacher is the one reference model that can be loaded; leave algorithm.kl out",
     ),
     Row(
         ("algorithm.ptx.loss", "algorithm.kl.type"),
@@ -352,42 +327,42 @@ REFUSED: tuple[Row, ...] = (
         "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
     ),
     Row(
-        ("rollout.streaming", "rollout.max_off_policy_steps"),
-        lambda c: c.rollout.streaming is not None and c.rollout.max_off_policy_steps == 0,
+        ("rollout.queue.at_new_weights", "rollout.max_off_policy_steps"),
+        lambda c: c.rollout.streams and c.rollout.max_off_policy_steps == 0,
         "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
         TRAINING,
     ),
     Row(
-        ("rollout.streaming.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
+        ("rollout.queue.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
         _window_beyond_groups,
         "no more groups are under way than (max_off_policy_steps + 1) * train_batch_size; lower "
         "the window",
     ),
     Row(
-        ("rollout.streaming", "full_determinism"),
-        lambda c: c.rollout.streaming is not None and c.full_determinism,
+        ("rollout.queue.at_new_weights", "full_determinism"),
+        lambda c: c.rollout.streams and c.full_determinism,
         "which weights sample a token depends on timing; leave one of them out",
     ),
     Row(
-        ("rollout.streaming", "environment"),
-        lambda c: c.rollout.streaming is not None and c.environment is not None,
-        "turns of conversations are not streamed; leave rollout.streaming out: "
-        "max_off_policy_steps alone samples them ahead",
+        ("rollout.queue.at_new_weights", "environment"),
+        lambda c: c.rollout.streams and c.environment is not None,
+        "turns of conversations are not streamed; leave at_new_weights out: max_off_policy_steps "
+        "alone samples them ahead",
     ),
     Row(
-        ("rollout.streaming", "model.lora.merge"),
-        lambda c: c.rollout.streaming is not None and c.model.sync_adapters_only,
+        ("rollout.queue.at_new_weights", "model.lora.merge"),
+        lambda c: c.rollout.streams and c.model.sync_adapters_only,
         "vLLM cannot exchange the adapters of unfinished completions; leave one of them out",
     ),
     Row(
-        ("rollout.streaming", "algorithm.filter_groups.type"),
-        lambda c: c.rollout.streaming is not None and _draws_or_keeps(c),
+        ("rollout.queue.at_new_weights", "algorithm.filter_groups.type"),
+        lambda c: c.rollout.streams and _draws_or_keeps(c),
         "streaming draws a prompt for each group that is dropped, and no token may be older than "
         "its bound; leave gen_batch_size, keep_surplus and replay out",
     ),
     Row(
-        ("rollout.streaming", "rollout.views"),
-        lambda c: c.rollout.streaming is not None and c.rollout.views is not None,
+        ("rollout.queue.at_new_weights", "rollout.views"),
+        lambda c: c.rollout.streams and c.rollout.views is not None,
         "a group that is streamed has one view; leave one of them out",
     ),
     Row(
@@ -414,10 +389,10 @@ REFUSED: tuple[Row, ...] = (
         "a critic has one prompt for each group; set rollout.views.loss=clean",
     ),
     Row(
-        ("rollout.streaming", "rewards.functions"),
-        lambda c: c.rollout.streaming is not None and _scores_batches(c),
+        ("rollout.queue.at_new_weights", "rewards.functions"),
+        lambda c: c.rollout.streams and _scores_batches(c),
         "groups are scored as they end, and no function with call=batch sees all of a step; set "
-        "call=group, or leave rollout.streaming out",
+        "call=group, or leave at_new_weights out",
     ),
     Row(
         ("model.lora", "algorithm.kl.reference.mixup_alpha"),
@@ -451,12 +426,6 @@ REFUSED: tuple[Row, ...] = (
         "out",
     ),
     Row(
-        ("algorithm.advantage.type", "environment"),
-        _without_turns,
-        "it compares the turns of conversations with tools or an environment of your own; set "
-        "environment.type to tools or custom, or another advantage",
-    ),
-    Row(
         ("environment", "algorithm.filter_groups.type"),
         lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
         "replay and keep_surplus keep completions without what tools showed in them; leave one of "
@@ -474,10 +443,10 @@ REFUSED: tuple[Row, ...] = (
         "them are not known; leave one of them out",
     ),
     Row(
-        ("algorithm.router_replay", "algorithm.filter_groups.type", "rollout.streaming"),
+        ("algorithm.router_replay", "algorithm.filter_groups.type", "rollout.queue.at_new_weights"),
         lambda c: c.algorithm.compares_experts and _keeps_completions(c),
         "checkpoints keep completions without their experts; leave replay, keep_surplus and "
-        "streaming out",
+        "at_new_weights out",
     ),
     Row(
         ("algorithm.router_replay", "rollout.views.loss"),
@@ -565,34 +534,6 @@ WARNED: tuple[Row, ...] = (
         _clips_nothing,
         "with one update per rollout every ratio is 1, and nothing is clipped; set "
         "algorithm.ppo_mini_batch_size, or ppo_epochs above 1",
-    ),
-    Row(
-        ("algorithm.loss.importance",),
-        lambda c: (
-            isinstance(c.algorithm.loss, ReinforceLoss)
-            and c.algorithm.loss.importance != "none"
-            and c.updates < 2
-        ),
-        "with one update per rollout every weight is 1; set algorithm.ppo_mini_batch_size, or "
-        "ppo_epochs above 1",
-    ),
-    Row(
-        ("algorithm.advantage.epsilon",),
-        lambda c: (
-            isinstance(c.algorithm.advantage, GrpoAdvantage)
-            and c.algorithm.advantage.scale_rewards == "none"
-            and "epsilon" in c.algorithm.advantage.model_fields_set
-        ),
-        "nothing is divided by a deviation; set algorithm.advantage.scale_rewards, or leave it out",
-    ),
-    Row(
-        ("algorithm.advantage.kl_to_go", "algorithm.kl.type"),
-        lambda c: (
-            isinstance(c.algorithm.advantage, ReinforcePpBaselineAdvantage)
-            and c.algorithm.advantage.kl_to_go
-            and not isinstance(c.algorithm.kl, KlReward)
-        ),
-        "there is no KL penalty in the reward; set algorithm.kl.type=reward, or leave it out",
     ),
     Row(
         ("algorithm.loss.agg_scope",),

@@ -156,7 +156,7 @@ TRAINING_KEYS = (
     *("model.freeze_vision_tower", "model.gradient_checkpointing", "resources.auto"),
     *("data.train", "data.train_batch_size"),
     *(f"rollout.{key}" for key in ("n", "temperature", "top_p", "top_k", "min_p")),
-    *(f"rollout.{key}" for key in ("max_off_policy_steps", "streaming", "parity_tolerance")),
+    *(f"rollout.{key}" for key in ("max_off_policy_steps", "queue", "parity_tolerance")),
     *(f"trainer.{key}" for key in ("max_steps", "total_epochs", "output_dir", "checkpoints")),
     *(f"trainer.{key}" for key in ("save_only_model", "tracking", "logging_steps")),
     *(f"trainer.{key}" for key in ("log_completions_steps", "max_tokens_per_gpu")),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mmr1.config.secrets import redact
 from mmr1.config.tree import Config
-from mmr1.section import Section, Shape, shapes
+from mmr1.section import OWN, Section, Shape, shapes
 
 UNIONS = (Union, UnionType)
 
@@ -114,7 +114,8 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
     if problem["type"] == "union_tag_invalid" and place.shape is not None:
         tag = str(problem["ctx"]["tag"])
         known = place.shape.variants
-        hint = near(tag, known) or f"; it may be {', '.join(known)}"
+        names = [name for name in known if name != OWN]
+        hint = near(tag, names) or f"; it may be {', '.join(names)}"
         if tag.endswith(".py") and "custom" in known:
             hint = f". Name the function of the file too: {place.key}={tag}:FUNCTION"
         return f"'{place.key}.type': there is no '{tag}'{hint}"
@@ -131,7 +132,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
     valid = [key for key in (place.section.model_fields if place.section else ()) if key != "type"]
     why = f": type '{place.kind}' has no '{leaf}'" if place.kind else ""
     static = _without_names(place)
-    others = [kind for kind in _kinds_with(static) if kind]
+    others = [kind for kind in _kinds_with(static) if kind not in ("", OWN)]
     if others:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
         return f"{why}; type {shown} {'has' if len(others) == 1 else 'have'} it", ""
@@ -168,7 +169,7 @@ def _kinds_with(path: str) -> list[str]:
     return list(dict.fromkeys(kind for known, kind in key_paths() if known == path))
 
 
-def near(word: str, words: Mapping[str, Any]) -> str:
+def near(word: str, words: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the nearest of the words, or an empty string."""
     found = difflib.get_close_matches(word, list(words), 1, 0.6)
     return f"; did you mean '{found[0]}'?" if found else ""

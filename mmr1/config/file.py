@@ -97,7 +97,7 @@ def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any
         if gone:
             notes.append(f"{path}: {now} in place of {before}; {', '.join(gone)} dropped")
         below = {}
-    section = shape.variants.get(now)
+    section = shape.section({**below, **high})
     return (
         {**below, **high} if section is None else overlay(below, high, section, notes, f"{path}.")
     )
@@ -105,7 +105,7 @@ def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any
 
 def non_defaults(values: Mapping[str, Any], shape: Shape) -> Tree:
     """The values of a section that are not its class's defaults, without the discriminator."""
-    section = shape.variants.get(shape.kind(values))
+    section = shape.section(values)
     fields = {} if section is None else section.model_fields
     return {
         key: value

@@ -31,9 +31,9 @@ def _bound_without_weights(c: Config) -> bool:
     return _set(weights, "threshold")
 
 
-def _keeps_nothing(c: Config) -> bool:
-    streaming = c.rollout.streaming
-    return streaming is not None and not streaming.partial_rollout and _set(streaming, "kv_cache")
+def _continues_nothing(c: Config) -> bool:
+    queue = c.rollout.queue
+    return queue.at_new_weights != "continue" and _set(queue, "kv_cache")
 
 
 IDLE: tuple[Row, ...] = (
@@ -91,10 +91,16 @@ IDLE: tuple[Row, ...] = (
         TRAINING,
     ),
     Row(
-        ("rollout.streaming.kv_cache", "rollout.streaming.partial_rollout"),
-        _keeps_nothing,
-        "unfinished completions begin again, and none has keys and values to keep; leave kv_cache "
-        "out",
+        ("rollout.queue.kv_cache", "rollout.queue.at_new_weights"),
+        _continues_nothing,
+        "no completion continues with new weights, and none has keys and values to keep; leave "
+        "kv_cache out",
+        POLICY,
+    ),
+    Row(
+        ("rollout.queue.window", "rollout.queue.at_new_weights"),
+        lambda c: not c.rollout.streams and _set(c.rollout.queue, "window"),
+        "whole steps are sampled in turn, and no group passes another; leave window out",
         POLICY,
     ),
     Row(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.config.advantages import ServedModel, TeacherModel
+from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
 from mmr1.section import Coefficient, Fraction, Positive, Section, Share
 
 Estimator = Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"]

@@ -107,9 +107,11 @@ class ModelConfig(Section):
         description="Do not train the vision tower and its projector; their features are kept. One "
         "of the two alone: optimizer.lr_of_parts",
     )
-    gradient_checkpointing: bool = Field(
+    gradient_checkpointing: bool | Annotated[int, Field(ge=1)] = Field(
         False,
-        description="Recompute activations in the backward pass: less memory, 4/3 of the work",
+        description="Recompute activations in the backward pass: less memory, 4/3 of the work. A "
+        "number: of so many layers of the language model (Megatron: recompute_num_layers), and of "
+        "the vision tower",
     )
     use_liger_kernel: bool | None = Field(
         None,

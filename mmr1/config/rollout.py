@@ -155,17 +155,20 @@ Engine = Annotated[
 ]
 
 
-class StreamingConfig(Section):
-    """Groups are learned from as they end, and new weights reach an engine that samples on."""
+class QueueConfig(Section):
+    """The queue of groups between sampling and learning."""
 
-    partial_rollout: bool = Field(
-        True,
-        description="New weights continue unfinished completions; false: such completions begin "
-        "again (verl, slime)",
+    at_new_weights: Literal["wait", "restart", "continue"] = Field(
+        "wait",
+        description="Completions under way when new weights come (vLLM's wait, abort and keep). "
+        "wait: the weights wait for the steps that were begun. Else the groups of the next "
+        "max_off_policy_steps steps are sampled together, and an update waits for its own only. "
+        "restart: such completions begin again; continue: they continue with the new weights "
+        "(verl, slime: partial_rollout)",
     )
     kv_cache: Literal["recompute", "keep"] = Field(
         "recompute",
-        description="Keys and values of unfinished completions at new weights. recompute: each "
+        description="Keys and values of completions that continue. recompute: each "
         "token has the log-prob of the weights that sampled it; keep: of a mixture of them and "
         "older ones (prime-rl, SkyRL)",
     )
@@ -204,12 +207,12 @@ class RolloutConfig(Section):
     max_off_policy_steps: Count = Field(
         0,
         description="0: synchronous rollouts. k: asynchronous rollouts, sampled with weights that "
-        "are at most k updates old",
+        "are at most k updates old (torchtitan: target_offpolicy_steps, TRL: max_staleness, AReaL: "
+        "max_head_offpolicyness)",
     )
-    streaming: StreamingConfig | None = Field(
-        None,
-        description="The engine samples the groups of the next max_off_policy_steps steps "
-        "together, and an update waits for its own only; null: it samples step after step",
+    queue: QueueConfig = Field(
+        default_factory=QueueConfig,
+        description="How new weights and completions under way meet",
     )
     engine: Engine = Field(
         default_factory=VllmConfig,
@@ -256,6 +259,11 @@ class RolloutConfig(Section):
     def max_model_len(self) -> int:
         """Maximum tokens of prompt and completion together."""
         return self.max_prompt_length + self.max_response_length
+
+    @property
+    def streams(self) -> bool:
+        """True if groups are learned from as they end, and not step after step."""
+        return self.queue.at_new_weights != "wait"
 
     @property
     def uses_vllm(self) -> bool:

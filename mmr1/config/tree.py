@@ -185,8 +185,8 @@ class Config(Section):
     def max_staleness(self) -> int:
         """The most steps by which the weights that sampled a token are older than the policy."""
         rollout, window = self.rollout, 1
-        if rollout.streaming is not None:
-            window = max(1, rollout.streaming.window)
+        if rollout.streams:
+            window = max(1, rollout.queue.window)
         return rollout.max_off_policy_steps + -(-(window - 1) // self.data.train_batch_size)
 
     @property

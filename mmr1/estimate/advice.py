@@ -39,7 +39,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
         sending = bytes_while_sending(config, result) + weights - engine_memory
         kept = max(bytes_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
-            lines += _lighter_trainer(config, load, result)
+            lines += _lighter_trainer(config, load, result, memory - ASLEEP)
         elif kept > memory - engine_memory:
             share = 0.95 - kept / memory
             if weights <= 0.9 * share * memory:
@@ -53,7 +53,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
             lines += _offloaded_while_sampling(config) + _offloaded(config)
             lines = lines or ["rollout.engine=vllm: ranks and engines on separate GPUs"]
     elif result.total("trainer") > room:
-        lines += _lighter_trainer(config, load, result)
+        lines += _lighter_trainer(config, load, result, room)
     if result.total("reward model") > 0.9 * memory:
         more = 2 * config.resources.reward_ranks
         lines.append(f"resources.reward_ranks={more}: half of the reward models' weights each")
@@ -71,15 +71,15 @@ def _engine_weights(result: Estimate) -> float:
     return next(of_engine, 0.0)
 
 
-def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
+def _lighter_trainer(config: Config, load: Load, result: Estimate, room: float) -> list[str]:
     by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     shapes, lines = read_shapes(config), []
     half, context = config.trainer.max_tokens_per_gpu // 2, config.resources.context_parallel_size
     # A micro-batch is never less than a prompt with one completion.
     longest = shapes.shares_prompts and context * half < load.prompt + load.completion
     kept, total = by_name["activations of a micro-batch"], result.total("trainer")
-    if kept > 0.2 * total and not config.model.gradient_checkpointing:
-        lines.append("model.gradient_checkpointing=true: activations of one layer at a time")
+    if kept > 0.2 * total and config.model.gradient_checkpointing is not True:
+        lines.append(_checkpointing(config, load, room, shapes.model.language.layers))
     if kept > 0.2 * total and not longest:
         lines.append(f"trainer.max_tokens_per_gpu={half}: half of the activations")
     if longest and shapes.cuts_sequences and kept + by_name["backward pass"] > 0.2 * total:
@@ -104,6 +104,15 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
     if shared and config.gpu_memory_utilization > 0.3:
         lines.append("rollout.engine.gpu_memory_utilization=0.3: the engine shares this device")
     return lines
+
+
+def _checkpointing(config: Config, load: Load, room: float, layers: int) -> str:
+    """Return the change to the fewest checkpointed layers that fit, or to all."""
+    for number in range(1, layers):
+        changed = config.changed({"model.gradient_checkpointing": number})
+        if estimate(changed, load).total("trainer") <= room:
+            return f"model.gradient_checkpointing={number}: activations of {number} layers anew"
+    return "model.gradient_checkpointing=true: activations of one layer at a time"
 
 
 def _processes(config: Config, ranks: int) -> str:

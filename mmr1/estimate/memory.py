@@ -10,12 +10,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmr1.config import (
-    Config,
-    NearModelReference,
-    ServedModel,
-    TeacherModel,
-)
+from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
+from mmr1.config import Config, NearModelReference
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.rollout.engines import engine_type
@@ -129,6 +125,12 @@ def bytes_while_sending(config: Config, result: Estimate) -> float:
 
 def _of_trainer(result: Estimate, names: Set[str]) -> float:
     return sum(i.bytes for i in result.items if i.owner == "trainer" and i.name in names)
+
+
+def checkpointed_layers(config: Config, model: ModelShape) -> int:
+    """Return how many layers of the language model compute their activations again."""
+    asked, layers = config.model.gradient_checkpointing, model.language.layers
+    return asked * layers if isinstance(asked, bool) else min(asked, layers)
 
 
 def activation_elements(model: ModelShape) -> tuple[float, float]:
@@ -249,12 +251,12 @@ def _shards(config: Config) -> int:
 
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
-    """Activations of the largest micro-batch; with checkpointing, a layer's input."""
+    """Activations of the largest micro-batch; of a checkpointed layer its input alone."""
     tokens, vision = _micro_batch(config, shapes, load)
     of_token, of_vision_token = activation_elements(shapes.model)
-    if config.model.gradient_checkpointing:
+    if layers := checkpointed_layers(config, shapes.model):
         language, tower = shapes.model.language, shapes.model.tower
-        of_token = language.hidden * language.layers
+        of_token -= layers * (_layer_elements(language) - language.hidden)
         if tower is not None:
             of_vision_token = tower.hidden * tower.layers * tower.rows_per_token
     if config.model.freeze_vision_tower:

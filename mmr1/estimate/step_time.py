@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mmr1.config import Config
 from mmr1.estimate.load import Load
-from mmr1.estimate.memory import activation_elements
+from mmr1.estimate.memory import activation_elements, checkpointed_layers
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.vision.families.family import ModelShape
 
@@ -159,7 +159,8 @@ def _update(
 ) -> Iterator[Phase]:
     ranks = config.resources.ranks
     groups = -(-step.groups // ranks)
-    again = 4 / 3 if config.model.gradient_checkpointing else 1.0
+    # The forward, a third of the work, of checkpointed layers runs twice.
+    again = 1 + checkpointed_layers(config, step.model) / step.model.language.layers / 3
     yield Phase("update: products", again * groups * step.group_flops / flops, "products")
     tokens = step.load.prompt + step.n * step.load.completion
     of_token, of_vision = activation_elements(step.model)

@@ -26,7 +26,7 @@ from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import requests_for
 from mmr1.rollout.engines import engine_type
 from mmr1.rollout.two_turns import picture
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.parity import ParityError, check_parity

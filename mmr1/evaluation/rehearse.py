@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig
 
-from mmr1.config import Config, NearModelReference, TeacherModel
+from mmr1.algorithms.advantages.distillation import TeacherModel
+from mmr1.config import Config, NearModelReference
 from mmr1.estimate.command import time_table
 from mmr1.estimate.load import Load
 from mmr1.progress import report_activity
@@ -140,7 +141,7 @@ def rehearsed(config: Config, folder: Path, steps: int) -> Config:
         "rollout.n": min(4, rollout.n),
         "rollout.max_response_length": min(32, rollout.max_response_length),
         "rollout.max_off_policy_steps": 0,
-        "rollout.streaming": None,
+        "rollout.queue": {},
         "rewards.functions": functions,
         "algorithm.filter_groups": None,
         "algorithm.ppo_mini_batch_size": None,

@@ -112,7 +112,7 @@ def with_conversations(
     Args:
         turns: The engine as it samples turns.
     """
-    if config.rollout.streaming is not None and config.command != "eval":
+    if config.rollout.streams and config.command != "eval":
         return ContinuousEngine(engine, turns)
     if config.environment is None:
         return engine
@@ -268,6 +268,6 @@ class BatchedTurns:
         if length is None or len(completion.token_ids) <= length:
             return completion
         tokens = completion.token_ids[:length]
-        text = self._family.tokenizer.decode(tokens, skip_special_tokens=True)
+        text = self._family.chat.completion_text(tokens.tolist())
         logprobs = completion.logprobs[:length]
         return replace(completion, token_ids=tokens, logprobs=logprobs, text=text, truncated=True)

@@ -102,5 +102,5 @@ def batch_of_engine(config: Config) -> int:
     if config.command == "eval":
         return 1
     rollout = config.rollout
-    steps = 1 if rollout.streaming is None else 1 + rollout.max_off_policy_steps
+    steps = 1 + rollout.max_off_policy_steps if rollout.streams else 1
     return -(-steps * config.data.train_batch_size // config.engines) * rollout.n

@@ -187,14 +187,19 @@ def requests_for(
 
     A small dataset may bring a prompt twice: it is then sampled anew, not repeated.
     """
+    seeds = prompt_seeds(prompts, run_seed, step, draw)
+    return [Request(prompt, n, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+
+
+def prompt_seeds(prompts: Sequence[Prompt], run_seed: int, step: int, draw: int = 0) -> list[int]:
+    """The seed of each prompt's first completion; see :func:`requests_for`."""
     repeats: Counter[str] = Counter()
-    requests = []
+    seeds = []
     for prompt in prompts:
         sample = prompt.sample.id
-        seed = request_seed(run_seed, step, sample, draw + _DRAWS * repeats[sample])
+        seeds.append(request_seed(run_seed, step, sample, draw + _DRAWS * repeats[sample]))
         repeats[sample] += 1
-        requests.append(Request(prompt, n, seed))
-    return requests
+    return seeds
 
 
 def request_seed(run_seed: int, step: int, sample_id: str, draw: int = 0) -> int:

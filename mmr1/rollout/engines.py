@@ -156,21 +156,21 @@ def check_capabilities(config: Config) -> None:
     name = f"rollout.engine={rollout.engine_name}"
     trains = config.command != "eval"
     ahead = rollout.max_off_policy_steps if trains else 0
-    streaming = rollout.streaming if trains else None
+    at_new_weights = rollout.queue.at_new_weights if trains else "wait"
     if kind.samples_from_policy and ahead and not config.distributed:
         raise ValueError(
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
-    if streaming and not kind.holds_conversations:
+    if at_new_weights != "wait" and not kind.holds_conversations:
         raise ValueError(
-            f"rollout.streaming and {name}, which samples a batch to its end; set "
-            "rollout.engine=vllm or rollout.streaming=null"
+            f"rollout.queue.at_new_weights={at_new_weights} and {name}, which samples a batch to "
+            "its end; set rollout.engine=vllm or leave at_new_weights out"
         )
-    if streaming and streaming.partial_rollout and not kind.updates_in_flight:
+    if at_new_weights == "continue" and not kind.updates_in_flight:
         raise ValueError(
-            f"rollout.streaming.partial_rollout=true and {name}, which takes no new weights while "
-            "it samples; set it to false, or rollout.engine=vllm"
+            f"rollout.queue.at_new_weights=continue and {name}, which takes no new weights while "
+            "it samples; set it to restart, or rollout.engine=vllm"
         )
     if rollout.colocated and not kind.sleeps:
         raise ValueError(

@@ -123,7 +123,7 @@ class VllmEngine:
         self._in_another_process = apart or workers > 1
         self._turns: _Turns | None = None
         self._speculates = config.speculates
-        self._keeps = config.streaming is not None and config.streaming.kv_cache == "keep"
+        self._keeps = config.queue.kv_cache == "keep"
         settings = {
             "model": model_path,
             "trust_remote_code": trust_remote_code,
@@ -431,7 +431,7 @@ class VllmEngine:
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
-            text=self._family.tokenizer.decode(tokens, skip_special_tokens=True),
+            text=self._family.chat.completion_text(tokens),
             truncated=output.finish_reason == "length",
             policy_version=min((version for version, _ in versions), default=self._version),
             versions=versions if len(versions) > 1 else (),

@@ -8,8 +8,8 @@ from typing import Any
 
 from mmr1.data.sampler import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import Algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
@@ -31,9 +31,9 @@ class TrainerComponents:
     Attributes:
         kept: Groups that later steps learn from: those of ``replay``, or what dynamic sampling had
             beyond a step's groups.
-        open_groups: With ``rollout.streaming``.
+        open_groups: Where groups are learned from as they end.
         ranks: Where other processes than this one learn.
-        tokenizer: Decodes the pieces of ``trainer.vision_use_steps``.
+        completion_text: Decodes the pieces of ``trainer.vision_use_steps``.
     """
 
     loader: SampleLoader
@@ -53,4 +53,4 @@ class TrainerComponents:
     open_groups: OpenGroups | None = None
     validation: Validation | None = None
     ranks: Traceable | None = None
-    tokenizer: Any = None
+    completion_text: Any = None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import (
     Config,
-    CustomAdvantage,
-    CustomLoss,
     EnvironmentConfig,
     NearModelReference,
     RewardFunctionConfig,
-    TeacherModel,
     ToolsConfig,
 )
+from mmr1.config.checks import check_own_parts
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
@@ -67,9 +66,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
             check_dataset(config.algorithm.ptx.data, "algorithm.ptx.data")
         _check_rewards(config)
         check_engine(config)
-        for part in (config.algorithm.advantage, config.algorithm.loss):
-            if isinstance(part, CustomAdvantage | CustomLoss):
-                check_file(part.use)
+        check_own_parts(config)
     _check_environment(config)
     _check_data_keys(config)
 

@@ -1,37 +1,60 @@
-"""The samplers: they draw prompts, generate, score and filter; what each step learns from.
+"""The sampler: it draws prompts, has them sampled and scored, and keeps what is ahead of learning.
 
-With ``rollout.max_off_policy_steps`` steps are sampled ahead, by one thread that works through one
-queue of steps and weight updates, while the trainer learns. So the weights that sample a step do
-not depend on timing: step k is sampled with the weights after update
-``k - 1 - rollout.max_off_policy_steps``.
+One queue of groups lies between sampling and learning. How deep it is (``max_off_policy_steps``),
+and what new weights do to completions under way (``queue.at_new_weights``), is its pace. In step,
+ahead and streaming are three values of it:
+
+- 0, ``wait``: everything runs in the caller's thread.
+- k, ``wait``: step s is sampled whole, with the weights after update ``s - 1 - k``. None is being
+  sampled when a checkpoint is due, so that a resumed run has the same schedule, nor when a
+  validation is, which needs the engine. Steps sampled ahead when a signal stops the run are lost.
+- k, ``restart`` or ``continue``: groups are drawn as there is room, and learned from as they end.
+  There is room for ``k + 1`` steps beyond the update whose weights the engine has.
+
+So no token is older than k steps, or with a window of W groups that may pass the oldest
+``k + ceil((W - 1) / P)``, P groups a step.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import fmean
+from threading import Condition
 from types import TracebackType
 from typing import Any, Self
 
 from mmr1.config import Config, ResampleConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.build import ContinuousEngine
-from mmr1.rollout.engine import Request, RolloutEngine, requests_for
-from mmr1.trainer.algorithms import Algorithm
+from mmr1.rollout.engine import prompt_seeds
+from mmr1.rollout.protocol import Engine, OfBatches, OfTurns
+from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.models.policy import Policy
+from mmr1.trainer.models.policy import Policy, Weights
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
-from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
-from mmr1.trainer.sampling.other_views import sample_beside, sample_with_view, view_stats
+from mmr1.trainer.sampling.dynamic_sampling import (
+    NoSignalError,
+    Selection,
+    group_filter,
+    no_signal,
+)
+from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.sampling.other_views import by_own_view, view_stats
+from mmr1.trainer.sampling.plan import ROLES, planner
 from mmr1.trainer.sampling.views import check_changed
-from mmr1.trainer.stream import Stream
-from mmr1.types import RolloutGroup, Sample, ScoredGroup, StepStats
+from mmr1.types import Completion, Prompt, Sample, ScoredGroup, StepStats
+
+MOMENT_S = 0.05
+"""An engine samples so long at most before it is given new prompts or weights."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """The samples of a step.
 
@@ -45,6 +68,7 @@ class Batch:
             from.
         state: Gives the state after this batch of what sampling moves on, as JSON values. When
             steps are sampled ahead, later ones move it on before this step has learned.
+        own_views: The update reads completions under the views that they saw.
     """
 
     groups: list[ScoredGroup]
@@ -53,18 +77,95 @@ class Batch:
     seconds: Mapping[str, float]
     oldest_version: int
     state: Callable[[], Mapping[str, Any]]
+    own_views: bool = False
+
+    @cached_property
+    def learned(self) -> list[ScoredGroup]:
+        """``groups`` as the update reads them: cut where the view changes, if it reads each."""
+        return by_own_view(self.groups) if self.own_views else self.groups
+
+
+@dataclass
+class _Filling:
+    """A step that is being sampled, or with a stream what lies between two batches."""
+
+    step: int
+    selection: Selection
+    timer: PhaseTimer
+    since: float = field(default_factory=time.monotonic)
+    sampled_s: float = 0.0
+    cancelled: int = 0
+    dropped: list[ScoredGroup] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """New weights, which the engine is given after it has sampled a step; after 0: at once."""
+
+    weights: Weights
+    version: int
+    after: int
 
 
 class Sampler:
-    """Samples and scores the batches of a run's steps, with the weights that the engine has.
+    """Samples and scores the batches of a run's steps.
 
-    One that samples ahead of the update is a :class:`SamplerAhead`; ``open_sampler`` chooses.
+    A context: when it ends without an error, the engine has the last weights. What fails in a
+    thread of its own is raised by the next call that needs it.
+
+    Args:
+        engine: Nobody else may use it, except between :meth:`finish` and the next :meth:`sample`.
     """
 
-    def __init__(self, config: Config, components: TrainerComponents) -> None:
-        self._config, self._components = config, components
-        self._sampling, self._resamples = config.rollout.sampling, config.algorithm.resamples
-        self._views = config.rollout.views
+    def __init__(self, config: Config, components: TrainerComponents, engine: Engine) -> None:
+        self._config, self._parts, self._engine = config, components, engine
+        self._depth, self._queue = config.rollout.max_off_policy_steps, config.rollout.queue
+        self._by_step = not config.rollout.streams
+        self._size, self._resamples = config.data.train_batch_size, config.algorithm.resamples
+        self._has_signal: Callable[[ScoredGroup], bool] = lambda _: True
+        if self._resamples is not None:
+            self._has_signal = group_filter(
+                config.algorithm,
+                components.algorithm.advantage.step_supervision,
+                list(config.rewards.weights),
+            )
+        keeps = self._resamples is not None and self._resamples.keep_surplus
+        self._surplus = components.kept if keeps else None
+        self._threads: list[ThreadPoolExecutor] = []
+        self._changed = Condition()  # guards what follows
+        kept, greedy = components.open_groups, components.algorithm.advantage.greedy_baseline
+        self._groups = OpenGroups(_not_kept, planner(config, greedy)) if kept is None else kept
+        self._tickets: dict[int, tuple[int, list[int]]] = {}  # of which group, of which completions
+        self._unscored: list[int] = []
+        self._weights: list[_New] = []
+        self._first = self._step = 0  # the first step, and that which was taken last
+        self._last = 0  # the last step that may be sampled
+        self._loaded = 0  # the step that the engine's weights learned from
+        self._taken = 0  # groups of the stream
+        self._holds = False  # a validation is going to use the engine
+        self._filling = self._fill(0)
+        self._batches: dict[int, Batch] = {}
+        self._dropped_in_turn = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            for thread in self._threads:
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    # The caller's thread ------------------------------------------------------------------------
 
     def sample(self, number: int) -> Batch:
         """The batch of step ``number``; steps are taken in order.
@@ -72,224 +173,381 @@ class Sampler:
         Raises:
             NoSignalError: Dynamic sampling found no group to learn from.
         """
-        components, resamples = self._components, self._resamples
-        timer, stats = PhaseTimer(f"step {number}"), dict[str, float]()
-        if resamples is None:
-            groups = self._sample_and_score(number, self._config.data.train_batch_size, 0, timer)
-            all_groups = groups
-        else:
-            groups, all_groups, stats = self._resample(number, resamples, timer)
-        if (views := self._views) is not None:
-            stats = {**stats, **view_stats(all_groups)}
-            stats["views/strength"] = views.strength_at(number, self._config.trainer.steps)
-        if components.replay is not None:
-            groups, replayed = components.replay.fill(number, groups)
-            stats |= replayed
-        if components.loader.curriculum is not None:
-            stats |= components.loader.curriculum.stats()
-        oldest = min(c.policy_version for s in groups for c in s.group.completions)
-        state, kept = components.loader.state_dict(), None
-        if components.kept is not None:
-            kept = components.kept.state_now()
-        return Batch(
-            groups,
-            all_groups,
-            stats,
-            timer.phases,
-            oldest,
-            lambda: {"sampler": state} if kept is None else {"sampler": state, "kept": kept()},
-        )
+        with self._changed:
+            if self._first == 0:
+                self._begin(number)
+            self._step, self._holds, trainer = number, False, self._config.trainer
+            due = min(next_due(trainer, number), trainer.next_validation(number))
+            self._last = min(number + self._depth, due)
+            self._changed.notify_all()
+            if not self._by_step:
+                return self._take(number)
+            self._wait_for(lambda: number in self._batches)
+            return self._batches.pop(number)
 
     def sync(self, policy: Policy) -> None:
-        """Load the policy's weights into the engine, for what is sampled after this."""
-        self._components.rollout.load_weights(policy.weights(), policy.version)
-
-    def finish(self) -> None:
-        """Do nothing: the engine has the last weights."""
-
-    def _resample(
-        self, number: int, resamples: ResampleConfig, timer: PhaseTimer
-    ) -> tuple[list[ScoredGroup], list[ScoredGroup], StepStats]:
-        """The groups that the step learns from, all that it sampled, and metrics."""
-        config, kept = self._config, self._components.kept
-        has_signal = group_filter(
-            config.algorithm,
-            self._components.algorithm.advantage.step_supervision,
-            list(config.rewards.weights),
-        )
-        surplus = kept if resamples.keep_surplus else None
-        earlier = surplus.groups if surplus is not None else []
-        selection = Selection(config.data.train_batch_size, resamples, has_signal, earlier)
-        while prompts := selection.prompts_needed():
-            selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
-        groups, stats = selection.sampled()
-        if surplus is not None:
-            surplus.keep(selection.surplus)
-        # Where the surplus of the step before was enough, nothing was drawn to take means of.
-        return groups, selection.all_groups or groups, stats
-
-    def _sample_and_score(
-        self, number: int, count: int, batch: int, timer: PhaseTimer
-    ) -> list[ScoredGroup]:
-        """Groups of the next ``count`` prompts; ``batch`` counts those of step ``number``."""
-        config, components = self._config, self._components
-        sampling, engine = self._sampling, components.rollout
-        greedy_groups = []
-        with timer("rollout"):
-            prompts = list(map(components.render, components.loader.next(count)))
-            requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
-            # The next step's media are prepared while this one samples and learns.
-            components.loader.prefetch(config.data.train_batch_size)
-            groups, beside = self._generate(requests, number)
-            if components.algorithm.advantage.greedy_baseline:
-                single = [replace(request, n=1) for request in requests]
-                greedy_groups = engine.generate(single, sampling.greedy())
-        with timer("reward"):
-            scored = components.rewards.score(groups, beside)
-            if greedy_groups:
-                baselines = components.rewards.score(greedy_groups)
-                scored = [
-                    replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
-                ]
-            if components.loader.curriculum is not None:
-                components.loader.curriculum.learn(scored)
-            return components.steps.score(scored) if components.steps else scored
-
-    def _generate(
-        self, requests: Sequence[Request], number: int
-    ) -> tuple[list[RolloutGroup], dict[int, tuple[str, ...]]]:
-        """A group for each request of step ``number``; and what was sampled beside the groups."""
-        engine, sampling, views = self._components.rollout, self._sampling, self._views
-        if views is None:
-            return engine.generate(requests, sampling), {}
-        strength = views.strength_at(number, self._config.trainer.steps)
-        if views.loss != "none":
-            return sample_with_view(engine, requests, sampling, views, strength), {}
-        groups = engine.generate(requests, sampling)
-        return groups, sample_beside(engine, requests, sampling, views, strength)
-
-
-class SamplerAhead:
-    """Samples and scores ahead of the update, in a separate thread.
-
-    A context: when it ends without an error, the engine has the last weights.
-
-    No step is being sampled when a checkpoint is due, so that a resumed run has the same schedule,
-    nor when a validation is, which needs the engine. A signal may stop a run between checkpoints:
-    the steps sampled ahead are lost then, and the resumed run samples them again.
-    """
-
-    def __init__(self, config: Config, sampler: Sampler, engine: RolloutEngine) -> None:
-        self._config, self._sampler, self._engine = config, sampler, engine
-        self._thread = ThreadPoolExecutor(1, "rollout")
-        self._batches: dict[int, Future[Batch]] = {}
-        self._loading: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.finish()
-        finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def sample(self, number: int) -> Batch:
-        """The batch of step ``number``; see :meth:`Sampler.sample`."""
-        first = max(self._batches, default=number - 1) + 1
-        for step in range(first, self._last_ahead(number) + 1):
-            self._batches[step] = self._thread.submit(self._sample, step, self._loading)
-        return self._batches.pop(number).result()
-
-    def sync(self, policy: Policy) -> None:
-        """Load the policy's weights into the engine when the steps sampled ahead are done."""
+        """Give the engine the policy's weights; on policy it has them on return."""
         # A copy: the next update changes the weights while the engine still samples.
-        weights = policy.weights(copy=True)
-        self._loading = self._thread.submit(self._engine.load_weights, weights, policy.version)
-
-    def finish(self) -> None:
-        """Wait until the engine has the last weights."""
-        if self._loading is not None:
-            self._loading.result()
-
-    def _last_ahead(self, number: int) -> int:
-        """The last step that may be sampled while step ``number`` learns."""
-        last = number + self._config.rollout.max_off_policy_steps
-        trainer = self._config.trainer
-        return min(last, next_due(trainer, number), trainer.next_validation(number))
-
-    def _sample(self, number: int, loading: Future[None] | None) -> Batch:
-        if loading is not None:
-            loading.result()  # finished before this began; raises its error
-        return self._sampler.sample(number)
-
-
-class SamplerStreaming:
-    """Hands over the groups of a :class:`Stream` that have been scored, a step's at a time.
-
-    A context, as :class:`SamplerAhead` is.
-    """
-
-    def __init__(self, config: Config, components: TrainerComponents) -> None:
-        assert isinstance(components.rollout, ContinuousEngine)
-        self._stream = Stream(config, components, components.rollout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self.finish()
-        finally:
-            self._stream.close()
-
-    def sample(self, number: int) -> Batch:
-        """As :meth:`Sampler.sample`; its ``rollout`` seconds are those that the trainer waits."""
-        timer = PhaseTimer(f"step {number}")
-        with timer("rollout"):
-            taken = self._stream.take(number)
-        groups, everything = taken.groups, [*taken.groups, *taken.dropped]
-        oldest = min(c.policy_version for s in groups for c in s.group.completions)
-        return Batch(groups, everything, taken.stats, timer.phases, oldest, self._stream.state)
-
-    def sync(self, policy: Policy) -> None:
-        """Give the engine the policy's weights, with which it samples on; does not wait for it."""
-        self._stream.load(policy.weights(copy=True), policy.version)
+        ahead = self._depth > 0
+        weights = policy.weights(copy=True) if ahead else policy.weights()
+        with self._changed:
+            self._wait_for(lambda: self._by_step or not self._weights)  # each is loaded
+            after = self._last if self._by_step else 0
+            self._weights.append(_New(weights, policy.version, after))
+            self._holds = self._config.trainer.validates(self._step)
+            self._changed.notify_all()
+            self._wait_for(lambda: ahead or not self._weights)
 
     def finish(self) -> None:
         """Wait until the engine has the last weights and nothing to sample."""
-        self._stream.drain()
+        with self._changed:
+            self._wait_for(lambda: not self._busy and not self._unscored and not self._open)
+
+    def _begin(self, first: int) -> None:
+        """Start, with the groups that an interrupted run has left."""
+        self._first = self._step = first
+        self._loaded = first - 1
+        self._filling = self._fill(first)
+        self._submit([number for number, _ in self._groups])
+        self._unscored = [i for i, g in self._groups if g.is_whole and g.scored is None]
+        if self._depth:
+            names = ("rollout",) if self._by_step else ("rollout", "reward")
+            self._threads = [ThreadPoolExecutor(1, name) for name in names]
+            if not self._by_step:
+                self._in_thread(1, self._score)
+            self._in_thread(0, self._work)
+
+    def _take(self, number: int) -> Batch:
+        """The oldest groups of the stream that have been scored."""
+        timer, groups = PhaseTimer(f"step {number}"), list[ScoredGroup]()
+        began, window = time.monotonic(), self._queue.window
+        with timer("rollout"):
+            while len(groups) < self._size:
+                self._wait_for(lambda: self._groups.next(window) is not None)
+                ready = self._groups.next(window)
+                assert ready is not None
+                groups.append(self._groups.remove(ready))
+                self._taken += 1
+        now, (filled, self._filling) = time.monotonic(), (self._filling, self._fill(number + 1))
+        seconds = max(now - filled.since, 1e-9)
+        self._parts.rewards.check([*groups, *filled.dropped])
+        ahead = sum(group.scored is not None for _, group in self._groups)
+        stats = {
+            "rollout/trainer_idle": min(1.0, (now - began) / seconds),
+            "rollout/engine_idle": max(0.0, 1 - filled.sampled_s / seconds),
+            "rollout/cancelled_tokens": float(filled.cancelled),
+            "rollout/groups_ahead": float(ahead),
+        }
+        if self._resamples is not None:
+            completions = sum(len(s.rewards) for s in filled.dropped)
+            stats["sampling/no_signal"] = float(len(filled.dropped))
+            stats["sampling/extra_rollouts"] = float(completions)
+        stats |= self._staleness(groups)
+        return self._batch(groups, [*groups, *filled.dropped], stats, timer, self._state)
+
+    def _batch(
+        self,
+        groups: list[ScoredGroup],
+        everything: list[ScoredGroup],
+        stats: StepStats,
+        timer: PhaseTimer,
+        state: Callable[[], Mapping[str, Any]],
+    ) -> Batch:
+        curriculum, views = self._parts.loader.curriculum, self._config.rollout.views
+        if curriculum is not None:
+            stats = stats | curriculum.stats()
+        oldest = min(c.policy_version for s in groups for c in s.group.completions)
+        own = views is not None and views.loss == "own"
+        return Batch(groups, everything, stats, timer.phases, oldest, state, own)
+
+    def _state(self) -> Mapping[str, Any]:
+        with self._changed:
+            loader = self._parts.loader.state_dict()
+            return {"sampler": loader, "open_groups": self._groups.state_dict()}
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        if not self._threads:
+            while not condition():
+                self._turn()
+            return
+        self._changed.wait_for(lambda: condition() or self._failure is not None)
+        if self._failure is not None and not condition():
+            raise self._failure
+
+    def _in_thread(self, thread: int, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                with self._changed:
+                    self._failure = self._failure or error
+                    self._changed.notify_all()
+
+        if not self._closed:
+            self._threads[thread].submit(guarded)
+
+    # The rollout thread; on policy the caller's -------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._busy)
+                if self._closed:
+                    return
+            self._turn()
+
+    def _turn(self) -> None:
+        """Load weights if they may be, or draw prompts where there is room and sample a moment."""
+        with self._changed:
+            loads = bool(self._weights) and self._filling.step > self._weights[0].after
+        if loads:
+            self._load()
+        elif self._is_filled:
+            self._close()
+        else:
+            self._sample()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._weights or self._tickets or self._room or self._is_filled)
+
+    @property
+    def _open(self) -> bool:
+        return any(group.scored is None for _, group in self._groups)
+
+    @property
+    def _may_fill(self) -> bool:
+        """True if the step may be sampled now, with the weights that the engine has."""
+        step = self._filling.step
+        newer = bool(self._weights) and step > self._weights[0].after
+        return self._by_step and 0 < step <= self._last and not newer and not self._groups
+
+    @property
+    def _is_filled(self) -> bool:
+        return self._may_fill and self._filling.selection.prompts_needed() == 0
+
+    @property
+    def _room(self) -> int:
+        """How many prompts may be drawn."""
+        if self._by_step:
+            return self._filling.selection.prompts_needed() if self._may_fill else 0
+        if self._holds or self._first == 0:
+            return 0
+        before = self._first - 1
+        places = (self._loaded - before + self._depth + 1) * self._size - self._taken
+        to_come = (self._config.trainer.steps - before) * self._size - self._taken
+        return max(0, min(places, to_come) - len(self._groups))
+
+    def _load(self) -> None:
+        began, new = time.monotonic(), self._weights[0]
+        if self._queue.at_new_weights == "restart":
+            cancelled = self._engine.cancel()
+            with self._changed:
+                self._filling.cancelled += cancelled
+                again = sorted({number for number, _ in self._tickets.values()})
+                self._tickets = {}
+                self._submit(again)
+        self._engine.load(new.weights, new.version)
+        with self._changed:
+            self._filling.sampled_s += time.monotonic() - began
+            del self._weights[0]
+            self._loaded += 1
+            self._changed.notify_all()
+
+    def _sample(self) -> None:
+        began = time.monotonic()
+        with self._phase("rollout"):
+            with self._changed:
+                while room := self._room:
+                    self._draw(room)
+            while self._tickets:
+                ended = self._engine.poll(MOMENT_S)
+                with self._changed:
+                    for finished in ended:
+                        self._put(finished.ticket, finished.index, finished.completion)
+                    self._changed.notify_all()
+                if not self._by_step:
+                    break
+        self._filling.sampled_s += time.monotonic() - began
+        if self._by_step:
+            with self._phase("reward"):
+                self._score()
+
+    def _phase(self, name: str) -> Any:
+        return self._filling.timer(name) if self._by_step else nullcontext()
+
+    def _draw(self, room: int) -> None:
+        config, parts, size = self._config, self._parts, self._size
+        step, draw = self._filling.step, self._filling.selection.batches
+        if not self._by_step:  # in the pieces, and with the seeds, of a run by steps
+            step, draw = divmod(self._groups.drawn, size)
+            step, room = step + 1, min(room, size - draw)
+        prompts = list(map(parts.render, parts.loader.next(room)))
+        seeds = prompt_seeds(prompts, config.seed, step, draw)
+        # The next step's media are prepared while this one samples and learns.
+        parts.loader.prefetch(size)
+        self._submit(self._groups.add(step, prompts, seeds))
+
+    def _submit(self, numbers: Sequence[int]) -> None:
+        """Have what is missing of these groups sampled; what has one role is submitted together."""
+        for role in ROLES:
+            asked = [(i, *own) for i in numbers for own in self._groups[i].missing(role)]
+            tickets = self._engine.submit([request for *_, request in asked])
+            for ticket, (number, places, _) in zip(tickets, asked, strict=True):
+                self._tickets[ticket] = number, places
+
+    def _put(self, ticket: int, index: int, completion: Completion) -> None:
+        number, places = self._tickets[ticket]
+        group = self._groups[number]
+        group.completions[places[index]] = completion
+        if all(place in group.completions for place in places):
+            del self._tickets[ticket]
+        if group.is_whole:
+            self._unscored.append(number)
+            if not self._by_step:
+                self._in_thread(1, self._score)
+
+    def _close(self) -> None:
+        """Make the batch of a step that has its groups, and begin the next one."""
+        filled, parts, views = self._filling, self._parts, self._config.rollout.views
+        groups, stats = filled.selection.sampled()
+        # Where the surplus of the step before was enough, nothing was drawn to take means of.
+        everything = filled.selection.all_groups or groups
+        if self._resamples is None:
+            stats = {}
+        if self._surplus is not None:
+            self._surplus.keep(filled.selection.surplus)
+        if views is not None:
+            stats = {**stats, **view_stats(everything)}
+            stats["views/strength"] = views.strength_at(filled.step, self._config.trainer.steps)
+        if parts.replay is not None:
+            groups, replayed = parts.replay.fill(filled.step, groups)
+            stats = stats | replayed
+        state, kept = parts.loader.state_dict(), None
+        if parts.kept is not None:
+            kept = parts.kept.state_now()
+
+        def then() -> Mapping[str, Any]:
+            return {"sampler": state} if kept is None else {"sampler": state, "kept": kept()}
+
+        batch = self._batch(groups, everything, stats, filled.timer, then)
+        with self._changed:
+            self._batches[filled.step] = batch
+            self._filling = self._fill(filled.step + 1)
+            self._changed.notify_all()
+
+    def _fill(self, step: int) -> _Filling:
+        earlier = [] if self._surplus is None else self._surplus.groups
+        resamples = self._resamples or ResampleConfig()
+        selection = Selection(self._size, resamples, self._has_signal, earlier)
+        return _Filling(step, selection, PhaseTimer(f"step {step}"))
+
+    # The reward thread; where steps are sampled whole, the rollout's ----------------------------
+
+    def _score(self) -> None:
+        """Score all whole groups that have come meanwhile, together."""
+        parts, by_step = self._parts, self._by_step
+        with self._changed:
+            # In the order of the prompts, so that a step does not depend on who ended first.
+            numbers, self._unscored = sorted(self._unscored) if by_step else self._unscored, []
+            groups = [self._groups[number] for number in numbers]
+        if not groups:
+            return
+        rolled = [group.group for group in groups]
+        if by_step:
+            beside = {i: texts for i, group in enumerate(groups) if (texts := group.beside)}
+            scored = parts.rewards.score(rolled, beside)
+        else:
+            scored = parts.rewards.score(rolled, check=False)
+        if baselines := [g for group in groups if (g := group.greedy) is not None]:
+            of_greedy = parts.rewards.score(baselines)
+            scored = [
+                replace(s, greedy=b.rewards[0]) for s, b in zip(scored, of_greedy, strict=True)
+            ]
+        if parts.steps is not None:
+            scored = parts.steps.score(scored)
+        with self._changed:
+            if parts.loader.curriculum is not None:
+                parts.loader.curriculum.learn(scored)
+            for number, own in zip(numbers, scored, strict=True):
+                self._groups[number].scored = own
+            if by_step:
+                self._filling.selection.add([self._groups.remove(i) for i in numbers])
+            else:
+                self._drop_without_signal(numbers)
+            self._changed.notify_all()
+
+    def _drop_without_signal(self, numbers: Iterable[int]) -> None:
+        """With dynamic sampling such a group of a stream gives its place back at once."""
+        if self._resamples is None:
+            return
+        for number in numbers:
+            scored = self._groups[number].scored
+            assert scored is not None
+            if self._has_signal(scored):
+                self._dropped_in_turn = 0
+                continue
+            dropped = self._filling.dropped
+            dropped.append(self._groups.remove(number))
+            self._dropped_in_turn += 1
+            batches = self._resamples.max_num_gen_batches
+            if self._dropped_in_turn >= batches * self._size:
+                raise NoSignalError(no_signal(dropped, batches, self._resamples.range))
+
+    def _staleness(self, groups: Sequence[ScoredGroup]) -> StepStats:
+        """How old the weights were that sampled what is learned from, in updates of the policy."""
+        now, queue = self._parts.policy.version, self._config.rollout.queue
+        completions = [c for s in groups for c in s.group.completions]
+        spans = [
+            (now - version, tokens)
+            for c in completions
+            for version, tokens in c.versions or ((c.policy_version, len(c.token_ids)),)
+        ]
+        oldest = self._config.max_staleness * self._config.updates
+        assert max(age for age, _ in spans) <= oldest, (max(spans), oldest)
+        count = sum(tokens for _, tokens in spans)
+        stats = {
+            "rollout/staleness_mean": sum(age * tokens for age, tokens in spans) / max(1, count),
+            "rollout/mixed_versions": fmean(bool(c.versions) for c in completions),
+        }
+        if queue.kv_cache == "recompute":
+            stats["rollout/recomputed_tokens"] = float(sum(map(_recomputed, completions)))
+        return stats
+
+
+def _recomputed(completion: Completion) -> int:
+    """How often its tokens' keys and values were computed again, as the weights changed."""
+    computed = total = 0
+    for _, tokens in completion.versions:
+        total += computed
+        computed += tokens
+    return total
+
+
+def _not_kept(source: str | None, name: str) -> Prompt:
+    raise AssertionError("no group is under way when a checkpoint is due")
 
 
 @contextmanager
-def open_sampler(
-    config: Config, components: TrainerComponents
-) -> Iterator[Sampler | SamplerAhead | SamplerStreaming]:
-    """The sampler of a run; ahead of the update with ``rollout.max_off_policy_steps``."""
-    if config.rollout.streaming is not None:
-        with SamplerStreaming(config, components) as streaming:
-            yield streaming
-        return
-    sampler = Sampler(config, components)
-    if config.rollout.max_off_policy_steps == 0:
+def open_sampler(config: Config, components: TrainerComponents) -> Iterator[Sampler]:
+    """The sampler of a run."""
+    rollout: Any = components.rollout
+    engine: Engine
+    if isinstance(rollout, ContinuousEngine):
+        engine = OfTurns(rollout, components.media)
+    else:
+        engine = rollout if hasattr(rollout, "submit") else OfBatches(rollout)
+    with Sampler(config, components, engine) as sampler:
         yield sampler
-        return
-    with SamplerAhead(config, sampler, components.rollout) as ahead:
-        yield ahead
 
 
 def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
     """Raises ValueError where an advantage needs what a stream of groups does not sample."""
-    if config.rollout.streaming is not None and algorithm.advantage.greedy_baseline:
+    if config.rollout.streams and algorithm.advantage.greedy_baseline:
         raise ValueError(
-            f"rollout.streaming and algorithm.advantage.type={config.algorithm.advantage.type}, "
-            "whose baseline is a greedy completion beside each group; set rollout.streaming=null"
+            f"rollout.queue.at_new_weights={config.rollout.queue.at_new_weights} and "
+            f"algorithm.advantage.type={config.algorithm.advantage.type}, whose baseline is a "
+            "greedy completion beside each group; leave at_new_weights out"
         )
 
 

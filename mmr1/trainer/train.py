@@ -16,8 +16,8 @@ from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import ConversingEngine, RolloutEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
-from mmr1.trainer.algorithms import Algorithm, build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import Algorithm, build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
@@ -45,6 +45,7 @@ from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
+from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -100,7 +101,7 @@ def training_steps(
         sampling = stack.enter_context(start)
         run, components = sampling.run, _components(config, inputs, steps, workers, sampling)
         done = _weights_and_state(components, run)
-        if config.rollout.streaming:
+        if config.rollout.streams:
             run.display.say(f"streaming: no token is older than {config.max_staleness} steps")
         sampling.make_ready(config, inputs, workers.policy, timer)
         with run.display, heap_frozen():
@@ -235,9 +236,9 @@ def _components(
         validation=_validation(config, inputs, sampling, workers.policy),
         kept=kept,
         replay=_replay(config, algorithm, kept),
-        open_groups=_open_groups(config, inputs),
+        open_groups=_open_groups(config, inputs, algorithm),
         ranks=workers.ranks,
-        tokenizer=inputs.family.tokenizer,
+        completion_text=inputs.family.chat.completion_text,
     )
 
 
@@ -267,11 +268,12 @@ def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
     return KeptGroups(f"algorithm.filter_groups.{key}", find)
 
 
-def _open_groups(config: Config, inputs: Inputs) -> OpenGroups | None:
-    """The groups on their way to the trainer; None without ``rollout.streaming``."""
-    if config.rollout.streaming is None:
+def _open_groups(config: Config, inputs: Inputs, algorithm: Algorithm) -> OpenGroups | None:
+    """The groups on their way to the trainer; None where steps are sampled in turn."""
+    if not config.rollout.streams:
         return None
-    return OpenGroups(prompt_finder(inputs.sources, inputs.render))
+    plan = planner(config, algorithm.advantage.greedy_baseline)
+    return OpenGroups(prompt_finder(inputs.sources, inputs.render), plan)
 
 
 def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Replay | None:

@@ -353,7 +353,7 @@ UNNEEDED = {
     "train.micro_batch_size": "see trainer.max_tokens_per_gpu",
     "train.dynamic_batch_enable": "micro-batches are always cut by tokens",
     "train.max_tokens_per_gpu": "see trainer.max_tokens_per_gpu",
-    "train.partial_rollout_enable": "see rollout.streaming",
+    "train.partial_rollout_enable": "see rollout.queue.at_new_weights",
     "train.enable_ema": "there is no average of the policy besides "
     "algorithm.kl.reference.mixup_alpha",
     "train.ema_beta": "there is no average of the policy",

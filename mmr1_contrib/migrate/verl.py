@@ -76,7 +76,8 @@ def _fully_async(flat: Tree, migration: Migration) -> None:
     stale, partial = of("staleness_threshold", 0.1), of("partial_rollout", True)
     if stale > 0:
         migration.set("rollout.max_off_policy_steps", math.ceil(stale))
-        migration.set("rollout.streaming", {"partial_rollout": partial})
+        at_new_weights = "continue" if partial else "restart"
+        migration.set("rollout.queue", {"at_new_weights": at_new_weights})
         migration.note(
             f"{prefix}.staleness_threshold", stale, "a share of the completions of a step is older "
             "there; here rollout.max_off_policy_steps bounds the age of each token",

@@ -208,7 +208,7 @@ COMPOSED = {
     "async_training.trigger_parameter_sync_step": "`data.train_batch_size`: times require_batches "
     "and ppo_mini_batch_size",
     "async_training.staleness_threshold": "`rollout.max_off_policy_steps`, rounded up",
-    "async_training.partial_rollout": "`rollout.streaming.partial_rollout`",
+    "async_training.partial_rollout": "`rollout.queue.at_new_weights`: continue or restart",
     "async_training.use_rollout_log_probs": "none: old log-probs are always the trainer's own",
     "async_training.compute_prox_log_prob": "none: old log-probs are always the trainer's own",
     "rollout.total_rollout_steps": "`trainer.max_steps`, divided by `data.train_batch_size`",

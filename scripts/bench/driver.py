@@ -21,7 +21,7 @@ import numpy as np
 from mmr1.config import Config
 from mmr1.rewards import build_composite_reward
 from mmr1.runtime import heap_frozen, set_up_torch
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager

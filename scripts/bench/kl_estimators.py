@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.distributions import Normal, kl_divergence
 
-from mmr1.trainer.algorithms.kl import ESTIMATORS
+from mmr1.algorithms.kl import ESTIMATORS
 
 NAMES = ("k1", "k2", "k3")
 Estimates = dict[str, torch.Tensor]

@@ -46,11 +46,12 @@ from mmr1.trainer.train import training_steps
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families import tiny
 
+STREAM = {"at_new_weights": "continue"}
 ARMS: dict[str, dict[str, Any]] = {
     "in turn": {},
     "1 ahead": {"max_off_policy_steps": 1},
-    "S=1": {"max_off_policy_steps": 1, "streaming": {}},
-    "S=2": {"max_off_policy_steps": 2, "streaming": {}},
+    "S=1": {"max_off_policy_steps": 1, "queue": STREAM},
+    "S=2": {"max_off_policy_steps": 2, "queue": STREAM},
 }
 GROUPS, N = 8, 4
 LEARNT_FROM = 600

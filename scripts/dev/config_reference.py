@@ -24,7 +24,7 @@ from mmr1.config.checks import REFUSED, WARNED, Row
 from mmr1.config.commands import COMMANDS as REGISTERED
 from mmr1.config.commands import TRAIN, Command, command_named, optional_sections
 from mmr1.config.presets import PRESETS
-from mmr1.section import Section, Shape, shapes
+from mmr1.section import OWN, Section, Shape, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
@@ -112,7 +112,7 @@ def _alternatives(head: str, shape: Shape, but: str | None = None) -> Iterator[s
 
 def _flow(section: type[Section], shape: Shape | None, kind: str) -> str:
     """A section on one line; the sections within are their defaults."""
-    shown = [f"type: {kind}"] if shape is not None and shape.by_type else []
+    shown = [f"type: {_word(kind)}"] if shape is not None and shape.by_type else []
     for key, field in section.model_fields.items():
         if key == "type":
             continue
@@ -211,10 +211,15 @@ def _subsection(shape: Shape, path: str) -> Iterator[str]:
         yield from _tables(section, path)
         return
     word = "type: " if shape.by_type else ""
-    yield from (_item(f"`{word}{kind}`", _summary(s)) for kind, s in shape.variants.items())
+    yield from (_item(f"`{word}{_word(kind)}`", _summary(s)) for kind, s in shape.variants.items())
     yield ""
     yield from _table(shape.variants)
     yield from _subsections(shape.variants.values(), path)
+
+
+def _word(kind: str) -> str:
+    """What stands as the type of a variant in a file."""
+    return "file.py:NAME" if kind == OWN else kind
 
 
 def _summary(section: type[Section]) -> str:
@@ -228,7 +233,7 @@ def _table(variants: Mapping[str, type[Section]]) -> Iterator[str]:
         inner = shapes(section)
         for name, field in section.model_fields.items():
             if name != "type" and (name not in inner or field.description):
-                rows.setdefault(_cells(name, field, inner.get(name)), []).append(kind)
+                rows.setdefault(_cells(name, field, inner.get(name)), []).append(_word(kind))
     if not rows:
         return
     of = len(variants) > 1
@@ -239,7 +244,7 @@ def _table(variants: Mapping[str, type[Section]]) -> Iterator[str]:
         first, rest = _split(text)
         if len(kind) > LONG:
             kind, rest = "one of several", f"One of {kind}. {rest}".strip()
-        owners = [_owners(kinds, list(variants))] if of else []
+        owners = [_owners(kinds, [*map(_word, variants)])] if of else []
         yield f"| {' | '.join([f'`{name}`', kind, default, *owners, first])} |"
         notes += [_item(f"`{name}`", rest)] if rest else []
     yield ""

@@ -49,7 +49,7 @@ FOLDER = REPOSITORY / "runs/mutants"
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.yaml")
 FORWARD = ("packing", "sequences", "micro_batches", "logprob_head", "context_packing")
 TARGETS = (
-    *("mmr1/trainer/algorithms/**/*.py", "mmr1/trainer/models/optimizer.py"),
+    *("mmr1/algorithms/**/*.py", "mmr1/trainer/models/optimizer.py"),
     *(f"mmr1/trainer/forward/{name}.py" for name in FORWARD),
 )
 NO_TESTS = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -48,7 +48,7 @@ SFT = "mmr1/trainer/offline/sft.py mmr1/trainer/offline/training.py"
 ROOMS = {
     "root": Room(2539, 2000, 1500, "mmr1"),
     "config": Room(3819, 2200, 1600, "mmr1/config"),
-    "algorithms": Room(999, 1400, 1200, "mmr1/algorithms mmr1/trainer/algorithms", 1400),
+    "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data"),
     "vision": Room(4351, 3600, 3000, "mmr1/vision"),
     "rewards": Room(6864, 4500, 3600, "mmr1/rewards"),

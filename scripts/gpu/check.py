@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scripts.gpu import controls, models, runs
+from scripts.gpu import alone, controls, models, runs
 from scripts.gpu.figures import Figures, Setting, SkippedError
 
 Check = Callable[[Setting], Figures]
@@ -40,22 +40,37 @@ class Entry:
     short: bool = False
 
 
-# What a user runs comes first; what explains a failure of it after that.
+FIRST_S = 540.0
+"""After these seconds ``--first`` ends, whatever is under way."""
+LEAST_S = 15.0
+"""Seconds with which it begins another check."""
+# What one GPU can say of itself, without vLLM and Ray, and the dearest facts first.
+FIRST = (
+    Entry("machine", alone.machine, 60),
+    Entry("kernels", models.kernels, 120, short=True),
+    Entry("log-prob head", alone.log_prob_head, 60, short=True),
+    Entry("packed against padded", models.packed_against_padded, 240, short=True),
+    Entry("transformers engine", runs.transformers_engine, 90),
+    Entry("checkpointed step", models.checkpointed_step, 240, short=True),
+    Entry("layers and adapters", alone.layers_and_adapters, 180),
+    Entry("waits and AdamW", alone.waits_and_adamw, 90),
+    Entry("estimate against the peak", models.estimated_memory, 180),
+    Entry("memory handed over", alone.memory_handed_over, 60),
+    Entry("FSDP of one rank", alone.fsdp_of_one_rank, 120),
+    Entry("negative controls", controls.negative_controls, 240, short=True),
+    Entry("step against unshared", models.steps, 420),
+)
+# What a user runs comes before what explains a failure of it.
 CHECKS = (
     Entry("quickstart", runs.quickstart, 180),
     Entry("recipe of 3B", runs.recipe, 470),
     Entry("colocated", runs.colocated, 470),
-    Entry("negative controls", controls.negative_controls, 240, short=True),
     Entry("adapters", runs.adapters, 300),
-    Entry("checkpointed step", models.checkpointed_step, 240, short=True),
-    Entry("kernels", models.kernels, 120, short=True),
     Entry("fp8 rollouts", runs.fp8, 300),
     Entry("against TRL", runs.against_trl, 470),
-    Entry("packed against padded", models.packed_against_padded, 240, short=True),
-    Entry("step against unshared", models.steps, 420),
-    Entry("estimate against the peak", models.estimated_memory, 180),
     Entry("ranks and engines", runs.ranks, 420),
     Entry("engine of two GPUs", runs.wide, 420),
+    *FIRST,
 )
 
 
@@ -94,7 +109,11 @@ def main() -> int:
     file = args.output / "gpu_check.json"
     before = read(file) if args.resume else {}
     outcomes = []
-    for entry in chosen(args.only, args.short):
+    end = time.monotonic() + (FIRST_S if args.first else float("inf"))
+    for entry in chosen(args.only, args.short, args.first):
+        if (left := end - time.monotonic()) < LEAST_S:
+            print(f"{entry.name}: no time is left", flush=True)
+            continue
         done = before.get(entry.name)
         if done is not None and done.state == "ok":
             print(f"{entry.name}: ok before", flush=True)
@@ -102,7 +121,8 @@ def main() -> int:
             continue
         print(f"{entry.name} ...", flush=True)
         folder = args.output / entry.run.__name__
-        outcomes.append(outcome_of(entry, Setting(device, folder, args.short)))
+        within_time = replace(entry, timeout_s=min(entry.timeout_s, left))
+        outcomes.append(outcome_of(within_time, Setting(device, folder, args.short)))
         print(f"  {outcomes[-1].state} in {outcomes[-1].seconds:.0f} s", flush=True)
         kept = [o for name, o in before.items() if name not in {o.name for o in outcomes}]
         write(file, [*outcomes, *kept], device)
@@ -117,6 +137,9 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="the same list with the tiny model")
     parser.add_argument("--short", action="store_true", help="a few checks, in seconds")
+    parser.add_argument(
+        "--first", action="store_true", help="of one GPU, without vLLM and Ray, in nine minutes"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names")
     parser.add_argument("--list", action="store_true", help="names of the checks")
     parser.add_argument("--resume", action="store_true", help="keep what is ok in OUTPUT")
@@ -125,8 +148,10 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def chosen(only: list[str], short: bool) -> list[Entry]:
-    named = [e for e in CHECKS if not only or any(part in e.name for part in only)]
+def chosen(only: list[str], short: bool, first: bool = False) -> list[Entry]:
+    named = [
+        e for e in (FIRST if first else CHECKS) if not only or any(part in e.name for part in only)
+    ]
     return [e for e in named if e.short or not short]
 
 

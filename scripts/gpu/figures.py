@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,11 @@ class Setting:
     @property
     def on_gpu(self) -> bool:
         return self.device != "cpu"
+
+
+def has(package: str) -> bool:
+    """Return whether a package is installed."""
+    return importlib.util.find_spec(package) is not None
 
 
 class SkippedError(Exception):

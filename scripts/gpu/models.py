@@ -80,7 +80,7 @@ def packed_against_padded(setting: Setting) -> Figures:
     figures: Figures = {}
     bounds: dict[str, float] = {}
     for shape in ("tiny",) if device == "cpu" else ("tiny", "3b", "7b"):
-        model, family = _model(shape, device)
+        model, family = random_model(shape, device)
         groups = common.new_groups(family, 2, 4, 48, 280 if device != "cpu" else 56)
         packed, padded = (_scores(model, groups, f) for f in (completion_scores, padded_scores))
         mean, cosine = f"{shape}, mean gap in nats", f"{shape}, 1 - cosine of gradients"
@@ -102,7 +102,8 @@ def _scores(
     return scores.logprobs.detach().float().cpu(), weight.grad.float().flatten().cpu()
 
 
-def _model(shape: str, device: str) -> tuple[Any, Any]:
+def random_model(shape: str, device: str) -> tuple[Any, Any]:
+    """Return a model of this shape with random weights in bf16, and its family."""
     model, family = common.new_model(shape, device)
     return model.to(torch.bfloat16), family
 
@@ -110,7 +111,7 @@ def _model(shape: str, device: str) -> tuple[Any, Any]:
 def checkpointed_step(setting: Setting) -> Figures:
     """A checkpointed update of 3B, 8 completions of 1,024 tokens at 896 pixels: time, and where."""
     n, response, pixels = (8, 1024, 896) if setting.on_gpu else (2, 8, 56)
-    model, family = _model("3b" if setting.on_gpu else "tiny", setting.device)
+    model, family = random_model("3b" if setting.on_gpu else "tiny", setting.device)
     model.train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     groups = common.new_groups(family, 1, n, response, pixels)
@@ -143,7 +144,7 @@ def steps(setting: Setting) -> Figures:
     device, on_gpu = setting.device, setting.on_gpu
     shape, prompts, response = ("3b", 2, 512) if on_gpu else ("tiny", 1, 8)
     sizes, pixels = ((4, 8, 16), (280, 896)) if on_gpu else ((2,), (56,))
-    model, family = _model(shape, device)
+    model, family = random_model(shape, device)
     reached = product_flops(device)
     figures: Figures = {"product, TFLOP/s": reached / 1e12}
     for side in pixels:
@@ -201,7 +202,7 @@ def estimated_memory(setting: Setting) -> Figures:
         }
     )
     free = torch.cuda.mem_get_info()[0]
-    model, family = _model("3b", device)
+    model, family = random_model("3b", device)
     model.train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     groups = common.new_groups(family, 1, n, response, pixels)

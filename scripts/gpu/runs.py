@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -26,7 +25,7 @@ from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.train import run_training
 from mmr1.vision.families.tiny import new_model
 from scripts.gpu import models
-from scripts.gpu.figures import Figures, Setting, SkippedError, within
+from scripts.gpu.figures import Figures, Setting, SkippedError, has, within
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -131,6 +130,12 @@ def wide(setting: Setting) -> Figures:
     return within(_figures(_trained(config)), {"log-prob gap to the engine, nats": 0.1})
 
 
+def transformers_engine(setting: Setting) -> Figures:
+    """Three steps of GRPO with the engine of transformers, which needs no other package."""
+    rows = _training(setting, "transformers", rollout={"engine": "hf"})
+    return within(_figures(rows), {"log-prob gap to the engine, nats": 0.1})
+
+
 def adapters(setting: Setting) -> Figures:
     """LoRA, merged for the engine and as adapters that vLLM adds: the gap to the trainer."""
     _need("vllm")
@@ -187,19 +192,15 @@ def ranks(setting: Setting) -> Figures:
     if gpus < 2:
         raise SkippedError("it takes two GPUs")
     _need("ray")
-    engine = {"engine": VLLM if setting.on_gpu and _has("vllm") else "hf"}
+    engine = {"engine": VLLM if setting.on_gpu and has("vllm") else "hf"}
     rows = _training(setting, "ranks", rollout=engine, resources={"ranks": gpus - 1, "engines": 1})
     return within(_figures(rows), {"log-prob gap to the engine, nats": 0.1})
 
 
 def _need(*packages: str) -> None:
     for package in packages:
-        if not _has(package):
+        if not has(package):
             raise SkippedError(f"{package} is not installed")
-
-
-def _has(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> Figures:

@@ -18,8 +18,8 @@ from tests.trainer.conversations import brief_model
 
 OWN = """
 import torch
-from mmr1.trainer.algorithms import Advantage, Loss, losses
-from mmr1.trainer.algorithms.algorithm import per_completion
+from mmr1.algorithms import Advantage, Loss, ratios
+from mmr1.algorithms.interface import per_completion
 
 def reward(completion: str, answer, **sample) -> float:
     return len(completion) % 7 / 7
@@ -35,7 +35,7 @@ def advantage(scale=1.0):
     return Advantage(per_completion(of_group))
 
 def loss(scale=1.0):
-    return Loss(lambda x: scale * losses.policy_gradient(x.logprobs, x.advantages))
+    return Loss(lambda x: scale * ratios.policy_gradient(x.logprobs, x.advantages))
 
 class Game:
     def __init__(self, start=0):

@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from mmr1.config import Config
 from mmr1.config.commands import PACKAGE_SECTIONS
-from mmr1.section import Section, shapes
+from mmr1.section import OWN, Section, shapes
 
 CORE = [key for key in Config.model_fields if key not in PACKAGE_SECTIONS.names()]
 """Keys and sections that no package declares."""
@@ -24,8 +24,6 @@ GIVEN: dict[str, Any] = {
     "algorithm.ptx.data": "ptx.jsonl",
     "algorithm.filter_groups.range.metric": "math",
     "algorithm.advantage.step_rewards": "steps.py:f",
-    "algorithm.advantage.use": "own.py:advantage",
-    "algorithm.loss.use": "own.py:loss",
     "algorithm.kl.reference.url": "http://127.0.0.1:9",
     "algorithm.advantage.teacher.url": "http://127.0.0.1:9",
     "environment.tools": ["zoom"],
@@ -128,7 +126,8 @@ def _keys(section: type[Section], prefix: str, opens: tuple[str, ...]) -> Iterat
             continue
         below = f"{path}.NAME" if shape.is_mapping else path
         for kind, inner in shape.variants.items():
-            chosen = (f"{below}.type={kind}",) if shape.by_type else ()
+            word = f"own.py:{name}" if kind == OWN else kind
+            chosen = (f"{below}.type={word}",) if shape.by_type else ()
             yield from _keys(inner, f"{below}.", (*opens, *required.values(), *chosen))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mmr1.algorithms import advantage, loss
 from mmr1.config.checks import REFUSED, WARNED
 from mmr1.config.file import config_from, load
 
 PROCESS = ["algorithm=process_grpo", "algorithm.advantage.step_rewards=a.py:f"]
-STREAMING = ["rollout.max_off_policy_steps=1", "rollout.streaming={}"]
+STREAMING = ["rollout.max_off_policy_steps=1", "rollout.queue.at_new_weights=continue"]
 TOOLS = "environment.tools=[zoom]"
 NOISE = ["rollout.views.view=noise", "rollout.views.strength=0.5"]
 REPLAY = "algorithm.filter_groups=replay"
@@ -34,10 +35,8 @@ FIRES = [
     (["trainer.vision_use_steps=2"], "sft"),
     (["rollout.engine=hf", "rollout.max_restarts=1"], "train"),
     (["rollout.engine=hf", "rollout.timeout_s=60"], "train"),
-    (
-        [*STREAMING, "rollout.streaming={partial_rollout: false, kv_cache: keep}"],
-        "train",
-    ),
+    (["rollout.queue.kv_cache=keep"], "train"),
+    (["rollout.queue.window=2"], "train"),
     (["resources.collective_timeout_s=60"], "sft"),
     (
         [
@@ -59,27 +58,7 @@ FIRES = [
     ([*VALIDATED, f"{BEST}/sampled", "eval.sampled=null"], "train"),
     (["rollout.n=1"], "train"),
     (["data.curriculum.function=nope"], "train"),
-    (["algorithm=kl_cov"], "train"),
     (["algorithm=ppo", "algorithm.loss=gspo"], "train"),
-    ([*PROCESS, "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
-    (
-        [
-            *PROCESS,
-            "algorithm.loss=reinforce",
-            "algorithm.loss.importance=per_decision",
-            "algorithm.loss.top_entropy_quantile=0.2",
-        ],
-        "train",
-    ),
-    (["algorithm.advantage=gdpo", "algorithm.kl.type=reward", "algorithm.kl.coef=1"], "train"),
-    (
-        [
-            "algorithm=on_policy_distillation",
-            "algorithm.advantage.teacher.path=t",
-            "algorithm.kl.coef=1",
-        ],
-        "train",
-    ),
     (["algorithm.ptx.data=x", "algorithm.ptx.loss=distillation"], "train"),
     ([*SERVER, "rollout.temperature=0.7"], "train"),
     ([REPLAY, "algorithm.advantage.normalize_rewards=true"], "train"),
@@ -87,11 +66,8 @@ FIRES = [
     (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "train"),
     (["rollout.engine=hf", "rollout.max_off_policy_steps=1"], "train"),
     (["rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"], "train"),
-    (["rollout.streaming={}"], "train"),
-    (
-        ["rollout.max_off_policy_steps=1", "rollout.streaming.window=3", "data.train_batch_size=1"],
-        "train",
-    ),
+    (["rollout.queue.at_new_weights=continue"], "train"),
+    ([*STREAMING, "rollout.queue.window=3", "data.train_batch_size=1"], "train"),
     ([*STREAMING, "full_determinism=true"], "train"),
     ([*STREAMING, TOOLS], "train"),
     ([*STREAMING, "model.lora.rank=4", "model.lora.merge=false"], "train"),
@@ -115,7 +91,6 @@ FIRES = [
     (["model.freeze_vision_tower=true", "optimizer.lr_of_parts.vision_tower=0"], "sft"),
     (["model.lora.merge=false", "rollout.engine=hf"], "train"),
     ([TOOLS, *PROCESS], "train"),
-    (["algorithm.advantage=gigpo"], "train"),
     ([TOOLS, REPLAY], "train"),
     ([TOOLS, *NOISE], "train"),
     (["algorithm.router_replay=R3", TOOLS], "train"),
@@ -138,9 +113,6 @@ WARNS = [
     (["eval.limit=20"], "train"),
     (["trainer.validation.data=x", "eval.prompt=direct"], "train"),
     (["algorithm.loss.clip_ratio_high=0.3"], "train"),
-    (["algorithm=rloo", "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
-    (["algorithm.advantage.scale_rewards=none", "algorithm.advantage.epsilon=1e-4"], "train"),
-    (["algorithm=reinforce_pp_baseline", "algorithm.advantage.kl_to_go=true"], "train"),
     (["algorithm.loss.agg_scope=rollout"], "train"),
     (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
     (["eval.sampled.best_of=math"], "eval"),
@@ -169,6 +141,30 @@ def test_a_row_warns(row, setting, tmp_path):
     path.write_text("model: {path: m}")
     (warning,) = load(path, overrides, command).warnings
     assert row.why in warning
+
+
+NEEDS = [
+    pytest.param(part, need, id=f"{part.name}-{number}")
+    for kind in (loss, advantage)
+    for part in kind.parts.values()
+    for number, need in enumerate(part.section.needs)
+]
+
+
+@pytest.mark.parametrize(("part", "need"), NEEDS)
+def test_overrides_break_each_need(part, need, tmp_path):
+    """Its own overrides break it, and the message names the part's key."""
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {path: m}")
+    overrides = [f"{part.key}.type={part.name}", *need.broken_by]
+    if need.warns:
+        said = " ".join(load(path, overrides, need.command).warnings)
+    else:
+        with pytest.raises(ValueError, match=r".") as error:
+            load(path, overrides, need.command)
+        said = str(error.value)
+    (line,) = [line for line in said.splitlines() if need.why in line]
+    assert need.keys[0] in line
 
 
 def test_a_message_has_the_values_without_credentials():

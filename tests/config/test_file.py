@@ -145,10 +145,10 @@ def test_a_file_with_a_name_is_short_for_something_of_your_own():
     own = {"type": "custom", "use": "mine.py:thing"}
     algorithm = tree({"algorithm": {"loss": "mine.py:thing"}}, "algorithm.advantage=mine.py:thing")
     for key in ("loss", "advantage"):
-        assert own.items() <= algorithm["algorithm"][key].items()
+        assert algorithm["algorithm"][key]["type"] == "mine.py:thing"
     engine = tree({}, "rollout.engine=mine.py:thing", "rollout.engine.options.url=http://a")
     assert {**own, "options": {"url": "http://a"}}.items() <= engine["rollout"]["engine"].items()
-    assert AlgorithmConfig(loss="mine.py:thing").loss.use == "mine.py:thing"
+    assert AlgorithmConfig(loss="mine.py:thing").loss.type == "mine.py:thing"
 
 
 def test_auto_and_numbers_of_processes_take_each_others_place():
@@ -257,14 +257,14 @@ def test_a_command_has_its_sections():
         ("algorithm.loss=gsop", "did you mean 'gspo'?"),
         (
             "algorithm.advantage=own.py",
-            "the file too: algorithm.advantage=own.py:FUNCTION",
+            "'algorithm.advantage.type': name the function of the file too: own.py:FUNCTION",
         ),
         (
             "algorithm.advantage.temperature=1",
             "'grpo' has no 'temperature'; valid keys here: ",
         ),
         ("algorithm.name=dappo", "there is no such preset (did you mean 'dapo'?)"),
-        ("algorithm.advantage.gamma=0.9", "type reinforce, reinforce_pp, gae, gigpo have it"),
+        ("algorithm.advantage.gamma=0.9", "type gae, gigpo, reinforce, reinforce_pp have it"),
         ("algorithm.kl.coef=0", "'algorithm.kl.coef': Input should be greater than 0 (it is 0)"),
         ("algorithm.kl.estimator=k2", "'algorithm.kl.coef' is missing; set it in the file or as"),
         ("rollot.n=4", "unknown key 'rollot'; did you mean 'rollout'?"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from mmr1.algorithms import loss
 from mmr1.config import (
     AlgorithmConfig,
     Config,
-    GspoLoss,
     KlLoss,
     NewLoraConfig,
     ResourcesConfig,
@@ -50,7 +50,7 @@ def test_a_changed_value_may_make_another_variant():
     plugin = before.changed({"rewards.functions.math.use": "r.py:f"}).rewards.functions["math"]
     assert plugin.isolated
     dapo = config(algorithm={"name": "dapo"}).changed({"algorithm.loss.type": "gspo"}).algorithm
-    assert dapo.loss == GspoLoss()
+    assert dapo.loss == loss.parts["gspo"].section()
     engine = before.changed({"rollout.engine.type": "hf"}).rollout.engine
     assert engine.type == "hf"
 
@@ -58,7 +58,8 @@ def test_a_changed_value_may_make_another_variant():
 def test_a_changed_name_lays_its_preset_down():
     dapo = config(algorithm={"name": "dapo", "kl": {"coef": 0.1}})
     gspo = dapo.changed({"algorithm.name": "gspo"}).algorithm
-    assert (gspo.loss, gspo.filter_groups, gspo.kl) == (GspoLoss(), None, KlLoss(coef=0.1))
+    expected = (loss.parts["gspo"].section(), None, KlLoss(coef=0.1))
+    assert (gspo.loss, gspo.filter_groups, gspo.kl) == expected
 
 
 def test_a_changed_copy_is_for_the_same_command_with_its_credentials(monkeypatch):

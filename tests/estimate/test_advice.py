@@ -33,6 +33,19 @@ def test_what_does_not_fit_gets_advice_that_helps(three_b):
     assert advice(lighter, load, memory) == []
 
 
+def test_advice_checkpoints_the_fewest_layers_that_fit(three_b):
+    load, frozen = Load(1100, 1024, 512), {"freeze_vision_tower": True, "lora": {"rank": 64}}
+    plain = config_for(three_b, model=frozen)
+    needed = estimate(plain, load).total("trainer")
+    memory = (needed - GIB) / (1 - plain.gpu_memory_utilization)  # a GiB too small
+    line = next(line for line in advice(plain, load, memory) if "checkpointing" in line)
+    layers = int(line.partition("=")[2].partition(":")[0])
+    assert 0 < layers < 36
+    for number, fits in ((layers, True), (layers - 1, False)):
+        changed = config_for(three_b, model={**frozen, "gradient_checkpointing": number or False})
+        assert (advice(changed, load, memory) == []) == fits
+
+
 def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     load, memory = Load(1100, 1024, 512), 80 * GIB
     run = partial(

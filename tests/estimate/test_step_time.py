@@ -43,6 +43,8 @@ def test_what_changes_a_phase(three_b):
     one = seconds(three_b)
     checkpointed = seconds(three_b, model={"gradient_checkpointing": True})
     assert checkpointed["update: products"] == pytest.approx(4 / 3 * one["update: products"])
+    half = seconds(three_b, model={"gradient_checkpointing": 18})  # of 36 layers
+    assert half["update: products"] == pytest.approx(7 / 6 * one["update: products"])
     offloaded = seconds(three_b, optimizer={"offload": True})
     assert offloaded["AdamW"] > 10 * one["AdamW"]
     # On one GPU the weights do not leave it; an engine on two has them by main memory.

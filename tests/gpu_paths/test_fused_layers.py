@@ -11,13 +11,21 @@ import sys
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MLP, Gemma3RMSNorm
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 from mmr1.config import ModelConfig
-from mmr1.trainer.models.fused_layers import is_rms_norm, is_rotary, is_swiglu, uses_liger
+from mmr1.trainer.models.fused_layers import (
+    ROTARY,
+    fuse_layers,
+    is_rms_norm,
+    is_rotary,
+    is_swiglu,
+    uses_liger,
+)
 from tests.paths import REPOSITORY
 
 installed = importlib.util.find_spec("liger_kernel") is not None
@@ -41,6 +49,17 @@ def test_fused_layers_compute_what_the_plain_ones_do():
     assert report["same_parameters"]
     assert report["logprobs"] < 1e-5
     assert report["gradients"] < 1e-5
+
+
+def test_second_model_of_a_family_is_fused_without_a_warning(tiny_model, monkeypatch, caplog):
+    home = modeling_qwen2_5_vl
+    monkeypatch.setattr(home, ROTARY, getattr(home, ROTARY))  # put back afterwards
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(tiny_model)
+        models = [AutoModelForImageTextToText.from_config(config) for _ in range(2)]
+    first, second = map(fuse_layers, models)
+    assert first == second
+    assert not caplog.records
 
 
 def test_layers_are_known_by_what_they_compute():

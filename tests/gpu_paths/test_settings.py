@@ -92,7 +92,17 @@ def test_the_core_of_many_sequences_has_its_own_process(
     [
         ({}, "train", 65 * 8),
         ({"resources": {"ranks": 1, "engines": 2}}, "train", 33 * 8),
-        ({"rollout": {"n": 8, "max_off_policy_steps": 1, "streaming": {}}}, "train", 2 * 65 * 8),
+        (
+            {
+                "rollout": {
+                    "n": 8,
+                    "max_off_policy_steps": 1,
+                    "queue": {"at_new_weights": "continue"},
+                }
+            },
+            "train",
+            2 * 65 * 8,
+        ),
         ({}, "eval", 1),
     ],
     ids=["one engine", "two engines", "carried over", "no training"],

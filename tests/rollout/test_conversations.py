@@ -27,7 +27,7 @@ from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
 from mmr1.trainer.models.optimizer import Optimizer
@@ -272,7 +272,7 @@ def test_an_answer_is_written_as_the_chat_template_writes_it(parts, groups):
         "<|im_start|>assistant\n"
     )
     assert c.spans[1].text == error
-    said = family.tokenizer.decode(c.token_ids[first + answer :][:second], skip_special_tokens=True)
+    said = family.chat.completion_text(c.token_ids[first + answer :][:second])
     assert c.spans[2].text == said
     assert c.spans[0].calls[0].error == error.removeprefix("Error: ")
 

@@ -32,14 +32,17 @@ from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
+from mmr1.rollout.protocol import OfBatches, complete
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import model_weights
-from mmr1.trainer.sampling.other_views import by_own_view, sample_with_view
+from mmr1.trainer.sampling.open_groups import OpenGroup
+from mmr1.trainer.sampling.other_views import by_own_view
 from mmr1.trainer.sampling.parity import ParityError, check_parity
+from mmr1.trainer.sampling.plan import planner
 from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
@@ -99,10 +102,17 @@ def test_same_prompts_same_grids_same_logprobs(parts, prompts):
 def test_a_share_of_a_group_is_sampled_under_another_view(parts, prompts):
     """The engine's log-probs are those of a transformers forward of what each completion saw."""
     family, model, media, engine = parts
-    requests = [Request(p, 4, i) for i, p in enumerate(prompts)]
     views = ViewsConfig(view="noise", strength=0.5)
-    groups = sample_with_view(engine, requests, SAMPLING, views, 0.5)
-    plain = engine.generate(requests, SAMPLING)
+    rollout = {"n": 4, "views": views}
+    plan = planner(Config(model={"path": "any"}, rollout=rollout), greedy=False)
+    drawn = [OpenGroup(1, p, i, plan(1, p, i)) for i, p in enumerate(prompts)]
+    asked = [(group, *missing) for group in drawn for missing in group.missing("group")]
+    requests = [replace(request, sampling=SAMPLING) for *_, request in asked]
+    sampled = complete(OfBatches(engine), requests)
+    for (group, places, _), ended in zip(asked, sampled, strict=True):
+        group.completions |= dict(zip(places, ended.completions, strict=True))
+    groups = [group.group for group in drawn]
+    plain = engine.generate([Request(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
     scored = [ScoredGroup(g, (Reward(0.0),) * 4) for g in groups]
 
     def widest(shown) -> float:
@@ -183,9 +193,20 @@ def test_two_workers_of_one_engine_share_its_weights(
 
 
 def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
-    long = RolloutConfig(max_prompt_length=32768 - 1024)
-    assert gpu_settings(long) == {"max_num_batched_tokens": 32768}
-    assert gpu_settings(RolloutConfig()) == {}  # vLLM's own defaults are larger
+    own = gpu_settings(RolloutConfig())["max_num_batched_tokens"]
+    for prompt in (own // 2, 2 * own):
+        long = RolloutConfig(max_prompt_length=prompt, max_response_length=1024)
+        expected = max(own, prompt + 1024)
+        assert gpu_settings(long)["max_num_batched_tokens"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exact"), [({}, True), ({"quantization": "fp8"}, False)], ids=str
+)
+def test_engine_on_a_gpu_has_logits_in_float32_unless_quantized(arguments, exact):
+    rollout = RolloutConfig(engine={"type": "vllm", "engine_kwargs": arguments})
+    expected = {"head_dtype": "float32"} if exact else None
+    assert gpu_settings(rollout).get("hf_overrides") == expected
 
 
 def limited_engine(path: str, log: str):

@@ -194,7 +194,10 @@ def test_labels_are_true_where_it_schedules_ahead(kv_cache, parts, tiny_model, t
     """It is held only when no step is under way. Kept keys and values are of older weights."""
     _, model, _, _, _ = parts
     models = {1: model, 2: changed(model, 0)}
-    streaming = {"max_off_policy_steps": 1, "streaming": {"kv_cache": kv_cache}}
+    streaming = {
+        "max_off_policy_steps": 1,
+        "queue": {"at_new_weights": "continue", "kv_cache": kv_cache},
+    }
     engine = engine_of(
         tiny_model, tmp_path, apart=True, rollout=streaming, build=engine_that_schedules_ahead
     )

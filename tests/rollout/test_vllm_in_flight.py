@@ -264,7 +264,7 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
     """
     _, model, media, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
-    keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
+    keeps = {"max_off_policy_steps": 1, "queue": {"at_new_weights": "continue", "kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, build=build, **keeps)
     try:
         ended = through_new_weights(engine, models, groups_of(prompts, media))
@@ -283,7 +283,7 @@ def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_
     """A completion that continues reads them, and is of neither policy; later ones do not."""
     _, model, media, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
-    keeps = {"max_off_policy_steps": 1, "streaming": {"kv_cache": "keep"}}
+    keeps = {"max_off_policy_steps": 1, "queue": {"at_new_weights": "continue", "kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, **keeps)
     try:
         engine.load_weights(models[1].state_dict(), 1)

@@ -12,7 +12,20 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu import runs
-from scripts.gpu.check import CHECKS, Entry, Outcome, chosen, compare, outcome_of, read, show, write
+from scripts.gpu.check import (
+    CHECKS,
+    FIRST,
+    FIRST_S,
+    Entry,
+    Outcome,
+    chosen,
+    compare,
+    main,
+    outcome_of,
+    read,
+    show,
+    write,
+)
 from scripts.gpu.figures import Setting, SkippedError, within
 from tests.paths import REPOSITORY
 
@@ -32,7 +45,7 @@ def test_the_short_form_on_a_cpu_and_what_it_keeps(tmp_path):
     written = json.loads((tmp_path / "gpu_check.json").read_text())
     assert written["versions"]["torch"]
     figures = {row["name"]: row["figures"] for row in written["checks"]}
-    assert list(figures) == ["negative controls", "checkpointed step", "kernels"]
+    assert list(figures) == ["kernels", "checkpointed step", "negative controls"]
     assert 0 < figures["kernels"]["bfloat16, head 128, backward"] < 0.02
     assert figures["kernels"]["float32, head 128, backward"] < 1e-5
     faults = figures["negative controls"]
@@ -55,7 +68,13 @@ def test_the_whole_list_on_a_cpu(tmp_path):
     checks = json.loads((tmp_path / "gpu_check.json").read_text())["checks"]
     assert [check["name"] for check in checks] == [entry.name for entry in CHECKS]
     skipped = {check["name"] for check in checks if check["state"] == "skipped"}
-    never = {"estimate against the peak", "fp8 rollouts", "against TRL", "engine of two GPUs"}
+    never = {
+        "memory handed over",
+        "estimate against the peak",
+        "fp8 rollouts",
+        "against TRL",
+        "engine of two GPUs",
+    }
     assert skipped <= never
 
 
@@ -63,6 +82,25 @@ def test_the_whole_list_on_a_cpu(tmp_path):
 def test_what_a_cpu_cannot_run_is_a_configuration(run, tmp_path):
     with pytest.raises(SkippedError):
         run(Setting("cpu", tmp_path))
+
+
+def test_first_checks_end_when_their_time_is_spent(tmp_path, monkeypatch, capsys):
+    ran: list[float] = []
+
+    def record(entry: Entry, setting: Setting) -> Outcome:
+        ran.append(entry.timeout_s)
+        return Outcome(entry.name, "ok", 0.0)
+
+    monkeypatch.setattr("sys.argv", ["check", "--cpu", "--first", "--output", str(tmp_path)])
+    monkeypatch.setattr("scripts.gpu.check.outcome_of", record)
+    assert main() == 0
+    assert len(ran) == len(FIRST)
+    for spent in (FIRST_S - 20, FIRST_S):
+        ran.clear()
+        clock = iter([0.0, *[spent] * len(FIRST)])
+        monkeypatch.setattr("scripts.gpu.check.time.monotonic", lambda: next(clock))  # noqa: B023
+        main()
+        assert ran == ([20.0] * len(FIRST) if spent < FIRST_S else [])
 
 
 def test_checks_are_chosen_by_parts_of_their_names():

@@ -69,7 +69,7 @@ def test_the_most_specific_path_has_a_file(tmp_path):
             "mmr1/cli.py": "a = 1\n",
             "mmr1/trainer/loop.py": "b = 1\nc = 2\n",
             "mmr1/trainer/forward/scores.py": "d = 1\n",
-            "mmr1/trainer/algorithms/kl.py": '"""None."""\n',
+            "mmr1/algorithms/kl.py": '"""None."""\n',
             "tests/trainer/test_loop.py": "e = 1\n",
         },
     )

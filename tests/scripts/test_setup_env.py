@@ -30,8 +30,9 @@ def run(clone: Path, tmp_path: Path):
         stack: str = "cpu", environment: dict[str, str] | None = None, **replaced: str
     ) -> tuple[int, str, str]:
         for name, script in replaced.items():
-            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-            (programs / name).chmod(0o755)
+            program = programs / name.replace("_", "-")
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
         done = subprocess.run(
             ["bash", str(clone / "scripts/setup_env.sh")],
             env={
@@ -73,6 +74,15 @@ def test_no_disk(run, stack, free, needed):
     code, _, message = run(stack, python3="exit 0", df=df)
     assert code == 1
     assert f"{free} GiB free here and {needed} GiB are needed for the {stack} stack" in message
+
+
+@pytest.mark.parametrize(("driver", "fits"), [("550.90.07", False), ("580.65.06", True)])
+def test_setup_refuses_a_driver_too_old_for_cuda(run, driver, fits):
+    df = "printf 'h\\nfs 1 1 99999999 1%% /\\n'"
+    code, out, message = run("cuda", python3=OFFLINE, df=df, nvidia_smi=f"echo {driver}")
+    assert code == 1
+    assert (f"driver is {driver}, and CUDA 13 needs 580" in message) != fits
+    assert ("setup: installing" in out) == fits
 
 
 def test_index_unreachable(run):

@@ -20,8 +20,8 @@ from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import BatchedTurns, with_conversations
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward import sequences
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -37,7 +37,7 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import build_step_rewards
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
-from tests.trainer.algorithms.test_algorithms import own_algorithm
+from tests.algorithms.test_algorithms import own_algorithm
 
 # An untrained model writes noise: a reward that tells its completions apart all the same.
 REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
@@ -128,7 +128,7 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        # Distillation needs a teacher that differs: tests/trainer/algorithms/test_distillation.py.
+        # Distillation needs a teacher that differs: tests/algorithms/test_distillation.py.
         *((name, {}) for name in sorted(PRESETS) if name != "on_policy_distillation"),
         ("grpo", {"advantage": "median.py:median_baseline", "loss": "median.py:capped"}),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),

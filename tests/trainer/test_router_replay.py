@@ -13,7 +13,7 @@ from mmr1.config.checks import problems_of
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import watch_routers
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -203,7 +203,10 @@ def test_what_vllm_says_of_experts_is_read():
     [
         {"environment": {"tools": ["calculator"]}, "algorithm": {"router_replay": "compare"}},
         {"algorithm": {"router_replay": "R3", "filter_groups": {"type": "replay"}}},
-        {"algorithm": {"router_replay": "R3"}, "rollout": {"streaming": {}}},
+        {
+            "algorithm": {"router_replay": "R3"},
+            "rollout": {"queue": {"at_new_weights": "continue"}},
+        },
         {
             "algorithm": {"router_aux_loss_coef": 0.01},
             "resources": {"ranks": 2, "context_parallel_size": 2},

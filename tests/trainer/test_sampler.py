@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmr1.algorithms.ratios import rollout_importance_weights
 from mmr1.config import Config, SamplingConfig
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
@@ -19,11 +20,10 @@ from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engines import check_engine
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
-from mmr1.trainer.algorithms.losses import rollout_importance_weights
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.sampler import Sampler, SamplerAhead, open_sampler
+from mmr1.trainer.sampler import Sampler, open_sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
@@ -87,7 +87,7 @@ def sampler_of(parts, digit_samples):
     """Makes a sampler of a configuration and an engine."""
     family, _, media, _ = parts
 
-    def make(config: Config, engine: Any) -> AbstractContextManager[Sampler | SamplerAhead]:
+    def make(config: Config, engine: Any) -> AbstractContextManager[Sampler]:
         components = TrainerComponents(
             loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
             render=family.render_prompt,

@@ -29,18 +29,18 @@ from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engines import EngineType, check_capabilities
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampler import Batch, SamplerStreaming, open_sampler, refuse_greedy_baseline
+from mmr1.trainer.sampler import Batch, Sampler, open_sampler, refuse_greedy_baseline
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.sampling.plan import Part, planner
 from mmr1.trainer.sampling.step_rewards import StepRewards
-from mmr1.trainer.stream import Stream
 from mmr1.trainer.train import run_training, training_steps
 from mmr1.types import Completion, Experience, Prompt, Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.families.loading import load_family
@@ -52,12 +52,12 @@ SIZE, N = 2, 2  # prompts a step, completions of each
 
 
 def config(ahead: int, steps: int, **more: Any) -> Config:
-    streaming = {"partial_rollout": more.pop("partial_rollout", True)}
-    streaming["window"] = more.pop("window", 0)
+    queue = {"at_new_weights": more.pop("at_new_weights", "continue")}
+    queue["window"] = more.pop("window", 0)
     return Config(
         model={"path": "any"},
         data={"train_batch_size": SIZE},
-        rollout={"max_off_policy_steps": ahead, "n": N, "streaming": streaming},
+        rollout={"max_off_policy_steps": ahead, "n": N, "queue": queue},
         trainer={"max_steps": steps, "checkpoints": None},
         **more,
     )
@@ -76,16 +76,20 @@ class Scripted:
         self.began: list[int] = []  # prompts, in order
         self.most = self.cancelled = 0
         self._random = Random(seed)
+        self.group: dict[int, int] = {}  # of a number: tickets say nothing of it
+        self._names: dict[str, int] = {}
 
     def advance(
         self, requests: Mapping[int, PreparedRequest], sampling: object, moment_s: float
     ) -> dict[int, Completion]:
         time.sleep(1e-4)
-        for number in requests:
+        for number, prepared in requests.items():
             self.left[number] = self._random.choice([1, 2, 3, 5, 30])
             self.spans[number] = []
-            self.began.append(number // N)
-        self.most = max(self.most, len({number // N for number in self.left}))
+            name = prepared.request.prompt.sample.id
+            self.group[number] = self._names.setdefault(name, len(self._names))
+            self.began.append(self.group[number])
+        self.most = max(self.most, len({self.group[number] for number in self.left}))
         for number in self.left:
             self.left[number] -= 1
             self.spans[number].append(self.version)
@@ -148,7 +152,7 @@ def sampler_of(parts, digit_samples):
         policy: Any = None,
         groups: Any = None,
         steps: StepRewards | None = None,
-    ) -> Iterator[SamplerStreaming]:
+    ) -> Iterator[Sampler]:
         curriculum = run.data.curriculum and Curriculum(run.data.curriculum, run.seed)
         components = TrainerComponents(
             loader=SampleLoader(
@@ -163,10 +167,12 @@ def sampler_of(parts, digit_samples):
             coefficients=Coefficients(run.algorithm),
             media=media,
             steps=steps,
-            open_groups=OpenGroups(no_prompt) if groups is None else groups,
+            open_groups=OpenGroups(no_prompt, planner(run, greedy=False))
+            if groups is None
+            else groups,
         )
         with open_sampler(run, components) as sampler:
-            assert isinstance(sampler, SamplerStreaming)
+            assert isinstance(sampler, Sampler)
             yield sampler
 
     return opened
@@ -184,12 +190,12 @@ def ages(batch: Batch, now: int) -> list[int]:
 
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("ahead", [1, 2])
-@pytest.mark.parametrize("partial_rollout", [True, False])
+@pytest.mark.parametrize("at_new_weights", ["continue", "restart"])
 def test_no_token_is_older_than_the_bound_and_the_order_is_the_datas(
-    sampler_of, ahead, window, partial_rollout
+    sampler_of, ahead, window, at_new_weights
 ):
     steps = 12
-    run = config(ahead, steps, window=window, partial_rollout=partial_rollout)
+    run = config(ahead, steps, window=window, at_new_weights=at_new_weights)
     engine, policy, seen, mixed = Scripted(ahead), Policy(), [], 0
     with sampler_of(run, engine, policy=policy) as sampler:
         for number in range(1, steps + 1):
@@ -205,8 +211,8 @@ def test_no_token_is_older_than_the_bound_and_the_order_is_the_datas(
     assert engine.version == steps
     assert engine.most <= (ahead + 1) * SIZE
     assert not engine.left
-    assert partial_rollout or mixed == 0
-    assert partial_rollout or engine.cancelled > 0
+    assert at_new_weights == "continue" or mixed == 0
+    assert at_new_weights == "continue" or engine.cancelled > 0
     if window <= 1:  # the groups of a step are those of a synchronous run
         first = list(dict.fromkeys(engine.began))
         assert first == list(range(SIZE * steps))
@@ -220,13 +226,13 @@ def test_no_token_is_older_than_the_bound_and_the_order_is_the_datas(
 )
 def test_the_bound_holds_whatever_ends_first(ahead, size, window, seed):
     """The rule by itself: (S + 1) * P places, given back when the weights are loaded."""
-    random, groups, steps, drawn_at = Random(seed), OpenGroups(no_prompt), 15, {}
+    random, groups, steps, drawn_at = Random(seed), OpenGroups(no_prompt, no_plan), 15, {}
     window = min(window, (ahead + 1) * size)
     bound = ahead + max(0, math.ceil((window - 1) / size))
     widest = 0
     for step in range(1, steps + 1):
         while len(groups) < (ahead + 1) * size:
-            (number,) = groups.add([Request(None, 1, 0)])
+            (number,) = groups.add(step, [None], [0])
             drawn_at[number] = step - 1
         for _ in range(size):
             while groups.next(window) is None:
@@ -241,6 +247,11 @@ def test_the_bound_holds_whatever_ends_first(ahead, size, window, seed):
 
 def no_prompt(source: str | None, name: str) -> Prompt:
     raise AssertionError("nothing is resumed")
+
+
+def no_plan(step: int, prompt: Prompt | None, seed: int) -> list[Part]:
+    """Of groups that nobody samples."""
+    return []
 
 
 def test_groups_that_are_waited_for_hold_nobody_up_but_the_trainer(sampler_of):
@@ -363,8 +374,9 @@ def test_open_groups_are_what_they_were_after_a_resume(parts):
     _, _, _, scored = parts
     prompts = [s.group.prompt for s in scored]
     by_id = {p.sample.id: p for p in prompts}
-    groups = OpenGroups(lambda source, name: by_id[name])
-    groups.add([Request(p, 4, 10 * i) for i, p in enumerate(prompts)])
+    plan = planner(config(1, 4).changed({"rollout.n": 4}), greedy=False)
+    groups = OpenGroups(lambda source, name: by_id[name], plan)
+    groups.add(1, prompts, [10 * i for i in range(len(prompts))])
     whole = scored[0].group.completions
     versions = ((3, 1), (4, len(whole[1].token_ids) - 1))
     whole = (whole[0], replace(whole[1], policy_version=3, versions=versions), *whole[2:])
@@ -373,7 +385,7 @@ def test_open_groups_are_what_they_were_after_a_resume(parts):
         groups[2].completions[index] = completion
     groups[1].completions[2] = whole[1]
     groups[0].scored = replace(scored[0], group=groups[0].group)
-    again = OpenGroups(lambda source, name: by_id[name])
+    again = OpenGroups(lambda source, name: by_id[name], plan)
     again.load_state_dict(groups.state_dict())
     assert (again.drawn, len(again)) == (3, 3)
     assert again.state_dict() == groups.state_dict()
@@ -381,8 +393,8 @@ def test_open_groups_are_what_they_were_after_a_resume(parts):
     restored = again.remove(0)
     assert restored.rewards == scored[0].rewards
     assert restored.group.completions[1].versions == versions
-    assert again[1].unfinished.keys() == {0, 1, 3}
-    assert again[1].unfinished[3].seed == 10 + 3
+    ((places, request),) = again[1].missing("group")
+    assert (places, request.seeds) == ([0, 1, 3], (10, 11, 13))
     again.load_state_dict(groups.state_dict())
     told = "2 of 3 groups were sampled to the end and are kept; 3 unfinished completions"
     assert told in again.resumed()
@@ -404,18 +416,18 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
     (state,) = states
     entries = state["open_groups"]["groups"]
     missing = {
-        N * int(number) + index
-        for number, entry in entries.items()
+        entry["seed"] + index
+        for entry in entries.values()
         for index in range(N)
         if str(index) not in entry["completions"]
     }
-    again = OpenGroups(lambda source, name: parts[3][0].group.prompt)
+    again = OpenGroups(lambda source, name: parts[3][0].group.prompt, planner(run, greedy=False))
     again.load_state_dict(state["open_groups"])
     told: list[int] = []
 
     class Noting(Scripted):
         def advance(self, requests: Any, *rest: Any) -> dict[int, Completion]:
-            told.extend(requests)
+            told.extend(prepared.request.seed for prepared in requests.values())
             return super().advance(requests, *rest)
 
     engine = Noting(2)
@@ -426,7 +438,8 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
             policy.update()
             sampler.sync(policy)
     drawn = state["open_groups"]["drawn"]
-    assert sorted(told) == sorted(missing | set(range(N * drawn, N * 6 * SIZE)))
+    assert len(told) == len(set(told)) == len(missing) + N * (6 * SIZE - drawn)
+    assert missing <= set(told)
 
 
 REFUSED = [
@@ -438,10 +451,10 @@ REFUSED = [
     (["environment.tools=[zoom]"], "turns of conversations"),
     (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
     (
-        ["rollout.streaming.partial_rollout=false", "rollout.streaming.kv_cache=keep"],
+        ["rollout.queue.at_new_weights=restart", "rollout.queue.kv_cache=keep"],
         "none has keys and values to keep",
     ),
-    (["rollout.streaming.window=99", "data.train_batch_size=4"], "lower the window"),
+    (["rollout.queue.window=99", "data.train_batch_size=4"], "lower the window"),
 ]
 
 
@@ -449,7 +462,7 @@ REFUSED = [
 def test_what_does_not_stream_is_refused_with_the_reason(overrides, said):
     tree = {
         "model": {"path": "any"},
-        "rollout": {"max_off_policy_steps": 2, "streaming": {}},
+        "rollout": {"max_off_policy_steps": 2, "queue": {"at_new_weights": "continue"}},
     }
     assert config_from(tree, []).max_staleness == 2
     with pytest.raises(ValueError, match=said):
@@ -466,7 +479,7 @@ def test_an_advantage_with_a_greedy_baseline_is_refused():
     ("can", "said"),
     [
         ({}, "which samples a batch to its end"),
-        ({"holds_conversations": True}, "partial_rollout=true and .* no new weights while"),
+        ({"holds_conversations": True}, "at_new_weights=continue and .* no new weights while"),
     ],
 )
 def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
@@ -475,7 +488,7 @@ def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
     with pytest.raises(ValueError, match=said):
         check_capabilities(config(1, 2))
     if can:
-        check_capabilities(config(1, 2, partial_rollout=False))
+        check_capabilities(config(1, 2, at_new_weights="restart"))
 
 
 LENGTH = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
@@ -492,6 +505,7 @@ def run_config(tiny_model, digits, tmp_path, name: str, **rollout: Any) -> Confi
             "max_prompt_length": 56,
             "max_response_length": 100,
             "max_off_policy_steps": 2,
+            "queue": {"at_new_weights": "continue"},
             **rollout,
         },
         rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
@@ -539,19 +553,19 @@ def test_a_run_that_stops_keeps_its_groups_and_the_bound(
 ):
     """Pictures, groups that share prompts, two updates a step; stopped after step 3."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    opened: list[Stream] = []
+    opened: list[Sampler] = []
 
-    class Watched(Stream):
+    class Watched(Sampler):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             opened.append(self)
 
-    monkeypatch.setattr("mmr1.trainer.sampler.Stream", Watched)
-    run = run_config(tiny_model, digits, tmp_path, "out", streaming={})
+    monkeypatch.setattr("mmr1.trainer.sampler.Sampler", Watched)
+    run = run_config(tiny_model, digits, tmp_path, "out")
     steps = training_steps(run)
     for _ in range(3):
         next(steps)
-    opened[0].drain()
+    opened[0].finish()
     steps.close()
     assert "no token is older than 2 steps" in capsys.readouterr().out
     run_training(run, resume=True)
@@ -566,22 +580,21 @@ def test_a_run_that_stops_keeps_its_groups_and_the_bound(
     assert_within(out, bound=2, updates=2)
     ids = [row["id"] for row in learned(out)]
     order = DataSampler(read_records(digits / "rl.jsonl"), run.seed).next(16)
-    assert ids == [sample.id for sample in order]  # as without streaming: none lost, none twice
+    assert ids == [sample.id for sample in order]  # as in turn: none lost, none twice
 
 
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize(
-    ("streaming", "bound"), [({"window": 3}, 3), ({"partial_rollout": False}, 2)]
+    ("queue", "bound"),
+    [({"at_new_weights": "continue", "window": 3}, 3), ({"at_new_weights": "restart"}, 2)],
 )
-def test_runs_with_a_window_or_without_partial_rollouts(
-    tiny_model, digits, tmp_path, streaming, bound
-):
+def test_runs_with_a_window_or_without_partial_rollouts(tiny_model, digits, tmp_path, queue, bound):
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    run_training(run_config(tiny_model, digits, tmp_path, "out", streaming=streaming))
+    run_training(run_config(tiny_model, digits, tmp_path, "out", queue=queue))
     out = tmp_path / "out"
     assert_within(out, bound, updates=2)
-    if not streaming.get("partial_rollout", True):
+    if queue["at_new_weights"] == "restart":
         assert not any("versions" in c for row in learned(out) for c in row["completions"])
 
 
@@ -612,7 +625,7 @@ def test_the_loss_of_a_stream_is_that_of_decoupled_ppo(tiny_model, digits, tmp_p
 
     monkeypatch.setattr(LocalPolicy, "update", watched_update)
     monkeypatch.setattr(Optimizer, "step", watched_step)
-    config = run_config(tiny_model, digits, tmp_path, "out", streaming={})
+    config = run_config(tiny_model, digits, tmp_path, "out")
     run_training(config)
     family = load_family(str(tiny_model))
     media = MediaCache(family.prepare_media)

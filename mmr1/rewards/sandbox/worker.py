@@ -6,7 +6,6 @@ A plugin is imported here, as the first job, so that its import is behind the wa
 from __future__ import annotations
 
 import builtins
-import ctypes.util
 import importlib
 import json
 import os
@@ -141,8 +140,11 @@ def provide_stand_ins() -> None:
     dill tries every mode of ``open`` on the null device and asks for the folder of temporary files,
     which Python finds by writing into it; torch imports dill where it is installed. Without these
     stand-ins a plugin could not import torch. The filter cannot see a path, so it cannot make an
-    exception for the null device. A build of torch for CUDA imports a package that looks for a
-    library by a temporary file and a compiler; here it finds none.
+    exception for the null device.
+
+    No program can be started, so none is found either: ``ctypes.util.find_library``, which CUDA's
+    packages call when they are imported, would find gcc and fail at its temporary file, and
+    returns None without one.
     """
     open_file, open_descriptor = builtins.open, os.open
 
@@ -156,7 +158,7 @@ def provide_stand_ins() -> None:
             return os.dup(_STANDARD_OUTPUT)
         return open_descriptor(path, *args, **keywords)
 
-    ctypes.util.find_library = lambda name: None
     builtins.open = lending_open
     os.open = lending_descriptor
     tempfile.tempdir = "/tmp"  # nothing can be written into it either
+    os.environ["PATH"] = ""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mmr1.trainer.algorithms.kl import divergence, divergence_gradient
+from mmr1.algorithms.kl import divergence, divergence_gradient
 
 # Logits alive at a time: 64 MiB in float32 on a CPU, whose caches are small. Elsewhere 512 MiB: the
 # backward pass rewrites the float32 gradient of the weight, 1.2 GiB for 3B, with every chunk.

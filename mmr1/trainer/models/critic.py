@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
-from mmr1.config import Config, CriticConfig, ModelConfig
-from mmr1.trainer.algorithms.losses import value_loss
+from mmr1.algorithms.critic import CriticConfig
+from mmr1.algorithms.ratios import value_loss
+from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_batch_rows
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache, load_here

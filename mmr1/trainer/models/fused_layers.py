@@ -66,10 +66,12 @@ def fuse_layers(model: Any) -> dict[str, int]:
             module.forward = MethodType(_swiglu, module)
             fused["SwiGLU"] += 1
     for home in {_home(layer) for layer in model_parts(model).layers}:
-        plain = getattr(sys.modules[home], ROTARY, None)
-        if plain is not None and is_rotary(plain):
-            setattr(sys.modules[home], ROTARY, _rotary_or(plain))
-            fused["rotary embedding"] += 1
+        rotary = getattr(sys.modules[home], ROTARY, None)
+        if rotary is None or not (is_fused(rotary) or is_rotary(rotary)):
+            continue
+        if not is_fused(rotary):  # by an earlier model of the family
+            setattr(sys.modules[home], ROTARY, _rotary_or(rotary))
+        fused["rotary embedding"] += 1
     left = [kind for kind, count in fused.items() if not count]
     if left:
         logger.warning("Liger-Kernel: the model has no %s that it fuses", " and no ".join(left))
@@ -164,10 +166,13 @@ def is_swiglu(kind: Any) -> bool:
         return isinstance(got, torch.Tensor) and torch.allclose(got, wanted, atol=1e-6)
 
 
+def is_fused(rotary: Callable[..., Any]) -> bool:
+    """Return whether :func:`fuse_layers` made this rotary embedding."""
+    return getattr(rotary, "fused", False)
+
+
 def is_rotary(function: Callable[..., Any]) -> bool:
-    """True if it rotates the halves of all of each head by equal angles, and is not fused yet."""
-    if getattr(function, "fused", False):
-        return False
+    """Return whether it rotates the halves of all of each head by equal angles."""
     with torch.device("cpu"), torch.no_grad():
         q, k = (
             torch.linspace(-2, 3, 24).view(1, 2, 3, 4),

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import record_function
 
-from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.algorithms.losses import Correction
+from mmr1.algorithms.interface import LossInputs
+from mmr1.algorithms.kl import k3
+from mmr1.algorithms.ratios import Correction
+from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.routing import computed_tokens
 from mmr1.trainer.forward.sequences import TokenScores

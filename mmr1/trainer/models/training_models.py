@@ -7,20 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmr1.config import (
-    Config,
-    DistillationAdvantage,
-    KlFull,
-    NearModelReference,
-    ServedModel,
-    StoredLoraConfig,
-    TeacherModel,
-)
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.losses import (
-    Correction,
-    rollout_importance_weights,
-)
+from mmr1.algorithms.advantages.distillation import DistillationAdvantage, ServedModel, TeacherModel
+from mmr1.algorithms.ratios import Correction, rollout_importance_weights
+from mmr1.config import Config, KlFull, NearModelReference, StoredLoraConfig
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import LocalCritic, build_critic

@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -152,6 +152,13 @@ class Traceable(Protocol):
     def end_trace(self, file: Path) -> None:
         """Write each process's file beside this one, named after it."""
         ...
+
+
+def profiled_if(
+    config: TrainerConfig, step: int, ranks: Traceable | None = None
+) -> AbstractContextManager[None]:
+    """:func:`profiled` where ``trainer.profile_steps`` names the step."""
+    return profiled(config, step, ranks) if step in config.profile_steps else nullcontext()
 
 
 @contextmanager

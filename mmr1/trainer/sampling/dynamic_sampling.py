@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from mmr1.config import AlgorithmConfig, GdpoAdvantage, RangeConfig, ResampleConfig
+from mmr1.config import AlgorithmConfig, RangeConfig, ResampleConfig
 from mmr1.types import ScoredGroup, StepStats
 
 
@@ -91,7 +91,7 @@ def group_filter(
     within = None if config.resamples is None else config.resamples.range
     if within is not None:
         return lambda scored: _is_between(scored, within)
-    if isinstance(config.advantage, GdpoAdvantage):
+    if config.advantage.per_function:
         return lambda scored: components_differ(scored, functions)
     return steps_differ if step_supervision else rewards_differ
 

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import torch
 
+from mmr1.algorithms.interface import AdvantageInputs, UpdateTokens
+from mmr1.algorithms.kl import ESTIMATORS
+from mmr1.algorithms.ratios import high_entropy, token_weights
 from mmr1.config import AlgorithmConfig, KlFull
-from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
-from mmr1.trainer.algorithms.kl import ESTIMATORS, Coefficients
-from mmr1.trainer.algorithms.losses import high_entropy, token_weights
+from mmr1.trainer.algorithm import Algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
 from mmr1.types import (

@@ -1,4 +1,4 @@
-"""The groups of a streaming run between the draw of their prompts and the update."""
+"""The groups of a run between the draw of their prompts and the update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmr1.rollout.engine import Request
+from mmr1.rollout.protocol import Request
+from mmr1.trainer.sampling.plan import Part, Planner, Role
 from mmr1.trainer.sampling.replay import (
     completion_as_json,
     completion_from_json,
@@ -21,33 +22,63 @@ class OpenGroup:
     """A prompt that has been drawn.
 
     Attributes:
-        completions: Those that have ended, by their index in the group.
+        step: The step of a synchronous run that would draw it.
+        seed: Of its first completion.
+        parts: What the engine is asked for.
+        completions: Those that have ended, by their index among those of all parts.
         scored: None until all have ended and been scored.
     """
 
-    request: Request
+    step: int
+    prompt: Prompt
+    seed: int
+    parts: Sequence[Part]
     completions: dict[int, Completion] = field(default_factory=dict)
     scored: ScoredGroup | None = None
 
     @property
     def is_whole(self) -> bool:
-        """True if all completions have ended."""
-        return len(self.completions) == self.request.n
+        """True if all completions have ended, those beside the group included."""
+        return len(self.completions) == sum(len(part.request.seeds) for part in self.parts)
 
-    @property
-    def unfinished(self) -> dict[int, Request]:
-        """A request for each completion that has not ended, by its index."""
-        request = self.request
-        return {
-            index: replace(request, n=1, seed=request.seed + index)
-            for index in range(request.n)
-            if index not in self.completions
-        }
+    def missing(self, role: Role) -> Iterator[tuple[list[int], Request]]:
+        """What has to be asked for, with the indices of the completions that it brings."""
+        for part, places in self._places(role):
+            left = [place for place in places if place not in self.completions]
+            if left:
+                seeds = tuple(part.request.seeds[place - places[0]] for place in left)
+                yield left, replace(part.request, seeds=seeds)
+
+    def of(self, role: Role) -> list[Completion]:
+        """The completions of a role, in order, with the view that they saw."""
+        return [
+            replace(self.completions[i], view=part.view) if part.view else self.completions[i]
+            for part, places in self._places(role)
+            for i in places
+        ]
 
     @property
     def group(self) -> RolloutGroup:
-        in_order = (self.completions[index] for index in range(self.request.n))
-        return RolloutGroup(self.request.prompt, tuple(in_order))
+        return RolloutGroup(self.prompt, tuple(self.of("group")))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Texts for a reward that compares."""
+        return tuple(completion.text for completion in self.of("beside"))
+
+    @property
+    def greedy(self) -> RolloutGroup | None:
+        """The greedy completion alone; None where none is sampled."""
+        own = self.of("greedy")
+        return RolloutGroup(self.prompt, tuple(own)) if own else None
+
+    def _places(self, role: Role) -> Iterator[tuple[Part, list[int]]]:
+        """Each part of a role, with the indices of its completions."""
+        first = 0
+        for part in self.parts:
+            places = list(range(first, first := first + len(part.request.seeds)))
+            if part.role == role:
+                yield part, places
 
 
 class OpenGroups:
@@ -55,13 +86,14 @@ class OpenGroups:
 
     Args:
         find: Source and id of a sample to its prompt, to resume.
+        plan: Says what to ask for.
 
     Attributes:
         drawn: The prompts drawn so far in the run, those of groups that were learned from included.
     """
 
-    def __init__(self, find: Callable[[str | None, str], Prompt]) -> None:
-        self._find = find
+    def __init__(self, find: Callable[[str | None, str], Prompt], plan: Planner) -> None:
+        self._find, self._plan = find, plan
         self._groups: dict[int, OpenGroup] = {}
         self.drawn = 0
 
@@ -75,12 +107,14 @@ class OpenGroups:
     def __getitem__(self, number: int) -> OpenGroup:
         return self._groups[number]
 
-    def add(self, requests: Sequence[Request]) -> list[int]:
-        """Take in requests for the prompts drawn next; returns the numbers of their groups."""
-        numbers = list(range(self.drawn, self.drawn + len(requests)))
-        self._groups.update(zip(numbers, map(OpenGroup, requests), strict=True))
-        self.drawn += len(requests)
-        return numbers
+    def add(self, step: int, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[int]:
+        """Take in the prompts drawn next; returns the numbers of their groups."""
+        first = self.drawn
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            parts = self._plan(step, prompt, seed)
+            self._groups[self.drawn] = OpenGroup(step, prompt, seed, parts)
+            self.drawn += 1
+        return list(range(first, self.drawn))
 
     def remove(self, number: int) -> ScoredGroup:
         """Take out a group that has been scored."""
@@ -109,35 +143,35 @@ class OpenGroups:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError if the data no longer have the sample of a group."""
         self.drawn = state["drawn"]
-        self._groups = {int(i): _from_json(g, self._find) for i, g in state["groups"].items()}
+        self._groups = {int(i): self._from_json(g) for i, g in state["groups"].items()}
 
     def resumed(self) -> str:
         """Say what is kept of the groups that the interrupted run was sampling."""
         whole = sum(group.is_whole for _, group in self)
-        missing = sum(len(group.unfinished) for _, group in self)
+        all_of_them = sum(len(part.request.seeds) for _, group in self for part in group.parts)
+        missing = all_of_them - sum(len(group.completions) for _, group in self)
         return (
             f"streaming: {whole} of {len(self)} groups were sampled to the end and are kept; "
             f"{missing} unfinished completions of the others begin again"
         )
 
+    def _from_json(self, entry: Mapping[str, Any]) -> OpenGroup:
+        step, seed = entry["step"], entry["seed"]
+        prompt = self._find(entry["source"], entry["id"])
+        ended = {int(i): completion_from_json(c) for i, c in entry["completions"].items()}
+        group = OpenGroup(step, prompt, seed, self._plan(step, prompt, seed), ended)
+        if entry["rewards"] is not None:
+            group.scored = scored_from_json(entry["rewards"], group.group)
+        return group
+
 
 def _as_json(group: OpenGroup) -> dict[str, Any]:
-    request = group.request
-    sample = request.prompt.sample
+    sample = group.prompt.sample
     return {
+        "step": group.step,
         "source": sample.source,
         "id": sample.id,
-        "n": request.n,
-        "seed": request.seed,
+        "seed": group.seed,
         "completions": {str(i): completion_as_json(c) for i, c in group.completions.items()},
         "rewards": None if group.scored is None else rewards_as_json(group.scored),
     }
-
-
-def _from_json(entry: Mapping[str, Any], find: Callable[[str | None, str], Prompt]) -> OpenGroup:
-    request = Request(find(entry["source"], entry["id"]), entry["n"], entry["seed"])
-    ended = {int(i): completion_from_json(c) for i, c in entry["completions"].items()}
-    group = OpenGroup(request, ended)
-    if entry["rewards"] is not None:
-        group.scored = scored_from_json(entry["rewards"], group.group)
-    return group

@@ -11,83 +11,8 @@ from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
-from mmr1.config import SamplingConfig, ViewsConfig
-from mmr1.rollout.engine import Request, RolloutEngine
-from mmr1.trainer.sampling.views import changes, under
+from mmr1.trainer.sampling.views import under
 from mmr1.types import RolloutGroup, ScoredGroup, StepStats
-from mmr1.vision.views import view_options
-
-
-def sample_with_view(
-    engine: RolloutEngine,
-    requests: Sequence[Request],
-    sampling: SamplingConfig,
-    views: ViewsConfig,
-    strength: float,
-) -> list[RolloutGroup]:
-    """A group for each request, whose last completions were sampled under the view.
-
-    The group has the original prompt, and each of those completions says what it saw. A prompt
-    that the view does not change has none. What a view draws depends on the request's seed: so on
-    the run, the step and the record.
-    """
-    parts = [_parts(request, views, strength) for request in requests]
-    groups = iter(engine.generate([part for of_one in parts for part, _ in of_one], sampling))
-    joint = []
-    for request, of_one in zip(requests, parts, strict=True):
-        completions = [
-            replace(completion, view=options) if options else completion
-            for _, options in of_one
-            for completion in next(groups).completions
-        ]
-        joint.append(RolloutGroup(request.prompt, tuple(completions)))
-    return joint
-
-
-def _parts(
-    request: Request, views: ViewsConfig, strength: float
-) -> list[tuple[Request, dict[str, float]]]:
-    """The request cut by what the model sees: with the options of its media, none of the first."""
-    if not changes(request.prompt.media, views.view):
-        return [(request, {})]
-    options = view_options(views.view, strength, request.seed)
-    plain = request.n - views.count(request.n)
-    other = replace(
-        request,
-        prompt=under(request.prompt, options),
-        n=request.n - plain,
-        seed=request.seed + plain,
-    )
-    return [*([(replace(request, n=plain), {})] if plain else []), (other, options)]
-
-
-def sample_beside(
-    engine: RolloutEngine,
-    requests: Sequence[Request],
-    sampling: SamplingConfig,
-    views: ViewsConfig,
-    strength: float,
-) -> dict[int, tuple[str, ...]]:
-    """Completions under the view on top of each group, by the index of the request.
-
-    With the frames shuffled and half a group it is Video-R1's (arXiv 2503.21776, section 3.1).
-    Requests that the view does not change are not in the result.
-    """
-    others = {
-        index: replace(
-            request,
-            prompt=under(request.prompt, view_options(views.view, strength, request.seed)),
-            n=views.count(request.n),
-            seed=request.seed + request.n,
-        )
-        for index, request in enumerate(requests)
-        if changes(request.prompt.media, views.view)
-    }
-    groups = engine.generate(list(others.values()), sampling) if others else []
-    return {
-        index: tuple(completion.text for completion in group.completions)
-        for index, group in zip(others, groups, strict=True)
-    }
 
 
 def by_own_view(scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmr1.algorithms.baselines import grpo
 from mmr1.config import ReplayConfig
 from mmr1.data.rows import ids_of
-from mmr1.trainer.algorithms.advantages import grpo
 from mmr1.types import (
     Completion,
     Prompt,

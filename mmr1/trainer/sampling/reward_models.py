@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmr1.config import Config, ProcessAdvantage, RewardFunctionConfig
+from mmr1.algorithms.advantages.process import ProcessAdvantage
+from mmr1.config import Config, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
@@ -226,7 +227,7 @@ def step_judge(
     path: str, family: ModelFamily, values: GroupValues
 ) -> Callable[[Sequence[RolloutGroup]], list[Steps]]:
     """A judge of steps by a reward model, whose tokenizer is the policy's."""
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    decode = family.chat.completion_text
     return partial(step_chances, values, supervision_of(path).step_separator, decode)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mmr1.config import Config, ProcessAdvantage
+from mmr1.algorithms.advantages.process import ProcessAdvantage
+from mmr1.config import Config
 from mmr1.registry import Registry
 from mmr1.trainer.sampling.reward_models import Decode, GroupValues, Steps, step_judge, token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
@@ -80,5 +81,5 @@ def build_step_rewards(
     spec = advantage.step_rewards
     if spec in values:
         return StepRewards(step_judge(spec, family, values[spec]))
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    decode = family.chat.completion_text
     return StepRewards(partial(steps_by_function, _FUNCTIONS.load(spec), decode))

@@ -1,6 +1,6 @@
 """The formulas of a step once more, written from the papers, a completion at a time.
 
-``mmr1.trainer.algorithms`` computes the same on padded batches. That these stand here a second time
+``mmr1.algorithms`` computes the same on padded batches. That these stand here a second time
 is the point: nothing is shared, so that a mistake there is a difference here.
 """
 

@@ -22,6 +22,7 @@ import torch
 from transformers import AutoImageProcessor, AutoProcessor
 
 from mmr1 import __version__
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import Config, PluginConfig
 from mmr1.config.file import load_config
 from mmr1.config.rewards import RewardsConfig
@@ -31,8 +32,7 @@ from mmr1.data.sources import load_samples
 from mmr1.files import atomic
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.budget import VideoBudget, fit_frame, frame_indices, shown_frames

@@ -19,7 +19,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.rollout.hf import HfEngine
 from mmr1.runtime import set_up_torch
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer

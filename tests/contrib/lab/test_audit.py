@@ -12,10 +12,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import mmr1.algorithms.baselines as baselines
+import mmr1.algorithms.ratios as ratios
 import mmr1.rollout.hf as hf
-import mmr1.trainer.algorithms.advantages as advantages
-import mmr1.trainer.algorithms.algorithm as algorithm
-import mmr1.trainer.algorithms.losses as losses
+import mmr1.trainer.algorithm as algorithm
 import mmr1.trainer.models.optimizer as optimizer
 import mmr1.trainer.sampling.experience as experience
 import mmr1.vision.features as features
@@ -124,7 +124,7 @@ def with_advantages(patch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], 
 
 
 def biased_deviation(rewards: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6) -> Any:
-    centred = advantages.dr_grpo(rewards, valid)
+    centred = baselines.dr_grpo(rewards, valid)
     return centred / (rewards.std(-1, keepdim=True, correction=0) + eps)
 
 
@@ -229,7 +229,7 @@ SLOW_FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = 
         "every advantage times 1.01",
     ),
     "biased_deviation": (
-        lambda patch: everywhere(patch, advantages.grpo, biased_deviation),
+        lambda patch: everywhere(patch, baselines.grpo, biased_deviation),
         "token/advantage",
         "the deviation of the population",
     ),
@@ -237,7 +237,7 @@ SLOW_FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = 
         lambda patch: patch.setattr(
             experience,
             "token_weights",
-            lambda mask, mode, limit=None: losses.token_weights(mask, "token-sum", limit),
+            lambda mask, mode, limit=None: ratios.token_weights(mask, "token-sum", limit),
         ),
         "token/weight",
         "agg_mode token-sum",
@@ -246,7 +246,7 @@ SLOW_FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = 
         lambda patch: patch.setattr(
             experience,
             "_loss_weights",
-            lambda mask, parts, a, limit: losses.token_weights(mask, a.loss_agg_mode, limit),
+            lambda mask, parts, a, limit: ratios.token_weights(mask, a.loss_agg_mode, limit),
         ),
         "token/weight",
         "over the whole rollout",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmr1.algorithms.interface import LossInputs, UpdateTokens
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import yaml
 
+from mmr1.algorithms import loss
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
 from mmr1.config.kl import KlLoss, KlReward
-from mmr1.config.losses import GspoLoss, SapoLoss
 from mmr1_contrib.migrate.command import migrate_file
 from mmr1_contrib.migrate.easyr1 import EASYR1
 from mmr1_contrib.migrate.easyr1_keys import DEFAULTS
@@ -267,9 +267,11 @@ def test_what_the_scripts_set():
         "accuracy_normalized" in n for n in migrated(*SCRIPTS["qwen3_14b_dapo17k_dapo"]).notes
     )
     sapo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_sapo"]).algorithm
-    assert sapo.loss == SapoLoss(tau_pos=1.0, tau_neg=1.05, agg_mode="token-mean")
+    assert sapo.loss == loss.parts["sapo"].section(tau_pos=1.0, tau_neg=1.05, agg_mode="token-mean")
     gspo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_gspo"]).algorithm
-    assert gspo.loss == GspoLoss(clip_ratio_low=3e-4, clip_ratio_high=4e-4, clip_ratio_dual=3)
+    assert gspo.loss == loss.parts["gspo"].section(
+        clip_ratio_low=3e-4, clip_ratio_high=4e-4, clip_ratio_dual=3
+    )
     lora = config_of(*SCRIPTS["qwen3_4b_math_grpo_lora"]).model
     assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 64, True)
     assert config_of("trainer.max_steps=60").trainer.max_steps == 60

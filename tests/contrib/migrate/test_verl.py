@@ -140,13 +140,12 @@ def test_what_fully_async_policy_has_for_batches_and_steps(tmp_path: Path, mmr1)
     assert (ours.trainer.max_steps, ours.trainer.validation.steps) == (104, 6)
     assert ours.optimizer.scheduler.warmup_steps == 20
     assert ours.rollout.max_off_policy_steps == 1
-    assert ours.rollout.streaming is not None
-    assert not ours.rollout.streaming.partial_rollout
+    assert ours.rollout.queue.at_new_weights == "restart"
     assert ours.algorithm.rollout_correction.importance_sampling.level == "token"
     assert "async_training.use_rollout_log_probs: True: old log-probs are" in output
     own = {"async_training.compute_prox_log_prob": True, "async_training.staleness_threshold": 0}
     synchronous = loaded(VERL, migrated(*(f"{k}={v}" for k, v in own.items())))
-    assert synchronous.rollout.streaming is None
+    assert not synchronous.rollout.streams
     assert synchronous.algorithm.rollout_correction.importance_sampling is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import errno
 import fcntl
 import json
@@ -230,6 +231,11 @@ def start_a_thread() -> float:
     thread.start()
     thread.join()
     return done[0]
+
+
+def find_library() -> float:
+    """1.0 where a library that is nowhere is not found, and no compiler is asked for it."""
+    return float(ctypes.util.find_library("no_such_library") is None)
 
 
 def use_cpu(seconds: float) -> float:

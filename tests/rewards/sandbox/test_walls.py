@@ -74,6 +74,11 @@ def test_what_python_does_with_fcntl_and_threads_works(pool: Pool) -> None:
     assert ask(pool, "start_a_thread").value == 1.0
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler that could be asked")
+def test_find_library_starts_no_compiler(pool: Pool) -> None:
+    assert ask(pool, "find_library").value == 1.0
+
+
 # asm-generic/ioctls.h, asm-generic/sockios.h
 @pytest.mark.parametrize(
     "command",

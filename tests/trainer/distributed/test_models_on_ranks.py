@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from mmr1.config import Config, ModelConfig, OptimizerConfig
 from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.all_ranks import cost_of_group
 from mmr1.trainer.distributed.cluster import prompt_cost

@@ -27,7 +27,7 @@ from mmr1.config.file import dump_yaml
 from mmr1.data.record import read_records
 from mmr1.files import sha256_of
 from mmr1.rollout.engine import Request
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
@@ -41,8 +41,8 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
+from tests.algorithms.test_algorithms import experience_of, scored
 from tests.jsonl import read_jsonl
-from tests.trainer.algorithms.test_algorithms import experience_of, scored
 from tests.trainer.conversations import brief_model, write_scans
 from tests.trainer.distributed.test_context import log_probs
 from tests.trainer.models.test_served_reference import serving

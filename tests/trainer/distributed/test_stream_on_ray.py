@@ -23,9 +23,9 @@ def test_engines_sample_on_with_the_weights_that_ranks_send(tiny_model, digits, 
 
     One engine dies on the way, and another takes its place.
     """
-    run = run_config(tiny_model, digits, tmp_path, "out", streaming={}).changed(
-        {"resources": {"ranks": 2, "engines": 2}, "optimizer.lr": 1e-30}
-    )
+    run = run_config(
+        tiny_model, digits, tmp_path, "out", queue={"at_new_weights": "continue"}
+    ).changed({"resources": {"ranks": 2, "engines": 2}, "optimizer.lr": 1e-30})
     for number, _ in enumerate(training_steps(run), 1):
         if number == 3:
             os.kill(processes()[0].pid, signal.SIGKILL)

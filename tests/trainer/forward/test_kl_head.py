@@ -10,7 +10,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input

@@ -11,7 +11,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, ModelConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.critic import LocalCritic, explained_variance, fit_line
 from mmr1.trainer.models.loading import load_scalar_model
 from mmr1.trainer.models.optimizer import Optimizer
@@ -19,7 +19,7 @@ from mmr1.trainer.models.scalar_model import PackedScalarModel, scalar_snapshot
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
-from tests.trainer.algorithms.test_algorithms import Fixed, scored
+from tests.algorithms.test_algorithms import Fixed, scored
 from tests.trainer.scalar_models import new_scalar_model, padded_values
 from tests.trainer.test_train import lines, rl
 

@@ -7,11 +7,12 @@ import copy
 import peft
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import AlgorithmConfig, Config, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -137,6 +138,27 @@ def test_bfloat16_weights_are_merged_in_the_adapters_precision(parts):
     exact = layer.base_layer.weight.float() + layer.get_delta_weight("default")
     merged = model_weights(own.model)["model.language_model.layers.0.mlp.up_proj.weight"]
     assert torch.equal(merged, exact.bfloat16())
+
+
+def test_adapters_multiply_in_the_data_type_of_the_model(parts):
+    model = copy.deepcopy(parts[1]).to(torch.bfloat16)
+    adapted = add_adapters(model, NewLoraConfig(), freeze_vision_tower=True)
+    kept = Optimizer(adapted, OptimizerConfig(), 1).tensors()
+    assert {t.dtype for name, t in kept.items() if "lora" in name} == {torch.float32}
+    language = model.model.language_model
+    multiplied = set()
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+            if call.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+                multiplied.update(a.dtype for a in args if isinstance(a, torch.Tensor))
+            return call(*args, **(kwargs or {}))
+
+    states = torch.randn(1, 8, language.config.hidden_size, dtype=torch.bfloat16)
+    with Products():
+        out = language(inputs_embeds=states.requires_grad_(), use_cache=False).last_hidden_state
+        out.float().sum().backward()
+    assert multiplied == {torch.bfloat16}
 
 
 def test_target_modules_that_do_not_exist_are_refused(parts):

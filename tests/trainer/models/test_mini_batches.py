@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores

@@ -8,7 +8,7 @@ import torch
 from mmr1.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.data.responses import group_of_responses
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.nll import add_nll_gradient

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.kl import Coefficients
+from mmr1.trainer.algorithm import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input

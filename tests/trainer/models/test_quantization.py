@@ -11,7 +11,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
 from mmr1.estimate.shapes import read_shapes
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.reference import AdapterReference

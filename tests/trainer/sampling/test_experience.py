@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import (
     Models,

@@ -14,12 +14,15 @@ from mmr1.config import AlgorithmConfig, Config, SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.rollout.protocol import OfBatches, complete
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.other_views import by_own_view, sample_with_view, view_stats
+from mmr1.trainer.sampling.open_groups import OpenGroup
+from mmr1.trainer.sampling.other_views import by_own_view, view_stats
+from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.sampling.replay import as_json, completion_from_json
 from mmr1.trainer.sampling.views import under
 from mmr1.trainer.train import run_training
@@ -40,10 +43,17 @@ def test_the_last_completions_of_a_group_see_the_view(digit_samples, parts):
     engine = HfEngine(new_model(), family, media)
     text = replace(family.render_prompt(digit_samples[1]), shown=(), token_ids=(9, 8))
     prompt = family.render_prompt(digit_samples[0])
-    requests = [Request(prompt, 5, 100), Request(text, 5, 200)]
+    rollout = {"n": 5, "max_response_length": 8, "views": {"view": "noise", "strength": 0.3}}
+    plan = planner(Config(model={"path": "any"}, rollout=rollout), greedy=False)
+    drawn = [OpenGroup(1, p, s, plan(1, p, s)) for p, s in ((prompt, 100), (text, 200))]
+    for group in drawn:
+        for places, request in group.missing("group"):
+            (ended,) = complete(OfBatches(engine), [request])
+            group.completions |= dict(zip(places, ended.completions, strict=True))
+    assert all(group.is_whole for group in drawn)
+    seen, unseen = (group.group for group in drawn)
     sampling = SamplingConfig(max_tokens=8)
-    seen, unseen = sample_with_view(engine, requests, sampling, NOISE, 0.3)
-    plain = engine.generate(requests, sampling)
+    plain = engine.generate([Request(prompt, 5, 100), Request(text, 5, 200)], sampling)
     options = {"noise": 0.3, "noise_seed": 100}
     assert [dict(c.view) for c in seen.completions] == [{}, {}, {}, options, options]
     assert seen.prompt is prompt

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmr1.algorithms.interface import AdvantageInputs
 from mmr1.config import AlgorithmConfig, OptimizerConfig
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel

@@ -105,7 +105,7 @@ def _of_group(
     if q.numel() == 0:
         return prompt[0].transpose(0, 1), prompt.new_zeros(0, prompt.shape[1], prompt.shape[3])
     seen = _or_causal(mask.suffix, group.longest, length + group.longest, query.device)
-    suffixes = _after_prompt(of_prompt[1:], (k, v), q, seen, _first_seen(mask, length), attend)
+    suffixes = _after_prompt(of_prompt[1:], (k, v), q, seen, mask.first, attend)
     return prompt[0].transpose(0, 1), group.unpadded(suffixes.transpose(1, 2))
 
 
@@ -179,17 +179,9 @@ def _own_of_group(
         seen = _or_causal(mask.suffix, group.longest, length + group.longest, query.device)
         seen = seen[own.steps] if seen.dim() == 2 else seen[own.suffixes[:, None], own.steps]
         q = query[:, own.index].transpose(0, 1)
-        out = _after_prompt(of_prompt, of_own, q, seen, _first_seen(mask, length), attend)
+        out = _after_prompt(of_prompt, of_own, q, seen, mask.first, attend)
         found.append(out.transpose(1, 2).flatten(0, 1).index_select(0, own.real))
     return found
-
-
-def _first_seen(mask: GroupMask, prompt: int) -> int:
-    """The first place of the prompt that a suffix sees: with a window, few of them."""
-    if mask.suffix is None:
-        return 0
-    seen = mask.suffix[..., :prompt].flatten(0, -2).any(0).nonzero()
-    return int(seen[0]) if len(seen) else prompt
 
 
 def _or_causal(

@@ -59,10 +59,13 @@ class GroupMask:
         prompt: ``[P, P]`` bool.
         suffix: ``[C, P + C]`` bool: a suffix's tokens, to the prompt and to the suffix. With
             pictures in suffixes ``[n, C, P + C]``.
+        first: The first place of the prompt that a suffix sees: with a window, few of them. It is
+            found here once, as every layer of a GPU would wait for the number.
     """
 
     prompt: torch.Tensor | None
     suffix: torch.Tensor | None
+    first: int = 0
 
 
 class SharedMask(torch.Tensor):
@@ -151,7 +154,8 @@ def _group_mask(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask
     if (seen & ~causal)[prompt:].any() or seen[:prompt, prompt:].any():
         raise NotSharedError("tokens of a completion see those that follow them")
     masks = (seen[:prompt, :prompt], causal[:prompt, :prompt]), (seen[prompt:], causal[prompt:])
-    return GroupMask(*(None if torch.equal(own, plain) else own for own, plain in masks))
+    of_prompt, of_suffix = (None if torch.equal(own, plain) else own for own, plain in masks)
+    return GroupMask(of_prompt, of_suffix, _first_seen(of_suffix, prompt))
 
 
 def _group_mask_with_pictures(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask:
@@ -161,7 +165,16 @@ def _group_mask_with_pictures(rule: Rule, group: GroupRows, places: torch.Tensor
     prompt = torch.arange(group.prompt.start, group.prompt.stop, device=places.device)
     place = torch.arange(len(prompt) + group.longest, device=places.device)
     seen = torch.stack([_evaluated(rule, place, torch.cat([prompt, own])) for own in group.index])
-    return GroupMask(seen[0, : len(prompt), : len(prompt)], seen[:, len(prompt) :])
+    of_suffixes = seen[:, len(prompt) :]
+    first = _first_seen(of_suffixes, len(prompt))
+    return GroupMask(seen[0, : len(prompt), : len(prompt)], of_suffixes, first)
+
+
+def _first_seen(suffix: torch.Tensor | None, prompt: int) -> int:
+    if suffix is None:
+        return 0
+    seen = suffix[..., :prompt].flatten(0, -2).any(0).nonzero()
+    return int(seen[0]) if len(seen) else prompt
 
 
 def _evaluated(rule: Rule, place: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""The advantages: each file is one, and says all about it."""

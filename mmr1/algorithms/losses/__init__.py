@@ -1,0 +1,1 @@
+"""The losses: each file is one, and says all about it."""

@@ -1,0 +1,266 @@
+"""Parts: what people add. One file is one part, and a decorator states all facts about it.
+
+A part is a function of its settings, the same in a user's own file and in this package. The
+decorator gives it a name. From its signature and docstring follow the section of the
+configuration, the refusals with their remedies, the entry of ``mmr1 list`` and its row in the
+documentation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic.fields import FieldInfo
+
+from mmr1.registry import Registry, check_settings
+from mmr1.section import Need, OwnPart, Section, is_own
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part.
+
+    Attributes:
+        key: Key of the configuration that chooses it.
+        name: Its value there, the key ``type``.
+        section: Section class with its settings.
+        build: Returns the part for a section.
+        papers: arXiv numbers, or an author and a year.
+        example: Inputs and expected outputs, worked by hand. Empty if there is none.
+    """
+
+    key: str
+    name: str
+    section: type[Section]
+    build: Callable[[Any], Any]
+    papers: tuple[str, ...] = ()
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Kind:
+    """One kind of part: the decorator of its parts, and their lookup by name.
+
+    Attributes:
+        key: Key of the configuration that chooses one.
+        package: Package whose modules are the parts.
+        base: Section class that a part's section extends, unless the part names another.
+        own: Section class of a user's own part.
+        default: Name of the part that applies where the configuration names none.
+        makes: Class of what a part builds, as ``module:class``.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        package: str,
+        base: type[Section],
+        own: type[OwnPart],
+        default: str,
+        makes: str,
+    ) -> None:
+        self.key, self.package, self.base, self.own = key, package, base, own
+        self.default, self.makes = default, makes
+        self._parts: dict[str, Part] = {}
+        plural = package.rpartition(".")[2]
+        self._installed = Registry(key.rpartition(".")[2], {}, group=f"mmr1.{plural}")
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        paper: str | tuple[str, ...] = (),
+        needs: tuple[Need, ...] = (),
+        section: type[Section] | None = None,
+        base: type[Section] | None = None,
+        example: Mapping[str, Any] | None = None,
+        **facts: Any,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare a function as a part.
+
+        Args:
+            name: Name in the configuration.
+            paper: Where its formula is from.
+            needs: Needs of the part towards the rest of the configuration.
+            section: Section class, where other code reads the settings. The function then takes
+                the section; otherwise it takes the settings.
+            base: Section class to extend in place of the kind's.
+            example: Inputs and expected outputs, for the test of all examples.
+            facts: Values of the base's class variables, or other defaults of its keys.
+        """
+        papers = (paper,) if isinstance(paper, str) else paper
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            made = section or section_of(function, name, base or self.base, facts)
+            made.needs = (*made.needs, *needs)
+            build = function if section else _from_settings(function)
+            part = Part(self.key, name, made, build, papers, example or {})
+            if function.__module__.startswith(f"{self.package}."):
+                assert name not in self._parts, f"two parts of {self.key} have the name {name}"
+                self._parts[name] = part
+            function.__dict__["part"] = part
+            return function
+
+        return declare
+
+    @cached_property
+    def parts(self) -> Mapping[str, Part]:
+        """The parts of the package by name; the default is the first."""
+        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        return dict(sorted(self._parts.items(), key=lambda p: (p[0] != self.default, p[0])))
+
+    def first(self) -> Any:
+        """Return the section of the default part."""
+        return self.parts[self.default].section()
+
+    def union(self) -> Any:
+        """Return the type of the key: a section of any part, told apart by ``type``."""
+        tagged = [Annotated[part.section, Tag(name)] for name, part in self.parts.items()]
+        return Annotated[
+            Union[(*tagged, Annotated[self.own, Tag(OwnPart.variant)])], Discriminator(self._tag)
+        ]
+
+    def _tag(self, value: Any) -> str:
+        given = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+        name = self.default if given is None else str(given)
+        is_known = name in self.parts or not (is_own(name) or name in self._installed.names())
+        return name if is_known else OwnPart.variant
+
+    def part_of(self, section: Any) -> Part:
+        """Return the part that a section is for; a user's own is loaded.
+
+        Raises:
+            ValueError: If a user's own part cannot be loaded, or has other settings.
+        """
+        if not isinstance(section, OwnPart):
+            return self.parts[section.type]
+        function = self._installed.load(section.type)
+        declared = getattr(function, "part", None)
+        if declared is None:
+            check_settings(self.key, section.type, function, section.settings)
+            return Part(self.key, section.type, type(section), _from_own_settings(function))
+        return Part(self.key, section.type, declared.section, declared.build)
+
+    def resolved(self, section: Any) -> Any:
+        """Return the section with the facts and the typed settings of a user's own declared part.
+
+        Raises:
+            ValueError: If it cannot be loaded, or a setting is wrong.
+        """
+        if not isinstance(section, OwnPart):
+            return section
+        cls = self.part_of(section).section
+        if cls is type(section):
+            return section
+        given = {key: getattr(section, key) for key in section.model_fields_set}
+        given = {k: v for k, v in given.items() if k in cls.model_fields or k in section.settings}
+        try:
+            return cls.model_validate({**given, "type": cls.model_fields["type"].default})
+        except ValidationError as error:
+            lines = [f"'{'.'.join(map(str, e['loc']))}': {e['msg']}" for e in error.errors()]
+            raise ValueError(f"{self.key}.type={section.type}: {'; '.join(lines)}") from error
+
+    def build(self, section: Any) -> Any:
+        """Return what the section's part makes.
+
+        Raises:
+            ValueError: If a user's own part cannot be loaded, or makes something else.
+        """
+        made = self.part_of(section).build(self.resolved(section))
+        module, _, name = self.makes.partition(":")
+        wanted = getattr(importlib.import_module(module), name)
+        if not isinstance(made, wanted):
+            raise ValueError(
+                f"{self.key}.type={section.type} returned {type(made).__name__}; it must return an "
+                f"{module.rpartition('.')[0]}.{name}"
+            )
+        return made
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """Return a row for each part: name, first sentence, keys with defaults, papers."""
+        return [
+            (name, part.section.__doc__ or "", ", ".join(_keys(part)), ", ".join(part.papers))
+            for name, part in self.parts.items()
+        ]
+
+
+def _keys(part: Part) -> list[str]:
+    settings = {k: f for k, f in part.section.model_fields.items() if k != "type"}
+    return [
+        k if f.is_required() else f"{k}={f.get_default(call_default_factory=True)!s:.40}"
+        for k, f in settings.items()
+    ]
+
+
+def section_of(
+    function: Callable[..., Any], name: str, base: type[Section], facts: Mapping[str, Any]
+) -> type[Section]:
+    """Return the section class of a function's settings.
+
+    Keys, types and defaults are those of its signature, and descriptions those of ``Args`` in its
+    docstring, or of the types themselves. ``facts`` are class variables or defaults of ``base``.
+    """
+    first, descriptions = _documented(function)
+    module = sys.modules[function.__module__]
+    annotations: dict[str, Any] = {"type": Literal[name]}
+    values: dict[str, Any] = {"type": name, "__doc__": first, "__module__": module.__name__}
+    for key, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            annotation = eval(annotation, vars(module))
+        text = descriptions.get(key) or _described(annotation)
+        if not text:
+            raise ValueError(
+                f"{module.__name__}.{function.__name__}: describe {key} under Args in its docstring"
+            )
+        required = parameter.default is inspect.Parameter.empty
+        annotations[key] = annotation
+        values[key] = Field(
+            **({} if required else {"default": parameter.default}), description=text
+        )
+    for key, value in facts.items():
+        known = base.model_fields.get(key)
+        if known is None and not hasattr(base, key):
+            raise ValueError(f"{module.__name__}.{function.__name__}: {key} is no fact or key")
+        values[key] = value
+        if known is not None:
+            annotations[key] = known.annotation
+            values[key] = Field(value, description=known.description)
+    title = f"{name.title().replace('_', '')}Section"
+    make: Any = type(base)  # pydantic's metaclass
+    made: type[Section] = make(title, (base,), {**values, "__annotations__": annotations})
+    setattr(module, title, made)  # where pickle looks for it
+    return made
+
+
+def _from_settings(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    keys = tuple(inspect.signature(function).parameters)
+    return lambda section: function(**{key: getattr(section, key) for key in keys})
+
+
+def _from_own_settings(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda section: function(**section.settings)
+
+
+def _described(annotation: Any) -> str:
+    found = [m for m in getattr(annotation, "__metadata__", ()) if isinstance(m, FieldInfo)]
+    return next((m.description for m in found if m.description), "")
+
+
+@cache
+def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the first line of a docstring, and its description of each argument."""
+    doc = inspect.getdoc(function) or ""
+    arguments = re.search(r"^Args:\n((?:    .*\n?|\n)*)", doc, re.MULTILINE)
+    text = arguments[1] if arguments else ""
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return doc.partition("\n")[0], {k: re.sub(r"\s+", " ", v).rstrip(".") for k, v in entries}
