@@ -45,7 +45,7 @@ SLOW = {
     "remax": ("algorithm=remax",),
     "reinforce_pp_baseline": ("algorithm=reinforce_pp_baseline",),
     "ppo": ("algorithm=ppo", "algorithm.kl.type=reward"),
-    "kl_full": ("algorithm.kl.type=full", "algorithm.ppo_epochs=2"),
+    "kl_full": ("algorithm.kl={{type: full, coef: 0.1}}", "algorithm.ppo_epochs=2"),
     "entropy": ("algorithm.entropy.coef=0.01", "algorithm.loss.top_entropy_quantile=0.3"),
     "truncated": ("algorithm.mask_truncated_completions=true", "algorithm.loss.agg_scope=rollout"),
     "gdpo": ("algorithm.advantage=gdpo",),
@@ -54,6 +54,15 @@ SLOW = {
     "sequence_ppo": ("algorithm.loss=sequence_ppo",),
     "ppo_kl": ("algorithm.loss=ppo_kl", "algorithm.loss.coef=0.5"),
     "reinforce_weighted": ("algorithm.loss=reinforce", "algorithm.loss.importance=token"),
+    "process_grpo": (
+        "algorithm=process_grpo",
+        "algorithm.advantage.step_rewards={here}/steps.py:steps",
+    ),
+    "distillation": (
+        "algorithm=on_policy_distillation",
+        "algorithm.kl=null",
+        "algorithm.advantage.teacher={{type: model, path: {here}/teacher}}",
+    ),
     "bfloat16": ("model.dtype=bfloat16",),
     "cosine": ("optimizer.scheduler.type=cosine", "optimizer.scheduler.warmup_steps=0.3"),
 }
