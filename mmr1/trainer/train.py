@@ -200,10 +200,8 @@ def started(
     quarantines = inputs.quarantines.values()
     seen = seen_media(inputs.family, config, inputs.media)
     step_files = StepFiles(config, ModelInputs(inputs.family, seen), inputs.place)
-    opened = open_run(
-        config, inputs.media, quarantines, functions, log_completions_steps, step_files
-    )
-    with opened as run:
+    shown = (functions, log_completions_steps, step_files)
+    with open_run(config, inputs.asked, inputs.media, quarantines, *shown) as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):
             own = engine(run.directory.path / "engine.log")
