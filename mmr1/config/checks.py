@@ -111,6 +111,11 @@ def _unvalidated_checkpoints(c: Config) -> bool:
     return _best(c).startswith("eval/") and (not every or c.trainer.save_steps % every > 0)
 
 
+def _unknown_validation(c: Config) -> bool:
+    kind, _, way = _best(c).partition("/")
+    return kind == "eval" and way.partition("/")[0] not in c.eval.ways
+
+
 # Groups and names ------------------------------------------------------------------------------
 
 
@@ -259,9 +264,10 @@ REFUSED: tuple[Row, ...] = (
         TRAINING,
     ),
     Row(
-        ("trainer.checkpoints.metric_for_best_model", "eval.sampled"),
-        lambda c: _best(c).startswith("eval/sampled") and c.eval.sampled is None,
-        "no completion is sampled; set eval.sampled={}, or take eval/greedy",
+        ("trainer.checkpoints.metric_for_best_model", "eval.sampled", "eval.views"),
+        _unknown_validation,
+        "no validation logs it; eval/greedy is always there, eval/sampled with eval.sampled, "
+        "eval/greedy_VIEW with eval.views, and each also with a reward's name: eval/greedy/format",
     ),
     Row(
         ("rollout.n", "algorithm.advantage.type"),

@@ -34,6 +34,8 @@ token/ref_logp       f32 [R]       log-prob under the reference; absent without 
 token/masked_logp    f32 [R]       log-prob with masked images; NaN for prompts without one; absent
                                    without algorithm.perception
 token/chosen         uint8 [R]     1 if the loss treats the token apart (Clip-Cov, KL-Cov)
+token/step_reward    f32 [R]       reward of the steps that end at the token; NaN if none
+                                   does; absent without process supervision
 token/value          f32 [R]       the critic's value of the state before the token
 token/return         f32 [R]       the critic's target
 token/advantage      f32 [R]
@@ -220,6 +222,7 @@ def _token_tensors(experience: Experience) -> dict[str, torch.Tensor]:
 
     critic = experience.critic
     columns: Mapping[str, torch.Tensor | None] = {
+        "step_reward": _step_rewards(experience, tokens.mask.shape),
         "mask": tokens.mask.byte(),
         "sampled": completion_mask(groups).byte() if any(c.spans for c in completions) else None,
         "rollout_logp": tokens.rollout_logprobs,
@@ -245,6 +248,17 @@ def _token_tensors(experience: Experience) -> dict[str, torch.Tensor]:
         "token/ids": torch.cat([torch.tensor(c.token_ids) for c in completions]).int(),
         **{f"token/{name}": flat(padded) for name, padded in columns.items() if padded is not None},
     }
+
+
+def _step_rewards(experience: Experience, shape: torch.Size) -> torch.Tensor | None:
+    steps = [steps for scored in experience.groups for steps in scored.steps or ()]
+    if not steps:
+        return None
+    rewards = torch.full(shape, float("nan"))
+    for row, of_row in enumerate(steps):
+        for token, reward in of_row:
+            rewards[row, token] = rewards[row, token].nan_to_num() + reward
+    return rewards
 
 
 def _update_tensors(update: MeasuredUpdate) -> dict[str, torch.Tensor]:

@@ -95,6 +95,7 @@ class Scored:
         counted: Tokens that count, bool, one tensor for each completion.
         penalties: KL penalty of each token with its coefficient, one tensor for each completion.
         values: The critic's values; None without a critic.
+        steps: Reward of the step that ends at each token, NaN elsewhere; None without such rewards.
     """
 
     rewards: torch.Tensor
@@ -104,6 +105,7 @@ class Scored:
     counted: Rows
     penalties: Rows
     values: Rows | None
+    steps: Rows | None = None
 
 
 def advantages(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
@@ -282,11 +284,28 @@ def _distillation(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
     return [value - penalty.double() for value, penalty in zip(values, x.penalties, strict=True)]
 
 
+def _process(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
+    """Sums of the normalised rewards of the steps that end at a token or after it."""
+    assert x.steps is not None
+    size, out = x.rewards.shape[1], list[torch.Tensor]()
+    for first in range(0, len(x.steps), size):
+        group = x.steps[first : first + size]
+        every = torch.cat([row[~row.isnan()] for row in group]).double()
+        if len(every) < 2 or every.max() == every.min():
+            out += [torch.zeros(len(row)).double() for row in group]
+            continue
+        for row in group:
+            own = ((row.double() - every.mean()) / (every.std() + EPSILON)).nan_to_num(nan=0.0)
+            out.append(own.flip(0).cumsum(0).flip(0))
+    return out
+
+
 BY_TOKEN: Mapping[str, Callable[[Recipe, Scored], list[torch.Tensor]]] = {
     "reinforce_pp": _reinforce_pp,
     "reinforce_pp_baseline": _reinforce_pp_baseline,
     "gae": _gae,
     "distillation": _distillation,
+    "process": _process,
 }
 
 

@@ -28,6 +28,7 @@ IRRELEVANT = (
 """Keys that change what is sampled, or how fast, and not what a recorded step computes from it."""
 TAKEN = (
     *("algorithm.kl.coef", "algorithm.entropy.coef", "algorithm.advantage.teacher"),
+    "algorithm.advantage.step_rewards",
     "algorithm.loss.coef",
 )
 """Keys whose value the manifest's coefficients, or a recorded quantity, state for this step."""
@@ -47,7 +48,7 @@ OFF: Mapping[str, tuple[Any, ...]] = {
 """Keys that the audit does not recompute, with the values at which they do nothing."""
 ADVANTAGES = (
     *("grpo", "rloo", "pass_at_k", "optimal_baseline", "gpg", "gdpo", "reinforce", "reinforce_pp"),
-    *("reinforce_pp_baseline", "remax", "gae", "distillation"),
+    *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
     *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),

@@ -191,6 +191,8 @@ def _scored(run: StepFile, recipe: Recipe) -> tuple[Scored, list[torch.Tensor], 
     bounds = recipe.get("algorithm.advantage.reward_clip_range")
     clipped = rewards if bounds is None else rewards.clamp(*bounds)
     valid = ~recorded.isnan()
+    if "token/step_reward" in run.tensors:  # the rewards of steps decide, whatever the total is
+        valid = torch.ones_like(valid)
     sampled = run.tensors.get("token/sampled", torch.ones_like(run.tensors["token/mask"])).bool()
     rows = torch.split(sampled, run.lengths)
     of_advantages = [row & ok for row, ok in zip(rows, valid, strict=True)]
@@ -201,7 +203,9 @@ def _scored(run: StepFile, recipe: Recipe) -> tuple[Scored, list[torch.Tensor], 
     size = len(run.lengths) // len(set(run.prompts))
     greedy = run.tensors.get("prompt/greedy")
     values = run.tensors.get("token/value")
+    steps = run.tensors.get("token/step_reward")
     scored = Scored(
+        steps=None if steps is None else torch.split(steps, run.lengths),
         rewards=clipped.view(-1, size),
         components={name: value.view(-1, size) for name, value in components.items()},
         weights=weights,
