@@ -58,7 +58,7 @@ def _check_nodes(root: yaml.Node) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Write an error's message as one line, without the names that OmegaConf has for its own objects."""
+    """Write an error as one line, without the names that OmegaConf has for its own objects."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line.replace("full_key: ", "at ") for line in lines if "object_type=" not in line]
     return " ".join(filter(None, lines)).replace('in "<unicode string>", ', "in ")
