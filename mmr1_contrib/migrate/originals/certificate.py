@@ -30,6 +30,7 @@ from mmr1.data.constants import constant
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_samples
 from mmr1.files import atomic
+from mmr1.pieces import function
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
 from mmr1.trainer.algorithm import build_algorithm
@@ -413,11 +414,13 @@ def _texts(theirs: Original, root: Path) -> dict[str, dict[str, Any]]:
         if not file:
             found[name] = (root / name).read_text(encoding="utf-8")
             continue
-        key = name.partition("[")[2].rstrip("]")
-        value = constant(package / file, name.partition("[")[0])
+        named, _, key = name.rstrip("]").partition("[")
+        if key:
+            found[f"{file}:{name}"] = function(package / file, named)(key)
+            continue
+        value = constant(package / file, named)
         texts = {name: value} if isinstance(value, str) else {
-            f"{name}[{k}]" if not key else name: text for k, text in value.texts.items()
-            if key in ("", k)
+            f"{name}[{k}]": text for k, text in value.items()
         }  # fmt: skip
         found |= {f"{file}:{k}": text for k, text in texts.items()}
     return {
