@@ -397,10 +397,7 @@ def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
     """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
     tally = BoxTally()
     for outcome_file in outcome_files:
-        boxes = parse_json(outcome_file.read_bytes())["boxes"]
-        tally.inside += boxes["inside"]
-        tally.outside += boxes["outside"]
-        tally.fits.update(boxes["fits"])
+        tally.merge(BoxTally(**parse_json(outcome_file.read_bytes())["boxes"]))
     try:
         tally.check(str(plan.files[0]))
     except ValueError:
