@@ -23,6 +23,7 @@ from datasets_prep.record_files import (
     samples_of,
 )
 from datasets_prep.task_checks import check_needs, is_demonstration
+from mmr1.data.forms import shortened
 from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece, line_numbers
@@ -95,7 +96,7 @@ def check_part(part: Part, deep: bool = False, needs_task: bool = True) -> Check
             checked.ids.append(hash64(sample.id))
             check_sample(sample, deep, needs_task)
         except ValueError as error:
-            checked.problems.append((place, str(error)))
+            checked.problems.append((place, shortened(str(error))))
     return checked
 
 
