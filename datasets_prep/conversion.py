@@ -301,7 +301,9 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                     unread |= dict.fromkeys(left)
         except ValueError as error:
             boxes.add(error)
-            reason = shortened(str(error)).encode(errors="backslashreplace").decode()  # it may quote a key
+            reason = (
+                shortened(str(error)).encode(errors="backslashreplace").decode()
+            )  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
     media: Counter[str] = Counter()
