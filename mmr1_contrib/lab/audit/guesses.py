@@ -5,7 +5,7 @@ A mistake is named only if its number equals the run's and differs from the soun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,9 +119,13 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
     policy = own.models[0]
 
     @torch.no_grad()
-    def scored(alter: Any = None, temperature: float | None = None, blind: bool = False) -> Any:
+    def scored(
+        alter: Any = None,
+        temperature: float | None = None,
+        blind: bool = False,
+        forbidden: Sequence[int] = run.manifest.get("forbidden", ()),
+    ) -> Any:
         rows = torch.split(run.tensors["token/ids"], run.lengths)
-        forbidden = run.manifest.get("forbidden", ())
         with policy.blind() if blind else nullcontext():
             return torch.cat(
                 [
@@ -131,6 +135,7 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
             )
 
     yield "temperature 1", lambda: scored(temperature=1.0)
+    yield "tokens that are never sampled keep their probability", lambda: scored(forbidden=())
     if any(prompt.inputs for prompt in own.prompts):
         yield "the model does not see the image", lambda: scored(blind=True)
         yield "the image is grey (all pixels 0)", lambda: scored(alter=torch.zeros_like)
@@ -269,6 +274,23 @@ def _losses(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tuple[
         told = "no KL term" if word == "the KL term" else told
         yield told, lambda recipe=recipe: _total_losses(own, recipe)  # type: ignore[misc]
     yield "the sign of the loss", lambda: _total_losses(own, own.recipe, -1.0)
+    if "token/weight" not in run.tensors:  # else they are compared themselves
+        for mode in AGG_MODES:
+            yield f"agg_mode {mode}", lambda mode=mode: _losses_by(own, mode)  # type: ignore[misc]
+
+
+def _losses_by(own: Recomputed, mode: str) -> torch.Tensor:
+    """Losses with the token weights of another mode."""
+    limit = own.recipe.get("rollout.max_response_length")
+    totals = []
+    for rows in own.losses:
+        weights = formulas.token_weights(mode, [x.counted for x, _ in rows], limit)
+        of_rows = torch.split(weights, [len(x.counted) for x, _ in rows])
+        terms = zip(rows, of_rows, strict=True)
+        totals.append(
+            sum(float((w * formulas.token_loss(own.recipe, x)).sum()) for (x, _), w in terms)
+        )
+    return torch.tensor(totals)
 
 
 def _rates(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tuple[str, Guess]]:
