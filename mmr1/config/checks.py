@@ -305,6 +305,12 @@ REFUSED: tuple[Row, ...] = (
         "directory",
     ),
     Row(
+        ("algorithm.kl.reference.type", "rollout.top_p"),
+        lambda c: c.algorithm.reference_is_served and c.rollout.cuts,
+        "a server gives log-probs over all tokens, and the policy's are over those that top_p, "
+        "top_k and min_p keep; leave these out, or name a model directory",
+    ),
+    Row(
         ("algorithm.filter_groups.type", "algorithm.advantage.normalize_rewards"),
         lambda c: c.algorithm.replay is not None and c.algorithm.normalize_rewards,
         "earlier rewards would be counted again; leave one of them out",

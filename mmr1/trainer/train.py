@@ -13,6 +13,7 @@ from mmr1.config import Config
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
+from mmr1.rollout.distribution import SUPPORT_LIMIT
 from mmr1.rollout.engine import ConversingEngine, RolloutEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
@@ -174,6 +175,11 @@ class SamplingRun:
         Once more when colocated engines have slept and woken up: with damaged weights they would go
         on without an error.
         """
+        if config.rollout.cuts and config.rollout.top_k == 0:
+            self.run.display.say(
+                "rollout.top_p and min_p: the ids that are kept travel with each token, at most "
+                f"the {SUPPORT_LIMIT} most probable ones (rollout.top_k={SUPPORT_LIMIT})"
+            )
         with timer("comparing log-probs of engine and trainer"):
             for _ in range(2 if config.rollout.colocated else 1):
                 self.run.display.say(parity_summary(config, inputs, self.engine, policy))

@@ -166,7 +166,7 @@ class VisionUse:
 
 def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> VisionUse:
     """Score the completions again with grey pictures, and with those of another of the groups."""
-    seen = {index: group for index, group in enumerate(groups) if group.prompt.media}
+    seen = {n: over_all_ids(group) for n, group in enumerate(groups) if group.prompt.media}
     if not seen:
         return VisionUse()
     indices, prompts = list(seen), [group.prompt for group in seen.values()]
@@ -197,6 +197,11 @@ def _lost(
     lost = (whole[rows, : mask.shape[1]] - policy.logprobs(viewed)).double()
     each = [values[sampled] for values, sampled in zip(lost, mask, strict=True)]
     return {index: each[n * size : (n + 1) * size] for n, index in enumerate(prompts)}
+
+
+def over_all_ids(group: RolloutGroup) -> RolloutGroup:
+    """Return the group as if nothing had been cut: over a few kept ids a picture moves little."""
+    return replace(group, completions=tuple(replace(c, support=None) for c in group.completions))
 
 
 def as_if(group: RolloutGroup, prompt: Prompt) -> RolloutGroup:

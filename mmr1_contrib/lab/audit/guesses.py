@@ -124,18 +124,24 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
         temperature: float | None = None,
         blind: bool = False,
         forbidden: Sequence[int] = run.manifest.get("forbidden", ()),
+        whole: bool = False,
     ) -> Any:
         rows = torch.split(run.tensors["token/ids"], run.lengths)
+        everywhere = [None] * len(run.lengths)
         with policy.blind() if blind else nullcontext():
             return torch.cat(
                 [
-                    policy.score(own.prompts[p], ids, forbidden, alter, temperature).logp
-                    for p, ids in zip(run.prompts, rows, strict=True)
+                    policy.score(own.prompts[p], ids, forbidden, kept, alter, temperature).logp
+                    for p, ids, kept in zip(
+                        run.prompts, rows, everywhere if whole else run.kept, strict=True
+                    )
                 ]
             )
 
     yield "temperature 1", lambda: scored(temperature=1.0)
     yield "tokens that are never sampled keep their probability", lambda: scored(forbidden=())
+    if "token/kept" in run.tensors:
+        yield "over all ids, and not over those that were kept", lambda: scored(whole=True)
     if any(prompt.inputs for prompt in own.prompts):
         yield "the model does not see the image", lambda: scored(blind=True)
         yield "the image is grey (all pixels 0)", lambda: scored(alter=torch.zeros_like)

@@ -36,7 +36,8 @@ def matched(file: StepFile) -> StepFile:
         if name.startswith("row/"):
             out[name] = values[order]
         elif name.startswith("token/"):
-            rows = torch.split(values, lengths)
+            kept = torch.split(tensors["token/kept"], lengths) if name == "token/kept_ids" else ()
+            rows = torch.split(values, [int(row.sum()) for row in kept] or lengths)
             out[name] = torch.cat([rows[row] for row in order])
     out["row/prompt"] = torch.tensor([of_row[row] for row in order]).int()
     manifest = {

@@ -193,10 +193,6 @@ def _problems(tree: Tree) -> Iterator[str]:
 
 def _pairs(recipe: Recipe) -> Iterator[str]:
     """Combinations that need what a step file does not hold."""
-    if recipe.get("rollout.top_p", 1.0) < 1 or recipe.get("rollout.min_p", 0.0) > 0:
-        yield "rollout.top_p or min_p: the step file does not hold the kept tokens"
-    elif recipe.get("rollout.top_k", 0) > 0:
-        yield "rollout.top_k: the step file does not hold the kept tokens"
     functions = recipe.get("rewards.functions", {})
     if any(function.get("gate") for function in functions.values()):
         yield "rewards.functions.*.gate"
