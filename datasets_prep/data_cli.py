@@ -64,10 +64,14 @@ Seed = Annotated[int, typer.Option(help="Random seed")]
 def list_() -> None:
     """List the datasets that can be converted or made."""
     from datasets_prep.converters import CONVERTERS
+    from datasets_prep.converters.rows import converter_of
     from datasets_prep.generators import GENERATORS
+    from mmr1.data.forms import FORMS
 
-    for verb, registry in (("convert", CONVERTERS), ("make", GENERATORS)):
-        rows = [(name, registry.load(name).description) for name in sorted(registry.names())]
+    converters = [converter_of(name) for name in sorted({**CONVERTERS.names(), **FORMS.names()})]
+    made = [GENERATORS.load(name) for name in sorted(GENERATORS.names())]
+    for verb, datasets in (("convert", converters), ("make", made)):
+        rows = [(dataset.name, dataset.description) for dataset in datasets]
         print_table(f"mmr1-data {verb}", ("name", "description"), rows)
 
 
@@ -99,7 +103,10 @@ def make(
 
 @app.command()
 def convert(
-    name: Annotated[str, typer.Argument(help="Converter; 'mmr1-data list' shows them")],
+    name: Annotated[
+        str,
+        typer.Argument(help="Dataset, format of its rows, or 'rows'; see 'mmr1-data list'"),
+    ],
     source: Annotated[Path, typer.Option("--input", help="The dataset's file or folder")],
     output: Annotated[Path, typer.Option(help="Folder to write; an unfinished one is resumed")],
     media_root: Annotated[
@@ -119,7 +126,7 @@ def convert(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--map", help="For 'rows': question=COLUMN,answer=COLUMN,image=COLUMN"),
+        typer.Option("--map", help="question=COLUMN,answer=COLUMN,image=COLUMN; task=TYPE of all"),
     ] = None,
 ) -> None:
     """Convert a dataset to canonical records."""
@@ -135,13 +142,16 @@ def convert(
 
 @app.command()
 def validate(
-    path: Records,
+    path: Annotated[Path, typer.Argument(help="A file or folder that data.train reads")],
     deep: Annotated[bool, typer.Option(help="Decode every frame of the videos")] = False,
+    needs_task: Annotated[
+        bool, typer.Option(help="Each answer needs a task, as the reward auto does")
+    ] = True,
 ) -> None:
     """Check records, media, gold answers and hashes; exit code 2 when anything is wrong."""
     from datasets_prep.validate import validate
 
-    total, problems = validate(path, deep)
+    total, problems = validate(path, deep, needs_task)
     for where, what in problems[:20]:
         typer.echo(f"{where}: {what}", err=True)
     if problems:
@@ -152,7 +162,7 @@ def validate(
 
 @app.command()
 def stats(
-    path: Records,
+    path: Annotated[Path, typer.Argument(help="A file or folder that data.train reads")],
     png: Annotated[Path | None, typer.Option(help="Plot the distributions to this file")] = None,
     min_tokens: Annotated[int, typer.Option(help="Minimum vision tokens per image")] = 4,
     max_tokens: Annotated[int, typer.Option(help="Maximum vision tokens per image")] = 1280,
@@ -168,8 +178,8 @@ def stats(
     if distributions.unusable:
         count = len(distributions.unusable)
         typer.echo(
-            f"{count:,} of {distributions.samples + count:,} record(s) would be left out: their "
-            "media cannot be shown to a model",
+            f"{count:,} of {distributions.samples + count:,} record(s) would be left out: they "
+            "cannot be read, or their media cannot be shown to a model",
             err=True,
         )
     print_table(str(path), ("", ""), figures.rows(distributions))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmr1.boxes import check_inside, pixels
+from mmr1.data.forms.boxes import check_gold_boxes
 from mmr1.data.media_values import check_options
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import TASKS, reward_of_task
-from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.grounding.temporal import gold_segment
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.budget import VideoBudget, check_aspect_ratio
@@ -18,7 +17,7 @@ from mmr1.vision.videos import probe_video, sampled_grid
 OF_PLUGINS = ("tracking",)
 """Task types of our converters that no built-in reward function scores."""
 
-LATE_S = 1.0
+LATE_S = 0.5
 """Seconds that a gold span may end after its video. Annotators round, and headers do too."""
 
 
@@ -52,16 +51,18 @@ def _check_task(sample: Sample) -> None:
             f"unknown task '{task}'{suggest(task, TASKS)}; known are {', '.join(sorted(TASKS))}. "
             "A task of your own reward function belongs under 'meta'"
         )
-    if sample.answer is None and not _is_demonstration(sample):
+    if sample.answer is None and not is_demonstration(sample):
         raise ValueError(
             f"no gold: the task '{task}' needs an 'answer'; without one the record needs a final "
             "assistant message (SFT) or 'chosen' and 'rejected' in 'meta' (DPO)"
         )
 
 
-def _is_demonstration(sample: Sample) -> bool:
+def is_demonstration(sample: Sample) -> bool:
+    """True if a record has what it teaches beside an answer: a reply, a ranking, labels."""
     replies = bool(sample.messages) and sample.messages[-1].role == "assistant"
-    return replies or "ranking" in sample.meta or {"chosen", "rejected"} <= sample.meta.keys()
+    taught = ({"ranking"}, {"chosen", "rejected"}, {"completions", "labels"})
+    return replies or any(keys <= sample.meta.keys() for keys in taught)
 
 
 def _check_medium(ref: MediaRef) -> None:
@@ -79,22 +80,6 @@ def _check_medium(ref: MediaRef) -> None:
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
-
-
-def _check_boxes(sample: Sample) -> None:
-    """Check that gold boxes lie inside the first image, in its pixels."""
-    image = next((ref for ref in sample.media if ref.kind == "image"), None)
-    if image is None:
-        raise ValueError(f"the task '{sample.task}' is about an image, and the record has none")
-    width, height = image.size or image_size(image)
-    boxes = gold_boxes(sample.answer)
-    if boxes and max(max(box) for box in boxes) <= 1 < min(width, height):
-        raise ValueError(
-            f"the boxes {sample.answer!r:.60} are of 0 to 1; gold boxes are in pixels of the "
-            f"original image, here {width} x {height}"
-        )
-    for box in boxes:
-        check_inside(box, pixels(width, height))
 
 
 def _check_span(sample: Sample) -> None:
@@ -118,4 +103,4 @@ def _seconds_shown(video: MediaRef) -> float:
     return min(end, seconds) - start
 
 
-_NEEDS: dict[str, Callable[[Sample], None]] = {"iou": _check_boxes, "tiou": _check_span}
+_NEEDS: dict[str, Callable[[Sample], object]] = {"iou": check_gold_boxes, "tiou": _check_span}

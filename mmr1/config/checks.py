@@ -111,6 +111,11 @@ def _unvalidated_checkpoints(c: Config) -> bool:
     return _best(c).startswith("eval/") and (not every or c.trainer.save_steps % every > 0)
 
 
+def _unknown_validation(c: Config) -> bool:
+    kind, _, way = _best(c).partition("/")
+    return kind == "eval" and way.partition("/")[0] not in c.eval.ways
+
+
 # Groups and names ------------------------------------------------------------------------------
 
 
@@ -259,9 +264,10 @@ REFUSED: tuple[Row, ...] = (
         TRAINING,
     ),
     Row(
-        ("trainer.checkpoints.metric_for_best_model", "eval.sampled"),
-        lambda c: _best(c).startswith("eval/sampled") and c.eval.sampled is None,
-        "no completion is sampled; set eval.sampled={}, or take eval/greedy",
+        ("trainer.checkpoints.metric_for_best_model", "eval.sampled", "eval.views"),
+        _unknown_validation,
+        "no validation logs it; eval/greedy is always there, eval/sampled with eval.sampled, "
+        "eval/greedy_VIEW with eval.views, and each also with a reward's name: eval/greedy/format",
     ),
     Row(
         ("rollout.n", "algorithm.advantage.type"),
@@ -297,6 +303,12 @@ REFUSED: tuple[Row, ...] = (
         lambda c: c.algorithm.reference_is_served and c.rollout.temperature != 1,
         "a server gives log-probs at temperature 1; set rollout.temperature=1, or name a model "
         "directory",
+    ),
+    Row(
+        ("algorithm.kl.reference.type", "rollout.top_p"),
+        lambda c: c.algorithm.reference_is_served and c.rollout.cuts,
+        "a server gives log-probs over all tokens, and the policy's are over those that top_p, "
+        "top_k and min_p keep; leave these out, or name a model directory",
     ),
     Row(
         ("algorithm.filter_groups.type", "algorithm.advantage.normalize_rewards"),

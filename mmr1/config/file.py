@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mmr1.config.commands import (
 from mmr1.config.explain import explain
 from mmr1.config.presets import PARTS, with_preset
 from mmr1.config.rewards import default_functions
+from mmr1.config.run_folder import in_its_folder
 from mmr1.config.secrets import (
     MASK,
     REMEDY,
@@ -39,6 +41,7 @@ from mmr1.config.secrets import (
     secret_keys,
 )
 from mmr1.config.tree import Config
+from mmr1.config.yaml_limits import one_line, read_mapping
 from mmr1.files import OPEN_MODE, atomic
 from mmr1.section import Section, Shape, shapes
 
@@ -202,7 +205,7 @@ def _nested(values: Mapping[str, Any]) -> Any:
         for key, value in values.items():
             OmegaConf.update(tree, key, value, merge=True, force_add=True)
     except OmegaConfBaseException as error:
-        raise ValueError(f"configuration: {' '.join(str(error).split())}") from error
+        raise ValueError(f"configuration: {one_line(error)}") from error
     return tree
 
 
@@ -220,7 +223,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: str, source: str)
             resolved_but_for_environment(_container(merged, resolve=False)), values
         )
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{source}: {one_line(error)}") from error
     optional = optional_sections()
     values = {k: v for k, v in values.items() if v is not None or k not in optional}
     values = with_learning_rate(values, command)
@@ -322,6 +325,8 @@ def _expanded(key: str, value: str) -> Iterator[tuple[str, str]]:
         short = yaml.safe_load(value)
     except yaml.YAMLError:  # OmegaConf tells it
         short = None
+    except (ValueError, AttributeError, RecursionError) as error:  # PyYAML's, of some texts
+        raise ValueError(f"override '{key}': its value is not valid YAML") from error
     written = shape.expanded(short) if shape and not isinstance(short, Mapping) else None
     if not isinstance(written, Mapping):
         yield key, value
@@ -358,12 +363,8 @@ def read_written(path: Path) -> Config:
     Raises:
         ValueError: There is no such file, or it is not a configuration.
     """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    text, _ = read_mapping(path)
+    values = in_its_folder(path, yaml.safe_load(text) or {})
     return _validate(values, str(path)).for_command(command_of(values))
 
 
@@ -391,20 +392,17 @@ def _read_yaml(path: Path) -> Any:
     if not path.is_file():
         hint = "; a YAML file comes first, then KEY=VALUE" if "=" in str(path) else ""
         raise ValueError(f"{path}: no such configuration file{hint}")
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"))
-        is_mapping = node is None or isinstance(node, yaml.MappingNode)
-        tree = OmegaConf.load(path) if is_mapping else None  # which has its own idea of the others
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not OmegaConf.is_dict(tree):
-        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    text, node = read_mapping(path)
     if empty := list(_empty_keys(node)):
         raise ValueError(
             f"{path}: {', '.join(empty)}: no value is given; write null, or {{}} for the "
             "defaults of a section"
         )
-    return tree
+    try:
+        tree = OmegaConf.load(StringIO(text))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path} is not valid YAML: {one_line(error)}") from error
+    return OmegaConf.create(in_its_folder(path, _container(tree, resolve=False)))
 
 
 def _empty_keys(node: yaml.Node | None, path: str = "") -> Iterator[str]:

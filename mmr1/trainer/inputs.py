@@ -23,6 +23,7 @@ from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.contract import SHOWN, Assumptions, find_assumptions, say_assumptions
 from mmr1.trainer.runs.existing import check_output_dir
+from mmr1.trainer.runs.fingerprints import model_files
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
@@ -38,6 +39,7 @@ class Inputs:
     """The data of a command, read and checked.
 
     Attributes:
+        asked: The configuration that they were read for, as it was asked for.
         sources: Training samples by source; empty for an evaluation.
         weights: Share of each source.
         held_out: Samples of ``trainer.validation.data``.
@@ -48,6 +50,7 @@ class Inputs:
         demonstrations: For the PTX term; None without one.
     """
 
+    asked: Config
     sources: dict[str, Sequence[Sample]]
     weights: dict[str, float]
     held_out: Sequence[Sample]
@@ -146,6 +149,7 @@ def check_inputs(
     held_out = fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else []
     say(find_assumptions(config, family, list(islice(chain(*fitted.values(), held_out), SHOWN))))
     return Inputs(
+        config,
         fitted,
         weights,
         held_out,
@@ -185,7 +189,7 @@ def check_records(config: Config, check: Callable[[Sample], object], *, resume: 
     media = (checked_media if config.resources.ranks > 1 else media_cache)(family, config)
     say_assumptions(find_assumptions(config, family))
     render, usable = renderer(family, config), MediaCheck(media, rows)
-    return Inputs(sources, weights, [], usable, {"train": rows}, family, media, render)
+    return Inputs(config, sources, weights, [], usable, {"train": rows}, family, media, render)
 
 
 def refuse_keys_of_train(config: TrainerConfig) -> None:
@@ -223,18 +227,14 @@ def _refuse_unseen_pictures(config: Config) -> None:
         )
 
 
-# A model's folder changes its prompts by these; its weights do not.
-_PROMPT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
-
-
 def length_facts(config: Config) -> dict[str, Any]:
     """The settings that a prompt's length depends on: the model's files, template and format."""
-    folder = Path(config.model.path)
-    files = sorted(p for pattern in _PROMPT_FILES for p in folder.glob(pattern))
     data = config.data.model_dump(mode="json", exclude={"train", "train_batch_size"})
     return {
         "model": config.model.model_dump(mode="json"),
-        "files": [(p.name, *_stamp(p)) for p in (*files, *sorted(_files(data)))],
+        "files": [
+            (p.name, *_stamp(p)) for p in (*model_files(config.model.path), *sorted(_files(data)))
+        ],
         "data": data,
         "transformers": version("transformers"),
     }

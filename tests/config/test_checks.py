@@ -61,6 +61,7 @@ FIRES = [
     (["algorithm=ppo", "algorithm.loss=gspo"], "train"),
     (["algorithm.ptx.data=x", "algorithm.ptx.loss=distillation"], "train"),
     ([*SERVER, "rollout.temperature=0.7"], "train"),
+    ([*SERVER, "rollout.top_p=0.9"], "train"),
     ([REPLAY, "algorithm.advantage.normalize_rewards=true"], "train"),
     ([REPLAY, "algorithm.rollout_correction.importance_sampling=null"], "train"),
     (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "train"),
