@@ -128,6 +128,7 @@ def test_nothing_is_reused_that_has_changed(own, tmp_path, mmr1):
         tmp_path / "my.py": REWARD.format(value=0.75).encode(),
         picture: picture.read_bytes() + b" ",
         tmp_path / "model/chat_template.jinja": b"{{ messages }}",
+        tmp_path / "model/model.safetensors": b"other weights",
         tmp_path / "model/generation_config.json": b'{"do_sample": true}',
     }
     for file, content in edited.items():

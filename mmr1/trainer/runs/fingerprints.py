@@ -165,8 +165,10 @@ _VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
 def _named(config: Config) -> Iterator[Path]:
     """Each file once, as the configuration names it."""
-    tree = {key: v for key, v in redacted(config).items() if key not in FREE_SECTIONS}
-    if not config.declaration.trains:
+    trains = config.declaration.trains
+    free = FREE_SECTIONS if trains else ("trainer", "resources")
+    tree = {key: v for key, v in redacted(config).items() if key not in free}
+    if not trains:
         tree["data"] = {key: v for key, v in tree["data"].items() if key != "train"}
     texts = [(section, text) for section, part in tree.items() for text in _texts(part)]
     texts += [("data", config.eval_records)] if config.eval_records else []
