@@ -196,6 +196,7 @@ class Prompt:
         since: Those turns as the model reads them, one after another: the token ids of each,
             placeholders expanded, and the number of media that it shows.
         shown: The media before those, where a program wrote the messages; None: the sample's.
+        opened: End of ``text`` that belongs to the completion, such as ``<think>``.
     """
 
     sample: Sample
@@ -204,6 +205,7 @@ class Prompt:
     observed: tuple[MediaRef, ...] = ()
     shown: tuple[MediaRef, ...] | None = None
     since: tuple[tuple[tuple[int, ...], int], ...] = ()
+    opened: str = ""
 
     @property
     def media(self) -> tuple[MediaRef, ...]:

@@ -230,7 +230,7 @@ def of_other_shapes(weights: Path) -> None:
     ("damage", "part"),
     [
         (without_weights, "no file named model.safetensors"),
-        (cut_in_half, "cannot be loaded"),
+        (cut_in_half, "weights cannot be read"),
         (pickled, "only pickled weights (pytorch_model.bin)"),
         (without_a_shard, "model-1-of-2"),
         (of_another_model, "have no tensor '"),

@@ -14,7 +14,7 @@ from mmr1.vision.prepare import MediaCache
 
 
 def group_of_responses(family: ModelFamily, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
-    """The texts as completions with log-probs of 0, each with the end-of-sequence token."""
+    """The texts as completions with log-probs of 0, each with the token that ends a turn."""
     return RolloutGroup(prompt, tuple(_completion(family, text) for text in texts))
 
 
@@ -57,8 +57,7 @@ def assistant_text(sample: Sample) -> str:
 
 
 def _completion(family: ModelFamily, text: str) -> Completion:
-    ids = family.tokenizer(text, add_special_tokens=False)["input_ids"]
-    tokens = np.array([*ids, family.tokenizer.eos_token_id], dtype=np.int64)
+    tokens = np.array(family.chat.response_tokens(text), dtype=np.int64)
     return Completion(tokens, np.zeros(len(tokens), dtype=np.float32), text, False, 0)
 
 
@@ -73,7 +72,7 @@ def _conversation(
         text = "\n".join(message.text for message in of_run)
         shown = media_of(of_run) if role == "tool" else ()
         if role == "tool":
-            answer = family.observation_text(of_run, ended=True)
+            answer = family.chat.observation_text(of_run, ended=True)
             ids += family.read_text(answer, [media[m] for m in shown])
         else:
             ids += _completion(family, text).token_ids.tolist()

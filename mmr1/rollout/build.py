@@ -268,6 +268,6 @@ class BatchedTurns:
         if length is None or len(completion.token_ids) <= length:
             return completion
         tokens = completion.token_ids[:length]
-        text = self._family.tokenizer.decode(tokens, skip_special_tokens=True)
+        text = self._family.chat.completion_text(tokens.tolist())
         logprobs = completion.logprobs[:length]
         return replace(completion, token_ids=tokens, logprobs=logprobs, text=text, truncated=True)

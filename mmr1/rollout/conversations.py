@@ -344,7 +344,7 @@ class ConversationEngine:
     def _text(self, answer: Answer, ended: bool) -> str:
         """The answer as the policy will read it."""
         if not answer.verbatim:
-            return self.family.observation_text(answer.messages, ended)
+            return self.family.chat.observation_text(answer.messages, ended)
         return "".join(message.text for message in answer.messages)
 
     def _next_request(

@@ -85,7 +85,7 @@ class HfEngine:
             Completion(
                 token_ids=np.array(row.tokens, dtype=np.int64),
                 logprobs=np.array(row.logprobs, dtype=np.float32),
-                text=self._family.tokenizer.decode(row.tokens, skip_special_tokens=True),
+                text=self._family.chat.completion_text(row.tokens),
                 truncated=not row.ended,
                 policy_version=self._version,
                 routed_experts=row.routed_experts,

@@ -431,7 +431,7 @@ class VllmEngine:
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
-            text=self._family.tokenizer.decode(tokens, skip_special_tokens=True),
+            text=self._family.chat.completion_text(tokens),
             truncated=output.finish_reason == "length",
             policy_version=min((version for version, _ in versions), default=self._version),
             versions=versions if len(versions) > 1 else (),

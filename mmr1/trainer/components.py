@@ -33,7 +33,7 @@ class TrainerComponents:
             beyond a step's groups.
         open_groups: Where groups are learned from as they end.
         ranks: Where other processes than this one learn.
-        tokenizer: Decodes the pieces of ``trainer.vision_use_steps``.
+        completion_text: Decodes the pieces of ``trainer.vision_use_steps``.
     """
 
     loader: SampleLoader
@@ -53,4 +53,4 @@ class TrainerComponents:
     open_groups: OpenGroups | None = None
     validation: Validation | None = None
     ranks: Traceable | None = None
-    tokenizer: Any = None
+    completion_text: Any = None

@@ -87,4 +87,4 @@ class Learner:
         groups = [scored.group for scored in batch.groups]
         with timer("vision"):
             use = vision_use(self._parts.policy, groups)
-            return use.metrics, use.pieces(groups, self._parts.tokenizer)
+            return use.metrics, use.pieces(groups, self._parts.completion_text)

@@ -238,7 +238,7 @@ def _components(
         replay=_replay(config, algorithm, kept),
         open_groups=_open_groups(config, inputs, algorithm),
         ranks=workers.ranks,
-        tokenizer=inputs.family.tokenizer,
+        completion_text=inputs.family.chat.completion_text,
     )
 
 

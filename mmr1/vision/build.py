@@ -54,7 +54,8 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     instructions = None
     if isinstance(environment, EnvironmentConfig):
         instructions = environment.instructions
-    family = _family(config.model, config.data, tuple(tools), instructions)
+    stop = config.rollout.sampling.stop
+    family = _family(config.model, config.data, tuple(tools), instructions, stop)
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         _check_context(config, family)
     return family
@@ -80,10 +81,11 @@ def _family(
     data: DataConfig,
     tools: tuple[Mapping[str, Any], ...] = (),
     instructions: str | None = None,
+    stop: tuple[str, ...] = (),
 ) -> ModelFamily:
     check_backend(data.video.backend)
     template = read_template(data.chat_template)
-    chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
+    chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions, stop)
     options = {
         # By name: the tests record which keys a run reads.
         **{key: getattr(data.video, key) for key in type(data.video).model_fields},

@@ -192,7 +192,7 @@ class Turns:
         place, stop = min(places)
 
         def text_of(count: int) -> str:
-            return self._family.tokenizer.decode(turn.ids[:count], skip_special_tokens=True)
+            return self._family.chat.completion_text(turn.ids[:count])
 
         # The fewest tokens whose text has it.
         fewer = range(1, len(turn.ids))
@@ -216,7 +216,7 @@ class Turns:
             return None
         ended = parent.ids[-1] in family.stop_ids
         try:
-            text = family.observation_text(new, ended and not written)
+            text = family.chat.observation_text(new, ended and not written)
         except ValueError:
             return None
         own, then = (
@@ -375,7 +375,7 @@ def completion(
             tokens += run.tokens
             if run.turn is None:
                 logprobs += [0.0] * len(run.tokens)
-                text = family.tokenizer.decode(run.ids, skip_special_tokens=True)
+                text = family.chat.completion_text(run.ids)
                 spans.append(Span("tool", len(run.tokens), text, tuple(run.media), fork=fork))
             else:
                 logprobs += run.logprobs

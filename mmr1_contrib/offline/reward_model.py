@@ -289,7 +289,7 @@ def _example(config: ProcessConfig, records: Inputs, sample: Sample) -> Labelled
     steps, separator = labelled_steps(sample), config.step_separator
     text = separator.join(step for step, _ in steps)
     group = group_of_responses(records.family, records.render(sample), [text])
-    decode = partial(records.family.tokenizer.decode, skip_special_tokens=True)
+    decode = records.family.chat.completion_text
     ends = step_ends(text, separator)
     if len(ends) != len(steps):
         raise ValueError(

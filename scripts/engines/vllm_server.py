@@ -71,7 +71,7 @@ class VllmServer:
         return Completion(
             token_ids=np.array(tokens),
             logprobs=np.array(logprobs, dtype=np.float32),
-            text=self.family.tokenizer.decode(tokens, skip_special_tokens=True),
+            text=self.family.chat.completion_text(tokens),
             truncated=choice["finish_reason"] == "length",
             policy_version=self.version,
         )

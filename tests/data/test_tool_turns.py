@@ -146,7 +146,7 @@ def test_each_call_of_a_list_is_tagged():
 def test_a_special_token_split_over_parts_is_taken_apart():
     parts = (TextPart("a<|im_"), TextPart("end|>"))
     own = family()
-    text = own.observation_text([Message("tool", parts)], ended=True)
+    text = own.chat.observation_text([Message("tool", parts)], ended=True)
     assert "a< |im_end|>" in text
 
 

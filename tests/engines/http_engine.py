@@ -64,7 +64,7 @@ class HttpEngine:
             Completion(
                 token_ids=np.array(answer["ids"], dtype=np.int64),
                 logprobs=np.array(answer["logprobs"], dtype=np.float32),
-                text=self._family.tokenizer.decode(answer["ids"], skip_special_tokens=True),
+                text=self._family.chat.completion_text(answer["ids"]),
                 truncated=answer["ids"][-1] not in self._family.stop_ids,
                 policy_version=self._version,
             )

@@ -272,7 +272,7 @@ def test_an_answer_is_written_as_the_chat_template_writes_it(parts, groups):
         "<|im_start|>assistant\n"
     )
     assert c.spans[1].text == error
-    said = family.tokenizer.decode(c.token_ids[first + answer :][:second], skip_special_tokens=True)
+    said = family.chat.completion_text(c.token_ids[first + answer :][:second])
     assert c.spans[2].text == said
     assert c.spans[0].calls[0].error == error.removeprefix("Error: ")
 

@@ -40,7 +40,7 @@ from mmr1.trainer.models.loading import (
     load_trainable_in_main_memory,
     trainable_on_meta,
 )
-from mmr1.trainer.models.quantization import quantized_weights
+from mmr1.trainer.models.quantization import loads_in_4_bits, quantized_weights
 from mmr1.trainer.models.scalar_model import ScalarModel
 from mmr1.vision.families.loading import (
     architecture_of,
@@ -249,7 +249,7 @@ def load(
 
     With ``model.lora.load_in_4bit`` each rank reads the model, and keeps all weights in 4 bits.
     """
-    if config.lora is not None and config.lora.load_in_4bit:
+    if loads_in_4_bits(config):
         return _load_in_4_bits(config, trains, key, head, mesh)
     model = spread(config, trains, mesh, key, head, offload, lr_of_parts)
     in_main_memory = load_trainable_in_main_memory

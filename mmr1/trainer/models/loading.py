@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
@@ -24,10 +23,15 @@ from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.fused_layers import fuse_layers, uses_liger
-from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.lora import add_adapters, check_merging, text_ids
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
-from mmr1.trainer.models.quantization import keep_layout, quantization
+from mmr1.trainer.models.quantization import (
+    keep_layout,
+    loads_in_4_bits,
+    quantization,
+    refuse_quantized,
+)
 from mmr1.trainer.models.scalar_model import HEAD_FILE, ScalarModel, is_scalar_model
 from mmr1.vision.families.loading import (
     architecture_of,
@@ -36,7 +40,7 @@ from mmr1.vision.families.loading import (
     model_parts,
     unwrapped,
 )
-from mmr1.vision.families.model_path import from_pretrained
+from mmr1.vision.families.model_path import dropout_rates, from_pretrained, read_files
 from mmr1.vision.features import FeatureCache
 
 logger = logging.getLogger(__name__)
@@ -85,9 +89,9 @@ def load_trainable(
     Raises:
         ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
     """
-    if not (in_4_bits := quantization(config)):
+    if not loads_in_4_bits(config):
         return _made_trainable(load_model(config, key), config, lr_of_parts)
-    model = _load_weights(config, key, **in_4_bits)
+    model = _load_weights(config, key, **quantization(config))
     keep_layout(model)
     return _made_trainable(model, config, lr_of_parts)
 
@@ -115,6 +119,7 @@ def trainable_on_meta(
             dtype=getattr(torch, config.dtype),
             trust_remote_code=config.trust_remote_code,
         )
+        switch_off_dropout(model)
         return _made_trainable(model, config, lr_of_parts)
 
 
@@ -136,7 +141,25 @@ def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, f
         checkpoint_activations(model, config.gradient_checkpointing)
     if config.lora is None:
         return model
-    return add_adapters(model, config.lora, config.freeze_vision_tower)
+    adapted = add_adapters(model, config.lora, config.freeze_vision_tower)
+    if not next(model.parameters()).is_meta:
+        check_merging(adapted)
+    return adapted
+
+
+def switch_off_dropout(model: Any) -> None:
+    """Set every rate at which the model drops something in training to 0.
+
+    Log-probs of the engine and the reference are computed without dropout, and the policy's
+    gradient must be of the same distribution.
+    """
+    for module in model.modules():
+        owners = (module, getattr(module, "config", None))
+        for values in (vars(owner) for owner in owners if owner is not None):
+            for name in dropout_rates(values):
+                values[name] = 0.0
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
 
 
 def checkpoint_activations(model: Any, layers: bool | int) -> None:
@@ -175,51 +198,43 @@ def _of_rate_0(model: Any, lr_of_parts: Mapping[str, float]) -> set[str]:
 
 def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
     auto_class = find_architecture(config.path, key).auto_class
-    folder = Path(config.path)
+    folder, name = Path(config.path), f"{key} '{config.path}'"
     if any(folder.glob("pytorch_model*.bin*")) and not any(folder.glob("*.safetensors*")):
         raise ValueError(
-            f"{key} '{config.path}' has only pickled weights (pytorch_model.bin), which could run "
-            "code; save them as safetensors: model.save_pretrained(...) of transformers does"
+            f"{name} has only pickled weights (pytorch_model.bin), which could run code; save them "
+            "as safetensors: model.save_pretrained(...) of transformers does"
         )
-    try:
-        model, report = from_pretrained(
-            auto_class,
-            config.path,
-            config.trust_remote_code,
-            dtype=getattr(torch, config.dtype),
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"{key} '{config.path}': its weights cannot be loaded ({first_line}); "
-            "download or copy the model again"
-        ) from error
-    except RuntimeError as error:
-        if "mismatch" not in str(error):  # or the device's memory is full
-            raise
-        raise ValueError(
-            f"{key} '{config.path}': its weights have other shapes than its config.json says; "
-            "download or copy the model again"
-        ) from error
+    if not options:
+        refuse_quantized(config, key)
+    model, report = from_pretrained(
+        auto_class,
+        config.path,
+        config.trust_remote_code,
+        key,
+        dtype=getattr(torch, config.dtype),
+        use_safetensors=True,
+        output_loading_info=True,
+        **options,
+    )
     # transformers would continue with random numbers in their place.
     if missing := sorted(report["missing_keys"]):
         raise ValueError(
-            f"{key} '{config.path}': its weights have no tensor '{missing[0]}' ({len(missing)} are "
-            "missing); download or copy the model again"
+            f"{name}: its weights have no tensor '{missing[0]}' ({len(missing)} are missing); "
+            "download or copy the model again"
         )
+    switch_off_dropout(model)
+    with read_files(config.path, key, "config.json or weights"), torch.no_grad():
+        model(input_ids=text_ids(model), use_cache=False)
     if not architecture_of(model).shares_prompts:
-        check_head(model, f"{key} '{config.path}'")
+        check_head(model, name)
         family = cast(
             Examples, load_family(config.path, trust_remote_code=config.trust_remote_code)
         )
-        settle(model, family, config.sharing, f"{key} '{config.path}'")
+        settle(model, family, config.sharing, name)
     elif config.sharing != "auto" and key == "model.path":
         raise ValueError(
-            f"model.sharing={config.sharing}: {key} '{config.path}' is of a family that always "
-            "shares prompts; leave model.sharing out"
+            f"model.sharing={config.sharing}: {name} is of a family that always shares prompts; "
+            "leave model.sharing out"
         )
     return model
 

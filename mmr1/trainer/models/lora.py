@@ -9,12 +9,13 @@ peft loads bitsandbytes and torch's compiler, so it is imported where adapters a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
@@ -25,6 +26,8 @@ from mmr1.trainer.models.quantization import (
     is_constant,
     quantized_weights,
 )
+from mmr1.vision.families.loading import unwrapped
+from mmr1.vision.families.model_path import ADAPTER_SETTINGS, read_files, read_settings
 
 if TYPE_CHECKING:
     import peft
@@ -32,6 +35,19 @@ if TYPE_CHECKING:
 ADAPTER_FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 ADAPTER = "default"
+
+MERGING = {
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "fan_in_fan_out", "init_lora_weights"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("rank_pattern", "alpha_pattern"),
+    *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode"),
+    *("auto_mapping", "peft_version"),
+}
+"""Fields of peft's settings with which ``W + scaling * B A`` is the adapted weight."""
+
+MERGE_TOLERANCE = {torch.float32: 1e-3}
+"""Largest mean log-prob difference between merged and adapted weights, in nats."""
+HALF_TOLERANCE = 0.1
 
 
 def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> Any:
@@ -110,13 +126,11 @@ def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_t
     if freeze_vision_tower and settings.exclude_modules is None:
         settings.exclude_modules = _frozen_layers(model)
     on_meta = next(model.parameters()).is_meta
-    try:
+    with read_files(path, "model.lora.path", f"{ADAPTER_SETTINGS} or {WEIGHTS}"):
         adapted = peft.get_peft_model(model, settings)
         expected = {n: t.shape for n, t in peft.get_peft_model_state_dict(adapted).items()}
         with safe_open(Path(path) / WEIGHTS, "pt") as file:
             stored = {n: torch.Size(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"model.lora.path '{path}' cannot be used: {error}") from error
     if stored != expected:
         wrong = sorted(name for name, _ in stored.items() ^ expected.items())
         raise ValueError(
@@ -133,25 +147,94 @@ def _stored_settings(folder: Path) -> peft.LoraConfig:
     """The settings of stored adapters, if this package can train and merge them."""
     import peft
 
-    if not (folder / "adapter_config.json").is_file() or not (folder / WEIGHTS).is_file():
+    if not (folder / ADAPTER_SETTINGS).is_file() or not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"model.lora.path '{folder}' has no adapters; name a folder with adapter_config.json "
             f"and {WEIGHTS}, such as RUN/checkpoints/step_000100/{ADAPTER_FOLDER}"
         )
-    settings = peft.PeftConfig.from_pretrained(str(folder))
-    if not isinstance(settings, peft.LoraConfig):
-        raise ValueError(f"model.lora.path '{folder}' has {settings.peft_type} adapters, not LoRA")
-    unsupported = {
-        "use_dora": settings.use_dora,
-        "bias": settings.bias != "none",
-        "modules_to_save": settings.modules_to_save,
-    }
-    if used := [name for name, value in unsupported.items() if value]:
+    owner = f"model.lora.path '{folder}'"
+    written = read_settings(folder / ADAPTER_SETTINGS, owner)
+    if written.get("peft_type") != "LORA":
+        raise ValueError(f"{owner} has {written.get('peft_type')} adapters, not LoRA")
+    plain = peft.LoraConfig().to_dict()
+    used = sorted(
+        name
+        for name, value in written.items()
+        if value and name not in MERGING and value != plain.get(name)
+    )
+    if written.get("init_lora_weights") not in (None, True, False, "gaussian", "orthogonal"):
+        used.append(f"init_lora_weights={written['init_lora_weights']}")
+    if used:
         raise ValueError(
-            f"model.lora.path '{folder}' has {', '.join(used)}, which plain LoRA does not have; "
-            "merge it into the model with peft, and name that in model.path"
+            f"{owner} has {', '.join(used)}, which plain LoRA does not have; merge it into the "
+            "model with peft, and name that in model.path"
         )
+    with read_files(str(folder), "model.lora.path", ADAPTER_SETTINGS):
+        settings: peft.LoraConfig = peft.LoraConfig.from_pretrained(str(folder))
     return settings
+
+
+def text_ids(model: Any) -> torch.Tensor:
+    """Return a few tokens ``[1, 4]`` that every model can read."""
+    rows = unwrapped(model).get_input_embeddings().weight.shape[0]
+    device = next(model.parameters()).device
+    return torch.arange(4, device=device)[None] + rows // 3
+
+
+@torch.no_grad()
+def check_merging(model: Any) -> None:
+    """Compare the model with its adapters to the model with their weights merged.
+
+    The adapters are changed for it, so that new ones, which are zero, are compared too.
+
+    Raises:
+        ValueError: If the log-probs of a short text differ, or no log-prob is computed with them.
+    """
+    layers = MergedWeights.of(model).adapted
+    base = model.get_base_model()
+    whole = {id(base.get_output_embeddings()), id(base.get_input_embeddings())}
+    if names := [name for name, layer in layers.items() if id(layer) in whole]:
+        raise ValueError(
+            f"model.lora: {names[0].removesuffix('.weight')} has adapters, and log-probs are "
+            "computed from its plain weight; name adapters without it"
+        )
+    ids, kept = text_ids(model), adapter_weights(model)
+    training = model.training
+    model.eval()
+    noise = torch.Generator().manual_seed(0)
+    try:
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=noise).to(parameter))
+        adapted = model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
+        hooks = [layer.register_forward_hook(_add_delta) for layer in layers.values()]
+        try:
+            with model.disable_adapter():
+                merged = model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    finally:
+        set_adapter_weights(model, kept)
+        model.train(training)
+    gap = float((adapted - merged).abs().mean())
+    tolerance = MERGE_TOLERANCE.get(base.dtype, HALF_TOLERANCE)
+    if not gap <= tolerance:  # also false for NaN
+        raise ValueError(
+            f"model.lora: with merged weights, which engines and checkpoints get, log-probs are "
+            f"{gap:.2g} nats from those with the adapters (allowed: {tolerance:g}); merge them "
+            "into the model with peft, and name that in model.path"
+        )
+
+
+def _add_delta(layer: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    """Add what merging adds to a layer's weight, in a forward without adapters."""
+    delta = layer.get_delta_weight(ADAPTER)
+    if isinstance(layer.get_base_layer(), torch.nn.Linear):
+        return output + torch.nn.functional.linear(inputs[0], delta.to(inputs[0].dtype))
+    plain = copy(layer.get_base_layer())
+    plain.weight, plain.bias = torch.nn.Parameter(delta.to(output.dtype)), None
+    return output + plain(inputs[0])
 
 
 def _frozen_layers(model: Any) -> list[str]:

@@ -15,35 +15,72 @@ import torch
 from transformers import BitsAndBytesConfig
 
 from mmr1.config import ModelConfig
+from mmr1.vision.families.loading import model_settings
+
+
+def loads_in_4_bits(config: ModelConfig) -> bool:
+    """Return whether the weights below the adapters are in 4 bits: asked for, or in the files."""
+    if config.lora is None:
+        return False
+    return config.lora.load_in_4bit or stored_quantization(config.path) == IN_4_BITS
+
+
+IN_4_BITS = "bitsandbytes in 4 bits"
+
+
+def stored_quantization(path: str, key: str = "model.path") -> str | None:
+    """Return the method by which a model's files are quantized; None if they are not."""
+    settings = model_settings(path, key).get("quantization_config")
+    if not isinstance(settings, dict) or not settings:
+        return None
+    method = str(settings.get("quant_method", "an unknown method"))
+    if method != "bitsandbytes":
+        return method
+    return IN_4_BITS if settings.get("load_in_4bit") else "bitsandbytes in 8 bits"
+
+
+def refuse_quantized(config: ModelConfig, key: str) -> None:
+    """Refuse a model whose files are quantized, where its weights are needed whole.
+
+    Raises:
+        ValueError: If they are.
+    """
+    method = stored_quantization(config.path, key)
+    if method is None:
+        return
+    remedy = "name the model that it was made from"
+    if method == IN_4_BITS:
+        remedy = f"train it below adapters (model.lora={{}}, QLoRA), or {remedy}"
+    raise ValueError(f"{key} '{config.path}': its weights are quantized by {method}; {remedy}")
 
 
 def quantization(config: ModelConfig) -> dict[str, Any]:
-    """Arguments of ``from_pretrained`` for ``model.lora.load_in_4bit``.
+    """Return the arguments of ``from_pretrained`` for weights in 4 bits.
 
-    The weights are NF4 with quantized constants (double quantization), sections 3 and 2 of the
-    paper; matrix products are in ``model.dtype``.
+    Where ``model.lora.load_in_4bit`` makes them, they are NF4 with quantized constants (double
+    quantization), sections 3 and 2 of the paper; matrix products are in ``model.dtype``.
 
     Raises:
-        ValueError: bitsandbytes is not installed.
+        ValueError: If bitsandbytes is not installed, or the files have quantized weights of
+            another kind.
     """
-    if config.lora is None or not config.lora.load_in_4bit:
-        return {}
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ValueError(
-            "model.lora.load_in_4bit needs bitsandbytes, which is not installed; "
-            "pip install 'mmr1[qlora]', or leave it out"
+            "weights in 4 bits (model.lora.load_in_4bit, or those of model.path) need "
+            "bitsandbytes, which is not installed; pip install 'mmr1[qlora]', or take whole ones"
         )
+    # Quantized where they will stay: such weights are not to be moved.
+    place = {"device_map": {"": "cuda" if torch.cuda.is_available() else "cpu"}}
+    if stored_quantization(config.path) == IN_4_BITS:
+        return place
+    refuse_quantized(config, "model.path")
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, config.dtype),
     )
-    # Quantized where they will stay: such weights are not to be moved.
-    return {
-        "quantization_config": settings,
-        "device_map": {"": "cuda" if torch.cuda.is_available() else "cpu"},
-    }
+    return {"quantization_config": settings, **place}
 
 
 def keep_layout(model: Any) -> None:

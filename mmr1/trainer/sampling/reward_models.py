@@ -227,7 +227,7 @@ def step_judge(
     path: str, family: ModelFamily, values: GroupValues
 ) -> Callable[[Sequence[RolloutGroup]], list[Steps]]:
     """A judge of steps by a reward model, whose tokenizer is the policy's."""
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    decode = family.chat.completion_text
     return partial(step_chances, values, supervision_of(path).step_separator, decode)
 
 

@@ -81,5 +81,5 @@ def build_step_rewards(
     spec = advantage.step_rewards
     if spec in values:
         return StepRewards(step_judge(spec, family, values[spec]))
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    decode = family.chat.completion_text
     return StepRewards(partial(steps_by_function, _FUNCTIONS.load(spec), decode))

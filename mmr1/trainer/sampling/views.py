@@ -7,9 +7,9 @@ Text and tokens stay as they are. What the policy makes of that tells whether it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -148,7 +148,7 @@ class VisionUse:
         }
 
     def pieces(
-        self, groups: Sequence[RolloutGroup], tokenizer: Any
+        self, groups: Sequence[RolloutGroup], text_of: Callable[[Sequence[int]], str]
     ) -> dict[int, list[list[Piece]]]:
         """The completions of a group, by its index, as pieces with what each loses when swapped.
 
@@ -156,7 +156,7 @@ class VisionUse:
         """
         return {
             index: [
-                _pieces(tokenizer, completion, values.tolist())
+                _pieces(text_of, completion, values.tolist())
                 for completion, values in zip(groups[index].completions, lost, strict=True)
             ]
             for index, lost in self.lost.get("swapped", {}).items()
@@ -205,16 +205,18 @@ def _as_if(group: RolloutGroup, prompt: Prompt) -> RolloutGroup:
     return RolloutGroup(prompt, unrouted)
 
 
-def _pieces(tokenizer: Any, completion: Completion, lost: Sequence[float]) -> list[Piece]:
-    """The text by tokens; those that share a character are one piece, special ones are empty."""
+def _pieces(
+    text_of: Callable[[Sequence[int]], str], completion: Completion, lost: Sequence[float]
+) -> list[Piece]:
+    """The text by tokens; those that share a character are one piece, those of turns are empty."""
     pieces: list[Piece] = []
     ids = completion.token_ids.tolist()
     start, nats = 0, 0.0
     for end, value in enumerate(lost, 1):
         nats += value
         before = ids[max(0, start - 1) : start]  # some tokenizers drop a space at the beginning
-        known = tokenizer.decode(before, skip_special_tokens=True)
-        text = tokenizer.decode(before + ids[start:end], skip_special_tokens=True)[len(known) :]
+        known = text_of(before)
+        text = text_of(before + ids[start:end])[len(known) :]
         if not text.endswith("\ufffd") or end == len(ids):
             pieces.append((text, round(nats, 4)))
             start, nats = end, 0.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -31,12 +32,14 @@ class ChatOptions:
         tools: JSON schemas of the functions that the policy may call.
         tool_instructions: What the system prompt says of them, in place of what the template makes
             of their schemas; nothing for an empty text.
+        stop: Texts that end a completion (``rollout.stop``).
     """
 
     template: str | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_instructions: str | None = None
+    stop: tuple[str, ...] = ()
 
 
 def read_template(file: str | None) -> str | None:
@@ -53,6 +56,22 @@ def read_template(file: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the assistant, as a chat template writes it.
+
+    Attributes:
+        opened: End of a prompt that belongs to the answer, such as ``<think>``; empty in most
+            templates.
+        end: Token that ends the turn; None if the template ends it with plain text, or not at all.
+        markers: Special tokens around turns, which are no part of an answer.
+    """
+
+    opened: str = ""
+    end: int | None = None
+    markers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Chat:
     """Turns a sample into text and token ids.
 
@@ -65,6 +84,10 @@ class Chat:
         knows_tools: The template writes messages of the role ``tool`` itself.
         lists_tools: It writes the schemas in its variable ``tools`` into the prompt.
         special: Tokens that no text of others may hold.
+        turn: A turn of the assistant.
+        stop_ids: Tokens that end a completion.
+        rows: Rows of the model's input embedding; None if its configuration does not say.
+        beyond: Tokens without a row that the model replaces, such as placeholders.
     """
 
     processor: Any
@@ -75,6 +98,10 @@ class Chat:
     knows_tools: bool = False
     lists_tools: bool = False
     special: tuple[str, ...] = ()
+    turn: Turn = Turn()
+    stop_ids: tuple[int, ...] = ()
+    rows: int | None = None
+    beyond: frozenset[int] = frozenset()
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
         """See ``ModelFamily.with_tools``."""
@@ -92,27 +119,73 @@ class Chat:
             messages = self._with_instructions(messages)
         text = self._rendered(messages, add_generation_prompt=True)
         self._check_shown(messages, text)
-        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        ids = tuple(self.tokens(text))
         if not ids:
             raise ValueError(
                 "the chat template makes an empty text of it; name another template in "
                 "data.chat_template"
             )
-        return Prompt(sample=sample, text=text, token_ids=ids)
+        return Prompt(sample=sample, text=text, token_ids=ids, opened=self.turn.opened)
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the token ids of a text, placeholders not expanded.
+
+        Raises:
+            ValueError: If the model has no embedding for one of them.
+        """
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if self.rows is not None and ids and max(ids) >= self.rows:
+            for token in ids:
+                if token >= self.rows and token not in self.beyond:
+                    raise ValueError(
+                        f"the tokenizer makes token {token} ({self.tokenizer.decode([token])!r}) "
+                        f"of it, and the model has {self.rows} rows of embeddings; drop such rows, "
+                        "or copy the tokenizer of the model beside it"
+                    )
+        return ids
+
+    def forbidden(self, never: Iterable[int | None]) -> tuple[int, ...]:
+        """Return the tokens among ``never`` that the model could sample, without stop tokens."""
+        ids = {token for token in never if token is not None} - {*self.stop_ids}
+        return tuple(sorted(t for t in ids if self.rows is None or t < self.rows))
+
+    def response_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a written answer, with the token that ends its turn."""
+        end = self.tokenizer.eos_token_id if self.turn.end is None else self.turn.end
+        return [*self.tokens(text), end]
+
+    def completion_text(self, ids: Sequence[int]) -> str:
+        """Return what the model wrote: its tokens as text, without those around turns.
+
+        Special tokens such as ``<answer>`` are part of the text: rewards read them.
+        """
+        markers = self.turn.markers
+        text: str = self.tokenizer.decode([token for token in ids if token not in markers])
+        return text
 
     def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        """See ``ModelFamily.observation_text``."""
+        """Return the text between a turn of the policy and its next one: answers of tools.
+
+        Args:
+            messages: Of the role ``tool``; each medium becomes one placeholder.
+            ended: The turn before has the token that ends it.
+
+        Raises:
+            ValueError: If the chat template cannot write them.
+        """
         said = (Message("user", (TextPart("u"),)), Message("assistant", (TextPart("a"),)))
         before = self._rendered(said)
         plain = (without_tokens(message, self.special) for message in messages)
         whole = self._rendered((*said, *plain), add_generation_prompt=True)
         # Templates end a turn with the end token and, most of them, a line break.
-        _, end, after = before.rpartition(self.tokenizer.eos_token)
+        token = self.turn.end
+        end = "" if token is None else self.tokenizer.convert_ids_to_tokens(token)
+        after = before.rpartition(end)[2] if end else ""
         if not end or after.strip() or not whole.startswith(before):
             raise ValueError(
-                "the chat template does not end an assistant's turn with "
-                f"{self.tokenizer.eos_token!r}, or changes it once an answer of a tool follows; "
-                "name another template in data.chat_template"
+                "the chat template does not end an assistant's turn with a token of its own, or "
+                "changes the turn once an answer of a tool follows; name another template in "
+                "data.chat_template"
             )
         return ("" if ended else end) + after + whole[len(before) :]
 
@@ -193,17 +266,22 @@ def tool_instructions(tools: Sequence[Mapping[str, Any]]) -> str:
 
 def load_chat(
     path: str,
+    config: Any,
     processor: Any,
     tokenizer: Any,
     content: Callable[[Message], Any],
     options: ChatOptions,
+    declared: Set[int],
 ) -> Chat:
-    """The chat template of the model at ``path``, or the one that replaces it.
+    """Load the chat template of the model at ``path``, or the one that replaces it.
 
     One that replaces it is put into the processor, so that it is saved beside every checkpoint.
 
+    Args:
+        declared: Tokens that the model's files name as ends; see ``declared_stops``.
+
     Raises:
-        ValueError: There is none, or it does not read a variable that is set.
+        ValueError: If there is none, or it does not read a variable that is set.
     """
     if options.template is not None:
         processor.chat_template = options.template
@@ -227,8 +305,7 @@ def load_chat(
     if instructions is None:
         instructions = "" if speaks_of_tools else tool_instructions(options.tools)
     knows_tools = any(f"{quote}tool{quote}" in str(template) for quote in "'\"")
-    special = tuple(token for token in tokenizer.get_added_vocab() if len(token) > 1)
-    return Chat(
+    chat = Chat(
         processor,
         tokenizer,
         content,
@@ -236,8 +313,77 @@ def load_chat(
         instructions,
         knows_tools,
         speaks_of_tools,
-        special,
+        special=tuple(token for token in tokenizer.get_added_vocab() if len(token) > 1),
+        rows=getattr(config.get_text_config(), "vocab_size", None),
+        beyond=frozenset(_placeholders(config)),
     )
+    turn = _read_turn(chat)
+    added = tokenizer.get_added_vocab()
+    stops = declared | {added[text] for text in options.stop if text in added}
+    stops |= set() if turn.end is None else {turn.end}
+    markers = turn.markers | (declared & _special_ids(tokenizer))
+    return replace(chat, turn=replace(turn, markers=markers), stop_ids=tuple(sorted(stops)))
+
+
+def _placeholders(config: Any) -> list[int]:
+    """Return the ids that a model's configuration gives to its media."""
+    named = vars(config).items()
+    ends = ("_token_id", "_token_index")
+    return [token for name, token in named if name.endswith(ends) and isinstance(token, int)]
+
+
+_SAID = "0123456789"
+"""An answer of the assistant that no template changes."""
+_TAG = re.compile(r"<(/?)([A-Za-z][\w.-]*)>")
+
+
+def _read_turn(chat: Chat) -> Turn:
+    added, special = chat.tokenizer.get_added_vocab(), _special_ids(chat.tokenizer)
+    question = Message("user", (TextPart("u"),))
+    try:
+        before = chat._rendered((question,))
+        asked = chat._rendered((question,), add_generation_prompt=True)
+        written = chat._rendered((question, Message("assistant", (TextPart(_SAID),))))
+    except ValueError:  # of a template that takes other conversations alone
+        return Turn()
+    header, _, tail = written.rpartition(_SAID)
+    first = chat.tokenizer(tail.lstrip(), add_special_tokens=False)["input_ids"][:1]
+    opened = _opened(asked[len(before) :], header) if asked.startswith(before) else ""
+    around = asked.removesuffix(opened) + header + tail
+    known = {*chat.tokenizer(around, add_special_tokens=False)["input_ids"], *first}
+    ends = (chat.tokenizer.eos_token_id, chat.tokenizer.bos_token_id, chat.tokenizer.pad_token_id)
+    return Turn(
+        opened,
+        first[0] if first and first[0] in added.values() else None,
+        frozenset(special & {*known, *ends}),
+    )
+
+
+def _opened(opening: str, header: str) -> str:
+    """Return the part of an assistant's opening from the first tag on that stays open.
+
+    A tag that is as open before a written answer belongs to the turn, and not to the answer.
+    """
+    outside = [tag[2] for tag in _open_tags(header)]
+    inner = [tag for tag in _open_tags(opening) if tag[2] not in outside]
+    return opening[inner[0].start() :] if inner else ""
+
+
+def _open_tags(text: str) -> list[re.Match[str]]:
+    opened: list[re.Match[str]] = []
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            opened.append(tag)
+        elif names := [place for place, one in enumerate(opened) if one[2] == tag[2]]:
+            del opened[names[-1] :]
+    return opened
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    """Return the ids that ``decode`` would drop as special tokens."""
+    return {*tokenizer.all_special_ids} | {
+        token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+    }
 
 
 def without_tokens(message: Message, special: Sequence[str]) -> Message:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self, TypeGuard
 
 import torch
 
-from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
-from mmr1.vision.families.chat import ChatOptions
+from mmr1.types import MediaKind, MediaRef, Prompt, Sample
+from mmr1.vision.families.chat import Chat, ChatOptions
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 
 
@@ -80,6 +80,11 @@ class ModelFamily(Protocol):
     def pad_id(self) -> int: ...
 
     @property
+    def chat(self) -> Chat:
+        """The chat template: turns of the assistant, their texts and tokens."""
+        ...
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end a completion."""
         ...
@@ -104,18 +109,6 @@ class ModelFamily(Protocol):
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
-        ...
-
-    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        """The text between a turn of the policy and its next one: answers of tools.
-
-        Args:
-            messages: Of the role ``tool``; each medium becomes one placeholder.
-            ended: The turn before has the token that ends it.
-
-        Raises:
-            ValueError: The chat template cannot write them.
-        """
         ...
 
     def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:

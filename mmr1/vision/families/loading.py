@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 from transformers import AutoConfig, PretrainedConfig
@@ -19,6 +20,8 @@ from mmr1.vision.families.model_path import (
     check_directory_of_model,
     family_name,
     from_pretrained,
+    read_files,
+    read_settings,
 )
 from mmr1.vision.families.registry import FAMILIES, GENERAL, GENERAL_TEXT
 
@@ -45,11 +48,9 @@ def load_family(
         ValueError: There is no model at ``path``, or no family for it.
     """
     architecture = find_architecture(path)
-    try:
-        config = from_pretrained(AutoConfig, path, trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
-    return architecture.load_family(path, config, chat, trust_remote_code, **media_options)
+    config = from_pretrained(AutoConfig, path, trust_remote_code)
+    with read_files(path, "model.path", "processor and tokenizer"):
+        return architecture.load_family(path, config, chat, trust_remote_code, **media_options)
 
 
 def find_architecture(path: str, key: str = "model.path") -> Architecture:
@@ -58,7 +59,7 @@ def find_architecture(path: str, key: str = "model.path") -> Architecture:
     Raises:
         ValueError: There is no model, or no family for it.
     """
-    return architecture_named(family_name(_settings(path, key), path, key))
+    return architecture_named(family_name(model_settings(path, key), path, key))
 
 
 @lru_cache
@@ -133,8 +134,15 @@ def keep_names_in_files(read: Any, model: Any) -> None:
     model._weight_conversions = getattr(read, "_weight_conversions", None)
 
 
-def _settings(path: str, key: str) -> dict[str, Any]:
+def model_settings(path: str, key: str = "model.path") -> dict[str, Any]:
+    """Return the ``config.json`` of the model that the configuration names in ``key``.
+
+    Raises:
+        ValueError: If there is no model, or the file is no JSON object.
+    """
     check_directory_of_model(path, key)
+    if (file := Path(path) / "config.json").is_file():
+        return read_settings(file, f"{key} '{path}'")
     try:
         # Not AutoConfig: a plugin may have to be imported before transformers knows the type.
         settings, _ = PretrainedConfig.get_config_dict(path)

@@ -14,7 +14,7 @@ from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
-from mmr1.vision.families.stopping import stop_ids
+from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.prepare import Medium
 
 
@@ -48,12 +48,8 @@ class TextFamily:
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> TextFamily:
         return replace(self, chat=self.chat.with_tools(tools))
 
-    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        return self.chat.observation_text(messages, ended)
-
     def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return self.chat.tokens(text)
 
     def decode_media(self, media: MediaRef) -> NoReturn:
         raise ValueError(f"{media}: model.path '{self.path}' is a text model")
@@ -89,25 +85,23 @@ class TextFamily:
 
 
 def load_text_family(
-    path: str, recurrent: bool, chat: ChatOptions, trust_remote_code: bool
+    path: str, config: Any, recurrent: bool, chat: ChatOptions, trust_remote_code: bool
 ) -> TextFamily:
     """See ``Architecture.load_family``."""
-    try:
-        tokenizer = from_pretrained(AutoTokenizer, path, trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model.path '{path}': its tokenizer cannot be loaded: {error}") from error
+    tokenizer = from_pretrained(AutoTokenizer, path, trust_remote_code)
     _check_tokenizer(path, tokenizer)
-    stops = stop_ids(path, tokenizer)
+    stops = declared_stops(path, config, tokenizer)
+    own_chat = load_chat(path, config, tokenizer, tokenizer, attrgetter("text"), chat, stops)
     # Llama has no padding token; nothing is ever read where padding is.
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     return TextFamily(
         path=path,
         processor=tokenizer,
         tokenizer=tokenizer,
-        chat=load_chat(path, tokenizer, tokenizer, attrgetter("text"), chat),
+        chat=own_chat,
         pad_id=pad,
-        stop_ids=stops,
-        forbidden_ids=tuple({pad} - {*stops}),
+        stop_ids=own_chat.stop_ids,
+        forbidden_ids=own_chat.forbidden({pad}),
         recurrent=recurrent,
     )
 

@@ -48,7 +48,7 @@ class Episode:
     def ask(self, messages, text, end=True, **body):
         turn = self.turns.open({"messages": messages, **body})
         ids = odd_ids(self.family, text) + ([self.family.stop_ids[0]] if end else [])
-        decoded = self.family.tokenizer.decode(ids, skip_special_tokens=True)
+        decoded = self.family.chat.completion_text(ids)
         logprobs = -np.arange(1, len(ids) + 1, dtype=np.float32)
         told = self.turns.take(turn, Completion(np.array(ids), logprobs, decoded, not end, 0))
         self.emitted += turn.ids

@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused(stored, base, tmp_path):
     for name, keys, said in (
         ("rank", {"r": 5}, r"does not fit the model: \d+ weights differ"),
         ("layers", {"target_modules": ["q_proj"]}, "does not fit the model"),
-        ("nothing", {"target_modules": ["no_such"]}, "cannot be used: .*no_such"),
+        ("nothing", {"target_modules": ["no_such"]}, "cannot be read .*no_such"),
         ("dora", {"use_dora": True}, "has use_dora, which plain LoRA does not have"),
         ("head", {"modules_to_save": ["lm_head"]}, "has modules_to_save"),
     ):
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused(stored, base, tmp_path):
         load_trainable(model_config(base, tmp_path))
     broken = changed(folder, tmp_path / "broken")
     (broken / "adapter_model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="cannot be used"):
+    with pytest.raises(ValueError, match="cannot be read"):
         load_trainable(model_config(base, broken))
     for keys in ({"rank": 4}, {"alpha": 8.0}, {"target_modules": ("q_proj",)}):
         with pytest.raises(ValueError, match=next(iter(keys))):

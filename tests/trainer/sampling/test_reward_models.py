@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from mmr1.data.responses import group_of_responses
@@ -35,7 +33,7 @@ def test_where_steps_end():
 @pytest.mark.parametrize("texts", [["One.", "Two is", "three!"], ["x", "y"], ["12", "34", "56 7"]])
 def test_a_step_ends_at_the_token_that_completes_it(texts, parts):
     family = parts[0]
-    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    decode = family.chat.completion_text
     text = "\n\n".join(texts)
     (completion,) = group_of_responses(family, parts[3][0].group.prompt, [text]).completions
     ids = completion.token_ids.tolist()

@@ -128,10 +128,10 @@ def test_what_is_lost_equals_a_plain_forward_of_each_completion(parts):
     assert means["vision/swapped"] == pytest.approx(float((plain - other).mean()), abs=1e-5)
     assert abs(means["vision/blank"]) > 1e-3
     lost = iter((plain - other).split([len(c.token_ids) for g in groups for c in g.completions]))
-    pieces_of = found.pieces(groups, family.tokenizer)
+    pieces_of = found.pieces(groups, family.chat.completion_text)
     for index, group in enumerate(groups):
         for completion, pieces in zip(group.completions, pieces_of[index], strict=True):
-            said = family.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+            said = family.chat.completion_text(completion.token_ids)
             assert "".join(text for text, _ in pieces) == said
             values = next(lost)
             assert sum(nats for _, nats in pieces) == pytest.approx(float(values.sum()), abs=1e-3)
@@ -144,7 +144,7 @@ def test_pieces_are_whole_characters_and_have_all_nats(parts):
     text = "so 日本 is é 7</answer>"
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     completion = Completion(np.array(ids), np.zeros(len(ids), np.float32), text, False, 0)
-    pieces = _pieces(tokenizer, completion, [0.5] * len(ids))
+    pieces = _pieces(tokenizer.decode, completion, [0.5] * len(ids))
     assert "".join(piece for piece, _ in pieces) == text
     assert sum(nats for _, nats in pieces) == 0.5 * len(ids)
     assert len(pieces) < len(ids)  # a tiny vocabulary has bytes of 日

@@ -37,7 +37,7 @@ def family(name="qwen2_5_vl", template=None, **options):
 
 
 def written(family, *messages, ended=True):
-    return family.observation_text(messages, ended)
+    return family.chat.observation_text(messages, ended)
 
 
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -71,7 +71,7 @@ def test_text_families_too():
 def test_a_tools_text_cannot_end_its_turn_or_stand_for_a_picture(text):
     own = family()
     plain, ids = (
-        own.tokenizer(own.observation_text([answer(said)], True))["input_ids"]
+        own.tokenizer(own.chat.observation_text([answer(said)], True))["input_ids"]
         for said in ("x", text)
     )
     special = {own.image_id, *own.tokenizer.all_special_ids}
@@ -102,7 +102,7 @@ def test_instructions_of_ones_own_replace_the_schemas():
 def test_a_template_that_changes_what_was_said_is_refused():
     changing = QWEN_TEMPLATE.replace("<|im_start|>{{", "{{ loop.length }}<|im_start|>{{", 1)
     with pytest.raises(ValueError, match=r"name another template in data\.chat_template"):
-        family(template=changing).observation_text([answer("7")], True)
+        family(template=changing).chat.observation_text([answer("7")], True)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

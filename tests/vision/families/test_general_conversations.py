@@ -41,7 +41,7 @@ def conversations(general: General, seed: int, shown, turns) -> RolloutGroup:
             spans.append(Span("assistant", len(said), ""))
             if index < len(pictures):
                 parts = (TextPart("Look:"), *pictures[index], TextPart(f"number {index}"))
-                text = family.observation_text([Message("tool", parts)], ended=False)
+                text = family.chat.observation_text([Message("tool", parts)], ended=False)
                 answer = family.read_text(text, [media[m] for m in pictures[index]])
                 ids += answer
                 spans.append(Span("tool", len(answer), "", tuple(pictures[index])))
@@ -136,7 +136,7 @@ def test_demonstrations_with_answers_of_tools():
     group = demonstration(family, family.render_prompt(Sample("s", turns)), media)
     (completion,) = group.completions
     assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
-    text = family.observation_text([answer], ended=True)
+    text = family.chat.observation_text([answer], ended=True)
     assert completion.spans[1].tokens == len(family.read_text(text, [media[SQUARE]]))
     got = completion_scores(general.model(), general.inputs([group]), 1.0).logprobs
     assert (got[0] != 0).sum() == completion.sampled_tokens

@@ -19,7 +19,7 @@ from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_part
 from mmr1.vision.families.family import ReadPrompt
 from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.rows import joined, of_tokens
-from mmr1.vision.families.stopping import stop_ids
+from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
 from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
 from mmr1.vision.videos import load_video, sampled_grid
@@ -72,9 +72,6 @@ class GeneralFamily:
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> GeneralFamily:
         return replace(self, chat=self.chat.with_tools(tools))
-
-    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        return self.chat.observation_text(messages, ended)
 
     def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
         ids: list[int] = self._processed(text, media)["input_ids"][0].tolist()
@@ -268,27 +265,24 @@ def load_family(
     **media_options: float | str,
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
-    try:
-        processor = from_pretrained(AutoProcessor, path, trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
         raise ValueError(
             f"model.path '{path}': its processor is a {type(processor).__name__}, without a "
             "tokenizer or an image processor; copy the processor's files of the model there"
         )
     tokenizer = processor.tokenizer
-    stops = stop_ids(path, tokenizer)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    own_chat = load_chat(path, processor, tokenizer, message_parts, chat)
+    stops = declared_stops(path, config, tokenizer)
+    own_chat = load_chat(path, config, processor, tokenizer, message_parts, chat, stops)
     kinds = _placeholder_kinds(own_chat, config)
     never = {*placeholder_ids(config, processor), *kinds, pad}
     return GeneralFamily(
         processor=processor,
         chat=own_chat,
         pad_id=pad,
-        stop_ids=stops,
-        forbidden_ids=tuple(sorted(never - {*stops})),
+        stop_ids=own_chat.stop_ids,
+        forbidden_ids=own_chat.forbidden(never),
         takes=takes,
         images=_images(media_options),
         videos=VideoBudget(

@@ -55,7 +55,7 @@ class GeneralArchitecture:
     ) -> ModelFamily:
         recurrent = not inputs.ATTENTIONS.issuperset(inputs.layer_types(config))
         if self.reads_text:
-            return load_text_family(path, recurrent, chat, trust_remote_code)
+            return load_text_family(path, config, recurrent, chat, trust_remote_code)
         takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
         return inputs.load_family(
             path, config, takes, recurrent, chat, trust_remote_code, **media_options

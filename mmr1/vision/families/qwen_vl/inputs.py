@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoProcessor
 
-from mmr1.types import MediaKind, MediaRef, Message, Prompt, Sample
+from mmr1.types import MediaKind, MediaRef, Prompt, Sample
 from mmr1.vision.budget import (
     PixelBudget,
     VideoBudget,
@@ -33,7 +33,7 @@ from mmr1.vision.families.qwen_vl.reading import (
     expanded_spans,
     mrope_positions,
 )
-from mmr1.vision.families.stopping import stop_ids
+from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import check_image, image_size, load_image
 from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 from mmr1.vision.videos import load_video, sampled_grid
@@ -86,12 +86,8 @@ class QwenVLFamily:
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> QwenVLFamily:
         return replace(self, chat=self.chat.with_tools(tools))
 
-    def observation_text(self, messages: Sequence[Message], ended: bool) -> str:
-        return self.chat.observation_text(messages, ended)
-
     def read_text(self, text: str, media: Sequence[Medium]) -> list[int]:
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return self.expand_placeholders(ids, media)
+        return self.expand_placeholders(self.chat.tokens(text), media)
 
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
@@ -164,28 +160,25 @@ def load_family(
     **media_options: float | str,
 ) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
-    try:
-        processor = from_pretrained(AutoProcessor, path, trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     if hasattr(processor.video_processor, "cap_pixels_per_frame"):
         processor.video_processor.cap_pixels_per_frame = True  # as decode_media does it
     tokenizer = processor.tokenizer
     _check_tokenizer(path, processor, config)
-    stops, reading = stop_ids(path, tokenizer), read_videos(processor, config)
+    stops = declared_stops(path, config, tokenizer)
+    own_chat = load_chat(path, config, processor, tokenizer, message_parts, chat, stops)
     vision_ids = {tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
-    never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stops}
     return QwenVLFamily(
         processor=processor,
-        chat=load_chat(path, processor, tokenizer, message_parts, chat),
+        chat=own_chat,
         image_id=config.image_token_id,
         video_id=config.video_token_id,
         pad_id=tokenizer.pad_token_id,
-        stop_ids=stops,
+        stop_ids=own_chat.stop_ids,
         images=image_budget(processor, **media_options),
         videos=video_budget(processor, **media_options),
-        reading=reading,
-        forbidden_ids=tuple(sorted(never)),
+        reading=read_videos(processor, config),
+        forbidden_ids=own_chat.forbidden(vision_ids | {tokenizer.pad_token_id}),
     )
 
 
