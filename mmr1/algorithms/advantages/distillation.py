@@ -11,7 +11,7 @@ The exact KL over the vocabulary in the loss is any algorithm with ``algorithm.k
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,21 @@ from mmr1.section import Coefficient, Need, Section, Url
 
 class ServedModel(Section):
     """A model behind a vLLM server."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.kl.reference.type", "rollout.temperature"),
+            lambda c: c.algorithm.reference_is_served and c.rollout.temperature != 1,
+            "a server gives log-probs at temperature 1; set rollout.temperature=1, or name a model "
+            "directory",
+            (
+                "algorithm.kl.coef=1",
+                "algorithm.kl.reference.type=server",
+                "algorithm.kl.reference.url=http://a",
+                "rollout.temperature=0.7",
+            ),
+        ),
+    )
 
     type: Literal["server"] = "server"
     url: Url = Field(description="Its address; it gives log-probs of sampled tokens only")
