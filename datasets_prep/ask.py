@@ -23,6 +23,7 @@ from datasets_prep.select import FAILURES, variables
 from datasets_prep.server import Server, in_order, prompt_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
+from mmr1.data.placeholders import as_text
 from mmr1.files import atomic_binary, stamp
 from mmr1.progress import Progress
 from mmr1.rewards.judges.replies import Reply
@@ -65,7 +66,7 @@ class Question:
     def answered(self, row: dict[str, Any], text: str) -> dict[str, Any]:
         """The record with the reply."""
         if self.into is None:
-            return with_answer(row, [{"role": "assistant", "content": text}])
+            return with_answer(row, [{"role": "assistant", "content": as_text(text)}])
         meta = row.get("meta") or {}
         if self.into in meta:
             raise ValueError(f"{row['id']}: meta has '{self.into}'; name another column by --into")

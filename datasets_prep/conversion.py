@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -25,15 +25,15 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed, Converter
-from datasets_prep.converters.rows import propose, with_columns
+from datasets_prep.converters.rows import converter_of
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.record_files import rows_of
 from mmr1.data.contents import described, media_class, unread_columns
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.form import Place
 from mmr1.data.lines import pieces
 from mmr1.data.readers import media_folder
@@ -70,8 +70,8 @@ class Plan:
 
     @property
     def converter(self) -> Converter:
-        """The converter, which for ``rows`` knows the columns."""
-        return with_columns(dict(self.columns)) if self.columns else CONVERTERS.load(self.name)
+        """The converter, which knows the columns that were named."""
+        return converter_of(self.name, dict(self.columns))
 
     def describe(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
@@ -122,7 +122,7 @@ def convert(
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
 
     Args:
-        name: The converter.
+        name: The converter, or the format of the rows.
         source: The dataset's file or folder.
         output: Folder for records, media, ``quarantine.jsonl`` and ``manifest.json``.
         media_root: Folder that media paths are relative to; by default that of the rows.
@@ -131,23 +131,19 @@ def convert(
         hosts: Hosts from which media may be downloaded.
         parquet: Also write ``records.parquet``, with the media embedded.
         split: Which split of a folder with several.
-        columns: For the converter ``rows``: the columns by field.
+        columns: The columns by field; see :func:`converter_of`.
 
     Raises:
         ValueError: There is no such converter or input, the output folder holds something else, or
             no row could be used (``quarantine.jsonl`` has the reasons).
     """
-    converter: Converter = CONVERTERS.load(name)
+    converter = converter_of(name, columns)
     if not source.exists():
         raise ValueError(
             f"{source} does not exist; name the dataset's file or folder (one of the Hugging Face "
             f"Hub after hf download NAME --repo-type dataset --local-dir FOLDER)"
         )
-    if columns and name != "rows":
-        raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
     files, of_rows = converter.find(source, split)
-    if name == "rows" and not columns:
-        raise ValueError(propose(files[0]))
     named = tuple((columns or {}).items())
     plan = Plan(name, tuple(files), output, media_root, embed, hosts, named, of_rows)
     plan_facts = plan.describe(source)
@@ -283,6 +279,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     changed: Counter[str] = Counter()
     kinds: Counter[tuple[str, ...]] = Counter()
     unread: dict[str, None] = {}
+    boxes = BoxTally()
     named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in get_args(MediaKind)]
@@ -297,17 +294,19 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
+                boxes.add(result)
                 kinds[tuple([ref.kind for ref in result.media])] += 1
                 if left := unread_columns(row, result, named):
                     unread |= dict.fromkeys(left)
         except ValueError as error:
+            boxes.add(error)
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
     media: Counter[str] = Counter()
     for of_sample, samples in kinds.items():
         media[media_class(of_sample)] += samples
-    outcome |= {"media": media, "unread": list(unread)}
+    outcome |= {"media": media, "unread": list(unread), "boxes": asdict(boxes)}
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
     return _Outcome(len(rows), dict(media), list(unread))
@@ -355,6 +354,7 @@ def _join(
     reasons: Counter[str] = Counter()
     media: Counter[str] = Counter()
     unread: dict[str, None] = {}
+    _check_boxes(plan, outcome_files)
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
         for outcome_file in outcome_files:
             outcome = parse_json(outcome_file.read_bytes())
@@ -391,6 +391,21 @@ def _join(
     manifest = read_manifest(plan.output)
     assert manifest is not None
     return manifest
+
+
+def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
+    """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
+    tally = BoxTally()
+    for outcome_file in outcome_files:
+        boxes = parse_json(outcome_file.read_bytes())["boxes"]
+        tally.inside += boxes["inside"]
+        tally.outside += boxes["outside"]
+        tally.fits.update(boxes["fits"])
+    try:
+        tally.check(str(plan.files[0]))
+    except ValueError:
+        shutil.rmtree(plan.output)
+        raise
 
 
 def reason_class(reason: str) -> str:

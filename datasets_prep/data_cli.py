@@ -64,10 +64,14 @@ Seed = Annotated[int, typer.Option(help="Random seed")]
 def list_() -> None:
     """List the datasets that can be converted or made."""
     from datasets_prep.converters import CONVERTERS
+    from datasets_prep.converters.rows import converter_of
     from datasets_prep.generators import GENERATORS
+    from mmr1.data.forms import FORMS
 
-    for verb, registry in (("convert", CONVERTERS), ("make", GENERATORS)):
-        rows = [(name, registry.load(name).description) for name in sorted(registry.names())]
+    converters = [converter_of(name) for name in sorted({**CONVERTERS.names(), **FORMS.names()})]
+    made = [GENERATORS.load(name) for name in sorted(GENERATORS.names())]
+    for verb, datasets in (("convert", converters), ("make", made)):
+        rows = [(dataset.name, dataset.description) for dataset in datasets]
         print_table(f"mmr1-data {verb}", ("name", "description"), rows)
 
 
@@ -99,7 +103,10 @@ def make(
 
 @app.command()
 def convert(
-    name: Annotated[str, typer.Argument(help="Converter; 'mmr1-data list' shows them")],
+    name: Annotated[
+        str,
+        typer.Argument(help="Dataset, format of its rows, or 'rows'; see 'mmr1-data list'"),
+    ],
     source: Annotated[Path, typer.Option("--input", help="The dataset's file or folder")],
     output: Annotated[Path, typer.Option(help="Folder to write; an unfinished one is resumed")],
     media_root: Annotated[
@@ -119,7 +126,7 @@ def convert(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--map", help="For 'rows': question=COLUMN,answer=COLUMN,image=COLUMN"),
+        typer.Option("--map", help="question=COLUMN,answer=COLUMN,image=COLUMN; task=TYPE of all"),
     ] = None,
 ) -> None:
     """Convert a dataset to canonical records."""

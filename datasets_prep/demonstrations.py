@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from datasets_prep.completions import Name, Row, completions_of, text_of, value_of, write_sampled
 from datasets_prep.outputs import check_new
-from mmr1.data.placeholders import TAG, check_text
+from mmr1.data.placeholders import as_text, check_text
 from mmr1.types import MediaKind
 
 
@@ -109,13 +109,13 @@ def _kept(
 def _answer(row: Mapping[str, Any], place: str) -> list[Message]:
     if len(row.get("turns") or ()) > 1:
         return messages_of(row, place)
-    return [{"role": "assistant", "content": text_of(row)}]
+    return [{"role": "assistant", "content": as_text(text_of(row))}]
 
 
 def is_text(text: str) -> bool:
-    """True if a record can hold the text unchanged, without placeholders or tokens of media."""
+    """True if a record can hold the text: it has no tokens of chat templates or of media."""
     try:
-        return not TAG.search(check_text(text))
+        return check_text(text) == text
     except ValueError:
         return False
 
@@ -172,7 +172,7 @@ def embedded(message: Message) -> Message:
 
 def _of_turn(turn: Mapping[str, Any], place: str) -> list[Message]:
     if turn["role"] == "assistant":
-        return [{"role": "assistant", "content": turn["text"]}]
+        return [{"role": "assistant", "content": as_text(turn["text"])}]
     if not turn.get("answers"):
         raise ValueError(
             f"{place}: its turns do not say how the environment's answers are written: they are of "

@@ -19,7 +19,6 @@ from datasets_prep.outputs import joined, refuse_empty
 from datasets_prep.record_files import content_digest, map_pieces, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece
-from mmr1.data.placeholders import TAG
 from mmr1.files import stamp
 from mmr1.parallel import one_pool
 from mmr1.types import MediaRef, Sample
@@ -312,6 +311,6 @@ def question_hash(sample: Sample) -> int:
 
 
 def normalised(question: str) -> str:
-    """The words of a question, without case, punctuation, accents and tags."""
-    text = unicodedata.normalize("NFKD", TAG.sub(" ", question)).casefold()
+    """The words of a question, without case, punctuation and accents."""
+    text = unicodedata.normalize("NFKD", question).casefold()
     return " ".join(re.findall(r"[^\W_]+", text))

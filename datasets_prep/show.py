@@ -10,8 +10,10 @@ from typing import Any
 
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Converter
+from datasets_prep.converters.rows import converter_of
 from datasets_prep.generators import GENERATORS, Generator
 from mmr1.config import DataConfig
+from mmr1.data.forms import FORMS
 from mmr1.data.readers import media_folder
 from mmr1.data.record import encode
 from mmr1.data.sources import read_samples
@@ -27,12 +29,12 @@ def describe(name: str, count: int) -> Iterator[str]:
     """
     if Path(name).exists():
         yield from _records(name, count)
-    elif name in CONVERTERS.names():
-        yield from _facts(CONVERTERS.load(name))
+    elif name in CONVERTERS.names() or name in FORMS.names():
+        yield from _facts(converter_of(name))
     elif name in GENERATORS.names():
         yield from _facts(GENERATORS.load(name))
     else:
-        names = {**CONVERTERS.names(), **GENERATORS.names()}
+        names = {**CONVERTERS.names(), **FORMS.names(), **GENERATORS.names()}
         raise ValueError(
             f"'{name}' is neither a file nor a dataset{suggest(name, names)}; 'mmr1-data list' "
             "names all"

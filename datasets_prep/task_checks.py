@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmr1.boxes import check_inside, pixels
+from mmr1.data.forms.boxes import check_gold_boxes
 from mmr1.data.media_values import check_options
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import TASKS, reward_of_task
-from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.grounding.temporal import gold_segment
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.budget import VideoBudget, check_aspect_ratio
@@ -81,22 +80,6 @@ def _check_medium(ref: MediaRef) -> None:
         raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
 
 
-def _check_boxes(sample: Sample) -> None:
-    """Check that gold boxes lie inside the first image, in its pixels."""
-    image = next((ref for ref in sample.media if ref.kind == "image"), None)
-    if image is None:
-        raise ValueError(f"the task '{sample.task}' is about an image, and the record has none")
-    width, height = image.size or image_size(image)
-    boxes = gold_boxes(sample.answer)
-    if boxes and max(max(box) for box in boxes) <= 1 < min(width, height):
-        raise ValueError(
-            f"the boxes {sample.answer!r:.60} are of 0 to 1; gold boxes are in pixels of the "
-            f"original image, here {width} x {height}"
-        )
-    for box in boxes:
-        check_inside(box, pixels(width, height))
-
-
 def _check_span(sample: Sample) -> None:
     """Check that a gold span ends before its video, or the shown part of it, does."""
     video = next((ref for ref in sample.media if ref.kind == "video"), None)
@@ -118,4 +101,4 @@ def _seconds_shown(video: MediaRef) -> float:
     return min(end, seconds) - start
 
 
-_NEEDS: dict[str, Callable[[Sample], None]] = {"iou": _check_boxes, "tiou": _check_span}
+_NEEDS: dict[str, Callable[[Sample], object]] = {"iou": check_gold_boxes, "tiou": _check_span}

@@ -312,7 +312,7 @@ def _training() -> Check:
         prompt = renderer(family, config)(Sample("red", (Message("user", content),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
-        packed_model = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+        packed_model = build_packed_model(config, model, ModelInputs(family, media))
         stats = sft_step(packed_model, Optimizer(model, OptimizerConfig(), 1), groups)
     seconds = time.perf_counter() - start
     outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {seconds:.1f} s"

@@ -257,6 +257,21 @@ class Span:
 
 @quickly_pickled
 @dataclass(frozen=True, slots=True)
+class Support:
+    """Ids that the sampler kept for each token of a sequence of R tokens, all together.
+
+    Attributes:
+        ids: ``[sum(sizes)]`` int32, the ids of one token after those of another.
+        sizes: ``[R]`` int32, the number of ids of each token. 0: nothing was cut there, or the
+            token was not sampled.
+    """
+
+    ids: np.ndarray
+    sizes: np.ndarray
+
+
+@quickly_pickled
+@dataclass(frozen=True, slots=True)
 class Completion:
     """One sampled completion: one turn of the policy, or a conversation with an environment.
 
@@ -274,6 +289,8 @@ class Completion:
         routed_experts: Which experts of a mixture the engine computed with: of the P tokens of the
             prompt ``[P, L, k]``, which may be one array for the whole group, and of all tokens but
             the last ``[R - 1, L, k]``; L layers, 0 in those without experts. None unless asked for.
+        support: Ids that the sampler kept for each token, where top-p, top-k or min-p cut the
+            distribution: ``logprobs`` are over these. None where all were kept.
         view: Options of the prompt's media under which it was sampled, where they were shown in
             another way (``rollout.views``); empty: as the prompt has them.
         spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
@@ -294,6 +311,7 @@ class Completion:
     versions: tuple[tuple[int, int], ...] = ()
     routed_experts: tuple[np.ndarray, np.ndarray] | None = None
     view: Mapping[str, float] = field(default_factory=dict)
+    support: Support | None = None
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
@@ -429,6 +447,8 @@ class TokenBatch:
         after_picture: Bool, tokens after the first picture that an environment showed; None where
             it showed none.
         versions: Int64, of the weights that sampled each token; None where none changed on the way.
+        kept: Int64, the number of ids that the engine kept for each token, 0 where all; None where
+            it kept all everywhere.
     """
 
     mask: torch.Tensor
@@ -442,6 +462,7 @@ class TokenBatch:
     after_picture: torch.Tensor | None = None
     versions: torch.Tensor | None = None
     other_view: torch.Tensor | None = None
+    kept: torch.Tensor | None = None
 
     def select(
         self, rows: torch.Tensor, width: int | None = None, device: torch.device | None = None
@@ -517,6 +538,42 @@ class Experience:
                 for index, mini_batch in enumerate(self.mini_batches)
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A statistic of a step that is merged over micro-batches and ranks.
+
+    Attributes:
+        sum: Sum of the values, or the largest of them; a number, or a scalar tensor on its way.
+        count: Number of values.
+        reduce: How values become one: their mean, the largest, or the sum.
+    """
+
+    sum: Any
+    count: Any = 1
+    reduce: Literal["mean", "max", "sum"] = "mean"
+
+    def merge(self, other: Metric) -> Metric:
+        """Return the statistic of both sets of values."""
+        total = max(self.sum, other.sum) if self.reduce == "max" else self.sum + other.sum
+        return Metric(total, self.count + other.count, self.reduce)
+
+    @property
+    def value(self) -> float | None:
+        """The number; None for a mean of no values, which was not measured."""
+        if self.reduce != "mean":
+            return float(self.sum)
+        return float(self.sum / self.count) if self.count else None
+
+
+def merge_metrics(rows: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Merge metrics by name. A row may lack some."""
+    merged: dict[str, Metric] = {}
+    for row in rows:
+        for name, metric in row.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric
+    return merged
 
 
 StepStats = dict[str, float]

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import KINDS, read_rows
 from mmr1.data.readers.classes import Located
@@ -80,30 +79,9 @@ class Converter:
         return files_of_split(files, source, split, how), None
 
 
-def of_form(form: str, task: str | None = None) -> Convert:
-    """A ``convert`` function for rows of a format of ``mmr1.data.forms``.
-
-    ``task`` is the task type of the dataset; None leaves that of the row.
-    """
-
-    def convert(row: Row, place: Place) -> Iterator[Sample]:
-        yield with_task(read_row(row, place, form), task)
-
-    return convert
-
-
-def with_task(sample: Sample, task: str | None, answer: object = None) -> Sample:
-    """The sample with this task type and answer; None leaves what it has."""
-    if answer is None and task in (None, sample.task):
-        return sample
-    return Sample(
-        sample.id,
-        sample.messages,
-        sample.answer if answer is None else answer,
-        task or sample.task,
-        sample.source,
-        sample.meta,
-    )
+def with_task(sample: Sample, task: str | None) -> Sample:
+    """The sample with this task type; None leaves what it has."""
+    return sample if task in (None, sample.task) else replace(sample, task=task)
 
 
 ROW_FILES = tuple(f"*{kind}" for kind in KINDS)

@@ -1,4 +1,4 @@
-"""Boxes in pictures and videos: COCO, RefCOCO, GOT-10k, and VLM-R1's rows of RefCOCO."""
+"""Boxes in pictures and videos: COCO, RefCOCO, GOT-10k."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from datasets_prep.converters.base import Converter
 from mmr1.boxes import pixels
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.boxes import grounded
-from mmr1.data.forms.chat import turns_of
 from mmr1.data.forms.columns import first_of
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.media_values import locate
 from mmr1.data.readers import read_rows
 from mmr1.data.readers.classes import Located
 from mmr1.data.record import parse_json
-from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 
@@ -183,29 +181,6 @@ GOT10K = Converter(
     licence="none stated in the repository; GOT-10k is non-commercial",
     files=("got*.json",),
     convert=_convert_got10k,
-)
-
-
-# VLM-R1 referring expressions, training form: a conversation whose reply is the box.
-def _convert_vlm_r1_rec_train(row: Row, place: Place) -> Iterator[Sample]:
-    """The sample, with the reply's xyxy in pixels of the original image."""
-    turns = turns_of(row["conversations"])
-    boxes = read_boxes(turns[-1][1]) if turns and turns[-1][0] == "assistant" else None
-    if not boxes:
-        raise ValueError("the reply holds no box")
-    sample = assemble(
-        row, place, turns[:-1], images=row["image"], used=("conversations",), untagged=True
-    )
-    yield grounded(sample, boxes)
-
-
-VLM_R1_REC_TRAIN = Converter(
-    name="vlm_r1_rec_train",
-    description="RefCOCO rows of VLM-R1 (training form)",
-    source="omlab/VLM-R1 on the Hugging Face Hub",
-    licence="Apache-2.0 (VLM-R1); RefCOCO and COCO annotation terms",
-    files=("*rec*.jsonl", "*.jsonl"),
-    convert=_convert_vlm_r1_rec_train,
 )
 
 

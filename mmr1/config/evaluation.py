@@ -149,6 +149,12 @@ class EvalConfig(Section):
         return views
 
     @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways of decoding that a validation has, by the names that it logs them under."""
+        sampled = () if self.sampled is None else ("sampled",)
+        return ("greedy", *sampled, *(f"greedy_{view}" for view in self.views))
+
+    @property
     def n(self) -> int:
         """Sampled completions per prompt; 0 where there are none."""
         return 0 if self.sampled is None else self.sampled.n

@@ -30,6 +30,7 @@ from mmr1.config.explain import explain
 from mmr1.config.overrides import Entries, empty_keys, nested, read_overrides
 from mmr1.config.presets import PARTS, with_preset
 from mmr1.config.rewards import default_functions
+from mmr1.config.run_folder import in_its_folder
 from mmr1.config.secrets import (
     MASK,
     REMEDY,
@@ -302,6 +303,7 @@ def read_written(path: Path) -> Config:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    values = in_its_folder(path, values)
     return _validate(values, str(path)).for_command(command_of(values))
 
 
@@ -342,7 +344,7 @@ def _read_yaml(path: Path) -> Tree:
             f"{path}: {', '.join(empty)}: no value is given; write null, or {{}} for the "
             "defaults of a section"
         )
-    return _container(tree, resolve=False)
+    return in_its_folder(path, _container(tree, resolve=False))
 
 
 def redacted(config: Config) -> dict[str, Any]:

@@ -401,7 +401,9 @@ class RolloutConfig(Section):
         description="Sampling temperature, above 0: log-probs are divided by it. Evaluation "
         "decodes greedily in any case",
     )
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1: off")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Nucleus sampling; 1: off. With it or min_p, top_k 0 means 512"
+    )
     top_k: Count = Field(0, description="Sample from the k most probable tokens; 0: off")
     min_p: Fraction = Field(
         0.0, description="Minimum probability relative to the most probable token; 0: off"
@@ -457,6 +459,11 @@ class RolloutConfig(Section):
             stop=self.stop,
             max_tokens=self.max_response_length,
         )
+
+    @property
+    def cuts(self) -> bool:
+        """True if some tokens are never sampled, for being improbable."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def max_model_len(self) -> int:

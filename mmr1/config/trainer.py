@@ -21,6 +21,11 @@ def _nothing_for_reward_ranks(c: Any) -> bool:
     return c.resources.reward_ranks > 1 and not (holds and c.distributed)
 
 
+def _unknown_validation(c: Any) -> bool:
+    kind, _, way = _best(c).partition("/")
+    return kind == "eval" and way.partition("/")[0] not in c.eval.ways
+
+
 def _unvalidated_checkpoints(c: Any) -> bool:
     every = c.trainer.eval_steps
     return _best(c).startswith("eval/") and (not every or c.trainer.save_steps % every > 0)
@@ -52,9 +57,11 @@ class CheckpointsConfig(Section):
             commands=TRAINING,
         ),
         Need(
-            ("trainer.checkpoints.metric_for_best_model", "eval.sampled"),
-            lambda c: _best(c).startswith("eval/sampled") and c.eval.sampled is None,
-            "no completion is sampled; set eval.sampled={}, or take eval/greedy",
+            ("trainer.checkpoints.metric_for_best_model", "eval.sampled", "eval.views"),
+            _unknown_validation,
+            "no validation logs it; eval/greedy is always there, eval/sampled with eval.sampled, "
+            "eval/greedy_VIEW with eval.views, and each also with a reward's name: "
+            "eval/greedy/format",
             (
                 "trainer.validation.data=x",
                 "trainer.validation.steps=2",

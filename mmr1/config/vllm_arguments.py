@@ -29,8 +29,9 @@ _SET_BY = {
     "the data section, as the trainer prepares the pictures": """mm_processor_kwargs
         mm_device_do_normalize media_io_kwargs video_pruning_rate video_pruning_method""",
     "algorithm.router_replay": "enable_return_routed_experts",
-    "mmr1 itself": """logprobs_mode disable_log_stats mm_processor_cache_gb weight_transfer_config
-        worker_extension_cls device_ids _api_process_count _api_process_rank""",
+    "mmr1 itself": """logprobs_mode return_sampling_mask disable_log_stats mm_processor_cache_gb
+        weight_transfer_config worker_extension_cls device_ids _api_process_count
+        _api_process_rank""",
 }
 OWNED = {name: key for key, names in _SET_BY.items() for name in names.split()}
 """The key that sets each of these arguments."""
@@ -57,7 +58,7 @@ _REFUSED_BECAUSE = {
     "vLLM starts its workers without Ray": "ray_workers_use_nsight",
     "mmr1 replaces a lost engine itself (rollout.max_restarts)": """
         enable_fault_tolerance fault_tolerance_config""",
-    _NOT_READ: """return_sampling_mask aux_output_config
+    _NOT_READ: """aux_output_config
         enable_trace_replay enable_prompt_embeds enable_mm_embeds interleave_mm_strings
         io_processor_plugin structured_outputs_config reasoning_parser reasoning_parser_plugin
         reasoning_config kv_events_config profiler_config""",

@@ -32,24 +32,34 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
     return [name for name in row if name in unread] if unread else []
 
 
-def contents(spec: str, kinds: Iterable[Sequence[str]], unread: Iterable[str]) -> str:
+def contents(
+    spec: str, kinds: Iterable[Sequence[str]], unread: Iterable[str], optionless: int
+) -> str:
     """A line on how many samples have images, videos or text alone, and columns not read.
 
     Args:
         spec: The dataset's name.
         kinds: Of the media of each of its samples.
         unread: The columns that no form read.
+        optionless: How many are choices without options in their texts and columns.
     """
     counts = Counter(media_class(of_sample) for of_sample in kinds)
-    return described(f"{spec}: {counts.total():,} record(s)", counts, unread)
+    return described(f"{spec}: {counts.total():,} record(s)", counts, unread, optionless)
 
 
-def described(what: str, counts: Mapping[str, int], unread: Iterable[str]) -> str:
+def described(
+    what: str, counts: Mapping[str, int], unread: Iterable[str], optionless: int = 0
+) -> str:
     """One line of how many samples are of which class of media, and of columns not read."""
     each = [f"{count:,} {name}" for name, count in sorted(counts.items(), reverse=True)]
     names = list(unread)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     left = f"; columns not read: {', '.join(names[:_SHOWN])}{more}" if names else ""
+    if optionless:
+        left += (
+            f"; the answers of {optionless:,} are letters without options beside them, taken as "
+            "choices of what the picture shows (--map options=COLUMN names a column of options)"
+        )
     return f"{what}, {', '.join(each)}{left}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ def cached_batches(
     path: Path,
     what: str,
     schema: pa.Schema,
+    facts: Sequence[Any],
     batches: Callable[[], Iterable[pa.RecordBatch]],
-    of_code: bool = False,
 ) -> pa.ipc.RecordBatchFileReader:
     """Batches about a file, of which one at a time is in memory, from the disk.
 
@@ -66,14 +66,15 @@ def cached_batches(
         path: The file.
         what: A word for the name of what is kept.
         schema: Of the batches.
+        facts: JSON values; everything else that they depend on, but the code of this package.
+            Others take the place of what is kept.
         batches: Makes them.
-        of_code: They depend on the code of this package, not on the file alone.
 
     Raises:
         OSError: They cannot be written beside the file.
     """
-    facts = ["batches", _code()] if of_code else "batches"
-    file, stamp = _beside(path, what, facts), _stamp(path)
+    file = _beside(path, what, "batches")
+    stamp = _stamp(path) + json.dumps([*facts, _code()]).encode()
     if _read(file, stamp) is None:
         _write(file, schema.with_metadata({b"stamp": stamp}), batches())
     return pa.ipc.open_file(pa.memory_map(str(file)))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+"""What reading a damaged archive raises."""
 PIECE = 1 << 20
 """Bytes of a piece: some thousand records of text."""
 
@@ -68,13 +73,46 @@ def text_of(line: bytes, position: int) -> str:
         raise ValueError(not_utf8(error)) from error
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """The message for a text in another encoding, with what to do about it."""
-    marked = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
-    encoding = "UTF-16" if marked else "CP1252"
+_ENCODINGS = ("GBK", "SHIFT_JIS", "EUC-KR", "BIG5", "CP1252")
+_HIGH = b"[\x80-\xff]"
+
+
+def not_utf8(error: UnicodeDecodeError, path: Path | None = None) -> str:
+    """The message for a text in another encoding, with what to do about it.
+
+    Args:
+        error: How UTF-8 failed.
+        path: The file, of which an encoding has to decode all.
+    """
+    data = error.object if path is None or path.suffix == ".gz" else path.read_bytes()
+    fitting = _encodings_of(data)
+    if not fitting:
+        return f"not UTF-8 text ({error.reason}), nor in an encoding that is known; write it anew"
+    others = f"; it may be {' or '.join(fitting[1:])}" if len(fitting) > 1 else ""
     return (
-        f"not UTF-8 text ({error.reason}); save it as UTF-8, as iconv -f {encoding} -t UTF-8 does"
+        f"not UTF-8 text ({error.reason}); save it as UTF-8, as iconv -f {fitting[0]} -t UTF-8 "
+        f"does{others}"
     )
+
+
+def _encodings_of(data: bytes) -> list[str]:
+    """The encodings that decode all of the bytes, the likeliest first.
+
+    Nearly any bytes are CP1252, whose accents stand alone; bytes of Chinese come in pairs.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return ["UTF-16"]
+    found = [name for name in _ENCODINGS if _decodes(data, name)]
+    high, paired = (sum(map(len, re.findall(p, data))) for p in (_HIGH, _HIGH + b"{2,}"))
+    return found if 2 * paired > high else found[::-1]
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def line_numbers(path: Path, positions: Iterable[int]) -> dict[int, int]:

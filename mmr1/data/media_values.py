@@ -23,9 +23,11 @@ from mmr1.vision.paths import confine, local_name, resolve_media
 
 # Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
 _HOLDERS = ("bytes", "path", "url", "image", "video")
+URL_SAFE = str.maketrans("-_", "+/")
+"""From the alphabet of URL-safe base64 to the usual one."""
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
 _MODES_OF_PNG = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{100,}={0,2}\s*")
 
 
 def media_refs(kind: MediaKind, value: Any, root: Path) -> list[MediaRef]:
@@ -52,6 +54,8 @@ def _media_ref(kind: MediaKind, value: Any, root: Path) -> MediaRef:
         value = next((value[key] for key in _HOLDERS if value.get(key)), None)
     if isinstance(value, bytes):
         return MediaRef(kind, data=value, options=options)
+    if isinstance(value, Path):
+        return MediaRef(kind, path=value, options=options)
     if isinstance(value, str):
         if (data := _decoded(value)) is not None:
             return MediaRef(kind, data=data, options=options)
@@ -78,7 +82,7 @@ def _decoded(text: str) -> bytes | None:
     elif not _BASE64.fullmatch(text):
         return None
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return base64.b64decode("".join(text.split()).translate(URL_SAFE), validate=True)
     except binascii.Error as error:
         raise ValueError(f"media in base64 that cannot be decoded: {error}") from None
 

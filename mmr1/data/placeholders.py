@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from mmr1.types import ContentPart, MediaRef, Message, TextPart
 
-TAG = re.compile(r"<(image|video)(?:[ _]?(\d+))?>")
-"""``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos."""
+_TAG = re.compile(r"(\\*)<(image|video)(?:[ _]?(\d+))?>")
+"""``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos. After a
+backslash it is text; after two, as LaTeX ends a line, it is a tag."""
 
 # Every engine would count one of the first in a user's text as a medium. The others end a message
 # or begin one: what follows them would be taken for another speaker's.
@@ -46,17 +47,43 @@ def check_text(text: str) -> str:
 def split_tags(text: str) -> Iterator[str | Tag]:
     """The pieces of text and the tags between them, in order; empty pieces are left out.
 
+    A tag after a backslash is text, without the backslash.
+
     >>> [str(piece) for piece in split_tags("<image>Which <video 1>?")]
     ['<image>', 'Which ', '<video1>', '?']
+    >>> list(split_tags("Write \\\\<image> here"))
+    ['Write <image> here']
     """
-    end = 0
-    for match in TAG.finditer(text) if "<" in text else ():
-        if text[end : match.start()]:
-            yield text[end : match.start()]
-        yield Tag(match[1], int(match[2]) if match[2] else None)
+    piece, end = "", 0
+    for match in _TAG.finditer(text) if "<" in text else ():
+        escapes, begin = len(match[1]), match.start(2) - 1
+        piece += text[end:begin]
         end = match.end()
-    if text[end:]:
-        yield text[end:]
+        if escapes % 2:
+            piece = piece[: len(piece) - escapes // 2 - 1] + text[begin:end]
+            continue
+        if piece:
+            yield piece
+        yield Tag(match[2], int(match[3]) if match[3] else None)
+        piece = ""
+    if piece + text[end:]:
+        yield piece + text[end:]
+
+
+def as_text(text: str) -> str:
+    """The text with a backslash before each tag, which then stands for itself.
+
+    >>> list(split_tags(as_text("See <image>.")))
+    ['See <image>.']
+    """
+    if "<" not in text:
+        return text
+    return _TAG.sub(lambda match: "\\" * (len(match[1]) + 1) + match[0], text)
+
+
+def literal(text: str) -> str:
+    """The text that stands for itself: a tag without its backslash, any other tag as it is."""
+    return "".join(map(str, split_tags(text)))
 
 
 def tags_of(text: str) -> list[Tag]:
@@ -153,7 +180,7 @@ def prepend(
 
     For datasets that write no tags because the media always come first.
     """
-    if any("<" in text and TAG.search(text) for _, text in turns):
+    if any("<" in text and tags_of(text) for _, text in turns):
         return list(turns)
     first = next((i for i, (role, _) in enumerate(turns) if role == "user"), None)
     if first is None:

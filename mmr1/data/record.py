@@ -15,7 +15,16 @@ from typing import Any
 import msgspec
 
 from mmr1.data.lines import not_utf8
-from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, split_tags, tags_of
+from mmr1.data.placeholders import (
+    Tag,
+    as_text,
+    assign,
+    check_text,
+    literal,
+    parts_of,
+    split_tags,
+    tags_of,
+)
 from mmr1.data.plain import Find, plain_sample
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
@@ -105,9 +114,10 @@ def _tags(turn: Turn) -> list[Tag]:
     if isinstance(turn.content, str):
         return tags_of(turn.content)
     for item in turn.content:
-        if isinstance(item, TextItem) and (tag := TAG.search(item.text)):
+        if isinstance(item, TextItem) and (tags := tags_of(item.text)):
             raise ValueError(
-                f"the text of a list content holds {tag[0]}; write the medium as a separate item"
+                f"the text of a list content holds {tags[0]}; write the medium as a separate item, "
+                f"or \\{tags[0]} for the text"
             )
     return [Tag(i.type) for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
 
@@ -122,7 +132,7 @@ def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path) -> Iterator[Content
         return
     for item in turn.content:
         if isinstance(item, TextItem):
-            yield TextPart(check_text(item.text))
+            yield TextPart(check_text(literal(item.text)))
         else:
             yield next(refs) if _is_bare(item) else _medium(item, root)
 
@@ -176,7 +186,7 @@ def encode(sample: Sample, root: Path) -> dict[str, Any]:
 
 def _item(part: ContentPart, folder: str) -> dict[str, Any]:
     if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
+        return {"type": "text", "text": as_text(part.text)}
     item: dict[str, Any] = {"type": part.kind}
     if part.path is None:
         item["data"] = base64.b64encode(part.read()).decode()
@@ -204,7 +214,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"{path}:{number}: {not_utf8(error)}") from error
+                    raise ValueError(f"{path}:{number}: {not_utf8(error, path)}") from error
 
 
 def _refuse(constant: str) -> Any:
@@ -242,14 +252,21 @@ def parse_json(text: str | bytes) -> Any:
 _READER = msgspec.json.Decoder()
 
 
-def refuse_lone_surrogates(value: Any, key: str = "") -> None:
+def refuse_lone_surrogates(row: Any) -> None:
     """Refuse text that UTF-8 has not: half of a surrogate pair, as ``"\\ud800"`` in JSON.
 
     No tokenizer reads it, and no file could hold the rollouts of such a row.
 
     Raises:
-        ValueError: Names the key.
+        ValueError: Names the key, or the row is nested too deeply.
     """
+    try:
+        _refuse_halves(row, "")
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def _refuse_halves(value: Any, key: str) -> None:
     if isinstance(value, str):
         try:
             value.encode()
@@ -261,11 +278,11 @@ def refuse_lone_surrogates(value: Any, key: str = "") -> None:
             ) from None
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            refuse_lone_surrogates(str(name), "a key")
-            refuse_lone_surrogates(inner, f"{key}.{name}" if key else str(name))
+            _refuse_halves(str(name), "a key")
+            _refuse_halves(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            refuse_lone_surrogates(inner, f"{key}[{index}]")
+            _refuse_halves(inner, f"{key}[{index}]")
 
 
 _WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

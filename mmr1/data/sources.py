@@ -16,14 +16,16 @@ from jinja2 import Template
 from mmr1.config import Config, DataConfig
 from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
+from mmr1.data.forms.options import lacks_options
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kinds_of, measured, open_rows, select
-from mmr1.data.stores import Store, stores_of
+from mmr1.data.stores import Store, store_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -52,19 +54,20 @@ def load_samples(
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
-    if stores := stores_of(spec, FROM_BYTES):
-        rows = _open_large(spec, stores, config, template, quarantine)
+    if store := store_of(spec, FROM_BYTES):
+        rows = _open_large(spec, store, config, template, quarantine)
         if say is not None:
-            say(contents(str(spec), rows.kinds(), rows.unread()))
+            say(contents(str(spec), rows.kinds(), rows.unread(), rows.optionless()))
         return rows
     samples: list[Sample] = []
     unread: dict[str, None] = {}
     places: dict[str, str] = {}
-    total = 0
+    total, boxes = 0, BoxTally()
     columns = config.columns
     with _gc_paused():
         for where, sample, row in _located(spec, config):
             total += 1
+            boxes.add(sample)
             if isinstance(sample, ValueError):
                 quarantine.drop(str(spec), where, str(sample))
                 continue
@@ -74,11 +77,13 @@ def load_samples(
                 unread |= dict.fromkeys(unread_columns(row, sample, columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
+    boxes.check(str(spec))
     quarantine.locate(str(spec), places.get)
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     if say is not None:
-        say(contents(str(spec), kinds_of(samples), unread))
+        optionless = sum(map(lacks_options, samples))
+        say(contents(str(spec), kinds_of(samples), unread, optionless))
     return samples
 
 
@@ -96,7 +101,7 @@ def _gc_paused() -> Iterator[None]:
 
 def _open_large(
     spec: str | Path,
-    stores: Sequence[Store],
+    store: Store,
     config: DataConfig,
     template: Template | None,
     quarantine: Quarantine,
@@ -119,7 +124,7 @@ def _open_large(
     def unread(row: Any, sample: Sample) -> list[str]:
         return unread_columns(row, sample, columns)
 
-    rows, total, dropped = open_rows(stores, facts, read, unread)
+    rows, total, dropped = open_rows(store, facts, read, unread)
     for where, reason in dropped:
         quarantine.drop(str(spec), where, reason)
     quarantine.locate(str(spec), rows.place_of)

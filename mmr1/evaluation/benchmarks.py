@@ -164,8 +164,8 @@ def _engine(
         started = build_engine(config, inputs.family, inputs.media, log, of_engine)
     with closing(started) as engine:
         read = ModelInputs(inputs.family, inputs.media)
-        temperature = config.rollout.sampling.temperature
-        yield engine, build_packed_model(config, model, read, temperature) if looks else None
+        sampling = config.rollout.sampling
+        yield engine, build_packed_model(config, model, read, sampling) if looks else None
 
 
 def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:

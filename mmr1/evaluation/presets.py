@@ -26,7 +26,7 @@ class Preset:
 
     Attributes:
         description: What it measures, and how its own scoring is followed.
-        converter: The converter of ``mmr1-data convert``.
+        converter: The converter, or the format of its rows, for ``mmr1-data convert``.
         reward: The built-in reward function that scores an answer.
         options: Options of that function.
         accuracy_thresholds: An answer is right from these values on; empty for the value itself.

@@ -28,6 +28,7 @@ from mmr1.environments.environment import (
     Opening,
     Shown,
 )
+from mmr1.rollout.distribution import join_supports
 from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
 from mmr1.types import (
     Completion,
@@ -37,6 +38,7 @@ from mmr1.types import (
     RolloutGroup,
     Span,
     Status,
+    Support,
     TextPart,
     media_of,
 )
@@ -59,6 +61,7 @@ class _Conversation:
     ids: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    supports: list[Support | int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     observed: list[MediaRef] = field(default_factory=list)
     text: str = ""
@@ -93,6 +96,7 @@ class _Conversation:
         self.ids += ids
         self.tokens += ids
         self.logprobs += turn.logprobs.tolist()
+        self.supports.append(len(turn.token_ids) if turn.support is None else turn.support)
         self.spans.append(Span("assistant", len(ids), turn.text))
         self.text, self.truncated = turn.text, turn.truncated
         version = turn.policy_version
@@ -110,6 +114,7 @@ class _Conversation:
         self.ids += ids
         self.tokens += tokens
         self.logprobs += [0.0] * len(tokens)
+        self.supports.append(len(tokens))
         text = "\n".join(message.text for message in answer.messages)
         answers = () if answer.verbatim else tuple(answer.messages)
         self.spans.append(Span("tool", len(tokens), text, shown, answers=answers))
@@ -124,6 +129,7 @@ class _Conversation:
         return Completion(
             token_ids=np.array(self.tokens, dtype=np.int64),
             logprobs=np.array(self.logprobs, dtype=np.float32),
+            support=join_supports(self.supports),
             text=self.text,
             truncated=self.truncated,
             policy_version=self.version or 0,

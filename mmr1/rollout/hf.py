@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from mmr1.rollout.decoding import (
     takes_positions,
     transposed_weights,
 )
+from mmr1.rollout.distribution import Distribution, kept_ids, support_of
 from mmr1.rollout.engine import Probe, Request
 from mmr1.routers import Routers, Routing, watch_routers
 from mmr1.types import Completion, Prompt, RolloutGroup
@@ -89,6 +90,7 @@ class HfEngine:
                 truncated=not row.ended,
                 policy_version=self._version,
                 routed_experts=row.routed_experts,
+                support=support_of(row.kept) if row.kept else None,
             )
             for row in sampled
         ]
@@ -210,25 +212,19 @@ class _Draw:
 
     def __post_init__(self) -> None:
         self.sampled = [Sampled() for _ in self.uniforms]
+        self._distribution = Distribution.of(self.sampling, self.family.forbidden_ids)
         self._step = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """transformers' signature: ``[n, T]`` ids so far, ``[n, V]`` logits."""
         logits = scores.float()
-        logits[:, list(self.family.forbidden_ids)] = -torch.inf
-        drawn, logprobs = next_tokens(logits, self.uniforms[:, self._step], self.sampling)
-        over = torch.tensor([row.ended for row in self.sampled], device=drawn.device)
-        for row, token, logprob in zip(
-            self.sampled, drawn.tolist(), logprobs.tolist(), strict=True
-        ):
-            if not row.ended:
-                row.tokens.append(token)
-                row.logprobs.append(logprob)
-                row.ended = has_ended(row.tokens, self.family, self.sampling.stop)
+        drawn = next_tokens(logits, self.uniforms[:, self._step], self._distribution)
+        over = torch.tensor([row.ended for row in self.sampled], device=logits.device)
+        take_tokens(self.sampled, drawn, self.family, self.sampling.stop)
         # Of a row that had ended nothing is read.
-        drawn = drawn.masked_fill(over, self.family.stop_ids[0])
+        tokens = drawn.tokens.masked_fill(over, self.family.stop_ids[0])
         self._step += 1
-        return torch.full_like(logits, -torch.inf).scatter(-1, drawn[:, None], 0.0)
+        return torch.full_like(logits, -torch.inf).scatter(-1, tokens[:, None], 0.0)
 
 
 @contextmanager
@@ -281,28 +277,24 @@ class SharedPromptSampler:
         decoder = Decoder(self.model, begun, sizes, longest_sequence(prompts, sampling))
         logits = begun.logits.repeat_interleave(sizes, dim=0)
         uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
+        distribution = Distribution.of(sampling, self.family.forbidden_ids)
         sampled = [Sampled() for _ in uniforms]
         _give_prompts(sampled, requests, prompts, of_prompts)
         rows = sampled  # the unfinished ones
         with transposed_weights(unwrapped(self.model)):
             for step in range(sampling.max_tokens):
-                logits[:, list(self.family.forbidden_ids)] = -torch.inf
-                drawn, logprobs = next_tokens(logits, uniforms[:, step], sampling)
-                for row, token, logprob in zip(
-                    rows, drawn.tolist(), logprobs.tolist(), strict=True
-                ):
-                    row.tokens.append(token)
-                    row.logprobs.append(logprob)
-                    row.ended = has_ended(row.tokens, self.family, sampling.stop)
-                alive = torch.tensor([not row.ended for row in rows], device=drawn.device)
+                drawn = next_tokens(logits, uniforms[:, step], distribution)
+                take_tokens(rows, drawn, self.family, sampling.stop)
+                tokens = drawn.tokens
+                alive = torch.tensor([not row.ended for row in rows], device=tokens.device)
                 rows = [row for row in rows if not row.ended]
                 if step + 1 == sampling.max_tokens or not rows:
                     break
                 if len(rows) < len(alive):
-                    drawn, uniforms = drawn[alive], uniforms[alive]
+                    tokens, uniforms = tokens[alive], uniforms[alive]
                     decoder.keep(alive)
                 with _recorded(self.routers) as of_step:
-                    logits = decoder.step(drawn).float()
+                    logits = decoder.step(tokens).float()
                 for row, experts in zip(rows, of_step[0] if of_step else (), strict=False):
                     row.experts.append(experts)
         return sampled
@@ -381,12 +373,14 @@ class Sampled:
     """The tokens of one completion so far, and their log-probs under the sampling distribution.
 
     Attributes:
+        kept: Ids that could have been sampled in each token's place; empty where nothing is cut.
         ended: Its last token ended it.
         prompt_experts, experts: See ``Completion.routed_experts``; None where not asked for.
     """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)
     ended: bool = False
     prompt_experts: np.ndarray | None = None
     experts: list[np.ndarray] = field(default_factory=list)
@@ -416,6 +410,20 @@ def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -
     return torch.stack(numbers).to(device)
 
 
+def take_tokens(
+    rows: Sequence[Sampled], drawn: Drawn, family: ModelFamily, stop: Sequence[str]
+) -> None:
+    """Append its token to each row that has not ended."""
+    tokens, logprobs = drawn.tokens.tolist(), drawn.logprobs.tolist()
+    for index, row in enumerate(rows):
+        if not row.ended:
+            row.tokens.append(tokens[index])
+            row.logprobs.append(logprobs[index])
+            if drawn.kept is not None:
+                row.kept.append(drawn.kept[index])
+            row.ended = has_ended(row.tokens, family, stop)
+
+
 def has_ended(tokens: Sequence[int], family: ModelFamily, stop: Sequence[str]) -> bool:
     """True if the last token is a stop token, or completed one of the texts."""
     if tokens[-1] in family.stop_ids:
@@ -427,53 +435,35 @@ def has_ended(tokens: Sequence[int], family: ModelFamily, stop: Sequence[str]) -
     return any(text in tail for text in stop)
 
 
-def next_tokens(
-    logits: torch.Tensor, uniforms: torch.Tensor, sampling: SamplingConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+class Drawn(NamedTuple):
+    """One token for each of B rows.
+
+    Attributes:
+        tokens: ``[B]`` int64.
+        logprobs: ``[B]`` float32, under the sampling distribution.
+        kept: Ids that could have been drawn in each row; None where nothing is cut.
+    """
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+    kept: list[np.ndarray] | None
+
+
+def next_tokens(logits: torch.Tensor, uniforms: torch.Tensor, distribution: Distribution) -> Drawn:
     """Sample one token per row by inverting the cumulative distribution.
 
     One uniform number decides one token, so a completion depends on its own seed and not on the
     rows that happen to be beside it.
 
     Args:
-        logits: ``[B, V]`` float32, forbidden tokens already at minus infinity.
+        logits: ``[B, V]`` float32; forbidden ids are written over.
         uniforms: ``[B]`` in [0, 1).
-
-    Returns:
-        Token ids ``[B]`` and their log-probabilities ``[B]`` under the sampling distribution. At
-        temperature 0 the most probable token and its log-probability at temperature 1.
     """
-    if sampling.temperature == 0:
-        logprobs = logits.log_softmax(-1)
-        best = logprobs.max(-1)
-        return best.indices, best.values
-    logprobs = _truncate(logits / sampling.temperature, sampling).log_softmax(-1)
+    logprobs = distribution.log_probs(logits)
     cumulative = logprobs.exp().cumsum(-1)
     # Rounding leaves the last entry near 1; scaling by it keeps every index inside the vocabulary.
     thresholds = uniforms[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, thresholds, right=True)
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
-    return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
-
-
-def _truncate(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
-    """Set the logits of excluded tokens to minus infinity, in vLLM's order.
-
-    Min-p (arXiv 2407.01082), top-k, then top-p (nucleus, arXiv 1904.09751).
-    """
-    if sampling.min_p:
-        probabilities = logits.softmax(-1)
-        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
-        logits = logits.masked_fill(probabilities < least, -torch.inf)
-    if sampling.top_k:
-        kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, order = logits.sort(descending=True)
-        probabilities = ordered.softmax(-1)
-        before = probabilities.cumsum(-1) - probabilities  # mass of the more probable tokens
-        outside = torch.zeros_like(before, dtype=torch.bool).scatter(
-            -1, order, before >= sampling.top_p
-        )
-        logits = logits.masked_fill(outside, -torch.inf)
-    return logits
+    kept = None if distribution.keeps_all else kept_ids(logprobs)
+    return Drawn(tokens[:, 0], logprobs.gather(-1, tokens)[:, 0], kept)

@@ -8,6 +8,7 @@ prepares pictures and text itself. Caches are keyed by the media's digests.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from transformers import BatchFeature
 
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
+from mmr1.rollout.distribution import FORBIDDEN, Distribution, support_of
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
@@ -42,13 +44,13 @@ from mmr1.rollout.vllm_settings import (
     transfer_settings,
 )
 from mmr1.runtime import return_freed_memory
-from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
+from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup, Support
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.prepare import Medium, as_decoded
 
-# vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
-FORBID = -100.0
+logger = logging.getLogger(__name__)
+
 MAX_VISION_TOKENS = 65_536
 """Vision tokens of the prompts that wait or run, so that their media fit in memory."""
 
@@ -123,6 +125,10 @@ class VllmEngine:
         self._in_another_process = apart or workers > 1
         self._turns: _Turns | None = None
         self._speculates = config.speculates
+        self._trained = Distribution.of(config.sampling, family.forbidden_ids)
+        cuts = not self._trained.keeps_all
+        self._returns_masks = cuts and not self._on_cpu
+        self._candidates = self._trained.top_k if cuts and self._on_cpu else 0
         self._keeps = config.queue.kv_cache == "keep"
         settings = {
             "model": model_path,
@@ -149,6 +155,8 @@ class VllmEngine:
             # core apart finishes it before it is held.
             **({"async_scheduling": False} if self._keeps and not apart else {}),
             **({"enable_return_routed_experts": True} if returns_experts else {}),
+            **({"return_sampling_mask": True} if self._returns_masks else {}),
+            **({"max_logprobs": self._candidates} if self._candidates else {}),
             **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         }
         try:
@@ -396,26 +404,26 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        forbidden = self._family.forbidden_ids
+        distribution = Distribution.of(sampling, self._family.forbidden_ids)
+        if self._returns_masks:
+            distribution = distribution.bounded()
         params = SamplingParams(
             n=request.n,
             seed=request.seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
+            **distribution.vllm(),
             stop=list(sampling.stop),
             include_stop_str_in_output=True,
             max_tokens=min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
             stop_token_ids=list(self._family.stop_ids),
-            logit_bias=None if self._speculates else dict.fromkeys(forbidden, FORBID),
-            logprobs=0,  # that of the sampled token alone
+            # Of the sampled token alone; on a CPU of all that the run's own distribution keeps.
+            logprobs=self._candidates if distribution == self._trained else 0,
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
         if self._speculates:  # vLLM verifies drafts with bad words, and not with biases
-            params._bad_words_token_ids = [[token] for token in forbidden]
+            params.logit_bias = None
+            params._bad_words_token_ids = [[token] for token in distribution.forbidden]
         return params
 
     def _completions(self, output: Any) -> tuple[Completion, ...]:
@@ -424,19 +432,56 @@ class VllmEngine:
         return tuple(map(self._completion, output.outputs, experts))
 
     def _completion(self, output: Any, experts: tuple[np.ndarray, np.ndarray] | None) -> Completion:
-        tokens, logprobs = list(output.token_ids), output.logprobs.logprobs
+        tokens = list(output.token_ids)
+        logprobs, support = read_logprobs(output)
         assert len(logprobs) == len(tokens), (len(logprobs), len(tokens))
         versions = tuple((int(s.version), s.end - s.start) for s in output.weight_versions or ())
         assert sum(count for _, count in versions) == len(tokens), (versions, len(tokens))
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
-            logprobs=np.array(logprobs, dtype=np.float32),
+            logprobs=logprobs,
             text=self._family.chat.completion_text(tokens),
             truncated=output.finish_reason == "length",
             policy_version=min((version for version, _ in versions), default=self._version),
             versions=versions if len(versions) > 1 else (),
             routed_experts=experts,
+            support=support,
         )
+
+
+INCOMPLETE = 1e-3
+"""The probability that a whole support may lack: float32 sums over some hundred ids."""
+
+
+def read_logprobs(output: Any) -> tuple[np.ndarray, Support | None]:
+    """Return ``Completion.logprobs`` and ``Completion.support`` of one of vLLM's completions.
+
+    Its second model runner returns the ids that it kept. The first one, which runs on CPUs, gives
+    the sampled token and then the most probable ones, as many as were asked for; a cut one among
+    them has the log-prob -inf.
+    """
+    flat = output.logprobs
+    firsts = np.array(flat.start_indices, dtype=np.int64)
+    logprobs = np.array(flat.logprobs, dtype=np.float32)
+    sampled = logprobs[firsts]
+    if (masks := output.sampling_mask) is not None:
+        return sampled, support_of([np.array(ids, dtype=np.int32) for ids in masks.token_ids])
+    if len(logprobs) == len(firsts):
+        return sampled, None
+    ids = np.array(flat.token_ids, dtype=np.int32)
+    of_token = np.repeat(np.arange(len(firsts)), np.array(flat.end_indices) - firsts)
+    is_first = np.isin(np.arange(len(ids)), firsts)
+    kept = is_first | ((logprobs > FORBIDDEN / 2) & (ids != ids[firsts][of_token]))
+    sizes = np.bincount(of_token[kept], minlength=len(firsts)).astype(np.int32)
+    mass = np.bincount(of_token[kept], np.exp(logprobs[kept].astype(np.float64)))
+    if (clipped := int((mass < 1 - INCOMPLETE).sum())) > 0.01 * len(firsts):
+        logger.warning(
+            "vLLM kept more ids than it returned at %d of %d tokens, which have equal logits; "
+            "their log-probs in the trainer are over fewer ids. rollout.engine=hf returns all",
+            clipped,
+            len(firsts),
+        )
+    return sampled, Support(ids[kept], sizes)
 
 
 def experts_of(output: Any) -> list[tuple[np.ndarray, np.ndarray] | None]:

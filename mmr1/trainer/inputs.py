@@ -37,6 +37,7 @@ class Inputs:
     """The data of a command, read and checked.
 
     Attributes:
+        asked: The configuration that they were read for, as it was asked for.
         sources: Training samples by source; empty for an evaluation.
         weights: Share of each source.
         held_out: Samples of ``trainer.validation.data``.
@@ -47,6 +48,7 @@ class Inputs:
         demonstrations: For the PTX term; None without one.
     """
 
+    asked: Config
     sources: dict[str, Sequence[Sample]]
     weights: dict[str, float]
     held_out: Sequence[Sample]
@@ -135,6 +137,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         else None
     )
     return Inputs(
+        config,
         {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()},
         weights,
         fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else [],
@@ -173,7 +176,7 @@ def check_records(config: Config, check: Callable[[Sample], object], *, resume: 
     family = family_of(config, tool_schemas(config.environment))
     media = (checked_media if config.resources.ranks > 1 else media_cache)(family, config)
     render, usable = renderer(family, config), MediaCheck(media, rows)
-    return Inputs(sources, weights, [], usable, {"train": rows}, family, media, render)
+    return Inputs(config, sources, weights, [], usable, {"train": rows}, family, media, render)
 
 
 def refuse_keys_of_train(config: TrainerConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from mmr1.config import Config
 from mmr1.data.sampler import SampleLoader
 from mmr1.progress import report_activity
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.micro_batches import ProcessGroup
@@ -44,7 +45,7 @@ def run_offline(
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with open_run(config, records.media, records.quarantines.values()) as run:
+    with open_run(config, records.asked, records.media, records.quarantines.values()) as run:
         loader = records.loader(config.seed)
         stateful: dict[str, HasState] = {"optimizer": learner, "sampler": loader}
         steps_done = 0
@@ -98,9 +99,10 @@ def policy_learner(
     """The policy of ``model.path``, for ``trainer.max_steps`` steps."""
     model = load(config.model, True, "model.path", lr_of_parts=config.optimizer.lr_of_parts)
     inputs = ModelInputs(family, media)
-    packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group)
+    packed_model = build_packed_model(config, model, inputs, None, features, process_group)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
-    return PolicyLearner(packed_model, optimizer, learn, config.rollout.sampling.temperature)
+    sampled = Distribution.of(config.rollout.sampling, family.forbidden_ids)
+    return PolicyLearner(packed_model, optimizer, learn, sampled)
 
 
 def same_group(group: RolloutGroup) -> RolloutGroup:

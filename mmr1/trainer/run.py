@@ -23,7 +23,9 @@ import torch
 from mmr1.config import Config
 from mmr1.config.checks import check
 from mmr1.data.quarantine import Quarantine
+from mmr1.registry import suggest
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.models.optimizer import schedule_factor
 from mmr1.trainer.models.state import (
     TRAINING,
     Digests,
@@ -50,6 +52,7 @@ from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedErr
 from mmr1.trainer.runs.step_file import StepFiles
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.validation.evaluate import Evaluation, summary_line, write_evaluation
+from mmr1.types import StepStats
 from mmr1.vision.prepare import MediaCache
 
 logger = logging.getLogger(__name__)
@@ -139,10 +142,33 @@ class Run:
 
     def begin(self) -> None:
         """Write the configuration and start the trackers, once nothing can refuse the run."""
+        if line := self._changed_rate():
+            self.display.say(line)
         self.directory.begin()
         if self.trackers is not None:
             self.at_end.enter_context(self.trackers)
         self.directory.log_dropped(self.quarantines)
+
+    def _changed_rate(self) -> str | None:
+        """Say how the next learning rate differs from that of the length that the run had."""
+        config, last = self.config, self.directory.checkpoints.last
+        before, after = self.directory.steps_before, config.trainer.steps
+        if last is None or before in (None, after):
+            return None
+        assert before is not None
+        updates, idle = config.updates, after - config.policy_steps
+        done = max(0, step_of(last) - idle) * updates
+        old, new = (
+            config.optimizer.lr * schedule_factor(done, (steps - idle) * updates, config.optimizer)
+            for steps in (before, after)
+        )
+        if old == new:
+            return None
+        return (
+            f"the run has {after} steps in place of {before}: the learning rate of step "
+            f"{step_of(last) + 1} is {new:.3g}, and was to be {old:.3g}; "
+            f"optimizer.scheduler.steps={(before - idle) * updates} keeps the schedule that it had"
+        )
 
     def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Steps:
         """Run the steps, record and save each, and yield it.
@@ -216,7 +242,9 @@ class Run:
 
         Raises:
             DiskFullError, RecordError: They could not be written.
+            ValueError: If the metric of the best checkpoint is not among them.
         """
+        self._check_best_metric(step.metrics)
         try:
             self.directory.log(step.metrics)
             if self.trackers is not None:
@@ -242,6 +270,19 @@ class Run:
                 "disk, then continue with --resume"
             ) from error
 
+    def _check_best_metric(self, metrics: StepStats) -> None:
+        """Refuse a metric for the best checkpoint that neither steps nor validations log."""
+        checkpoints = self.config.trainer.checkpoints
+        name = None if checkpoints is None else checkpoints.metric_for_best_model
+        validated = any(key.startswith("eval/") for key in metrics)
+        if name is None or name in metrics or name.startswith("eval/") != validated:
+            return
+        known = [key for key in metrics if not key.startswith("time/")]
+        raise ValueError(
+            f"trainer.checkpoints.metric_for_best_model: step {metrics['step']} logs no "
+            f"'{name}'{suggest(name, known)}; the names are those of metrics.jsonl"
+        )
+
     def record_evaluation(self, result: Evaluation) -> None:
         """Write the evaluation of the last weights."""
         write_evaluation(self.directory.path / "eval", result)
@@ -252,6 +293,7 @@ class Run:
 @contextmanager
 def open_run(
     config: Config,
+    asked: Config,
     media: MediaCache,
     quarantines: Iterable[Quarantine],
     functions: Iterable[str] = (),
@@ -261,12 +303,13 @@ def open_run(
     """Open the folder of a run, which is then locked.
 
     Args:
+        asked: The configuration as it was asked for.
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
         step_files: See :class:`Run`.
     """
     every = log_completions_steps or config.trainer.log_completions_steps
-    with RunDirectory(config) as directory, ExitStack() as at_end:
+    with RunDirectory(config, asked) as directory, ExitStack() as at_end:
         display = Display(config.trainer, directory, functions)
         trackers = Trackers(config, directory.path) if config.trainer.trackers else None
         own = tuple(quarantines)

@@ -13,6 +13,7 @@ from mmr1.config import Config
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
+from mmr1.rollout.distribution import SUPPORT_LIMIT
 from mmr1.rollout.engine import ConversingEngine, RolloutEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
 from mmr1.runtime import heap_frozen
@@ -174,6 +175,11 @@ class SamplingRun:
         Once more when colocated engines have slept and woken up: with damaged weights they would go
         on without an error.
         """
+        if config.rollout.cuts and config.rollout.top_k == 0:
+            self.run.display.say(
+                "rollout.top_p and min_p: the ids that are kept travel with each token, at most "
+                f"the {SUPPORT_LIMIT} most probable ones (rollout.top_k={SUPPORT_LIMIT})"
+            )
         with timer("comparing log-probs of engine and trainer"):
             for _ in range(2 if config.rollout.colocated else 1):
                 self.run.display.say(parity_summary(config, inputs, self.engine, policy))
@@ -200,10 +206,8 @@ def started(
     quarantines = inputs.quarantines.values()
     seen = seen_media(inputs.family, config, inputs.media)
     step_files = StepFiles(config, ModelInputs(inputs.family, seen), inputs.place)
-    opened = open_run(
-        config, inputs.media, quarantines, functions, log_completions_steps, step_files
-    )
-    with opened as run:
+    shown = (functions, log_completions_steps, step_files)
+    with open_run(config, inputs.asked, inputs.media, quarantines, *shown) as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):
             own = engine(run.directory.path / "engine.log")
@@ -312,7 +316,10 @@ def _validation(
 def parity_summary(
     config: Config, inputs: Inputs, engine: ProbedEngine, policy: SupportsLogprobs
 ) -> str:
-    """Check that engine and trainer agree on a prompt of each kind; returns a line for the log."""
+    """Check on a prompt of each kind that engine and trainer agree and that the policy sees.
+
+    Returns what was measured, for the log.
+    """
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     if isinstance(engine, ConversingEngine):
         engine = TwoTurnEngine(engine, config.rollout.sampling.max_tokens)
@@ -326,7 +333,12 @@ def parity_summary(
         config.parity_tolerance,
         config.rounds_logprobs,
     )
+    seen = (
+        "no prompt has a picture, so whether the policy sees is not checked"
+        if parity.sight is None
+        else f"the policy sees: other pictures move a log-prob by {parity.sight:.1e}"
+    )
     return (
         f"engine and trainer agree on {parity.prompts} kind{'s'[: parity.prompts != 1]} of prompt "
-        f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
+        f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most); {seen}"
     )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,8 @@ from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, ScaledFirst, fit_size
 from mmr1.vision.views import altered
+
+logger = logging.getLogger(__name__)
 
 MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
@@ -202,6 +206,8 @@ def _opened(ref: MediaRef, header: bool = False) -> Iterator[Image.Image]:
         with Image.open(source, formats=_formats(start)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(_too_large(image.size))
+            if image.mode.startswith("I"):
+                image.info[_WHITE] = _stated_white(image)
             yield image
     except Image.DecompressionBombError as error:
         raise ValueError(f"{ref}: more than {MAX_PIXELS:,} pixels ({error})") from None
@@ -301,15 +307,70 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    """Convert 16-bit grey to 8 bits by its high byte; PIL's own conversion clips at 255."""
-    values = np.asarray(image, dtype=np.int64)
-    if values.min() < 0 or values.max() > 0xFFFF:
+    """Convert 16-bit grey to 8 bits, whose white is the stated one; PIL's own clips at 255.
+
+    Depth and medical pictures use few of the bits. Where nothing states how many, their largest
+    value is white, if it is below half of what 16 bits hold.
+    """
+    values = np.asarray(image)
+    least, most = int(values.min()), int(values.max())
+    if least < 0 or most > 0xFFFF:
         raise ValueError("grey values beyond 16 bits; convert it to 8 or 16 bits first")
-    grey = Image.fromarray((values >> 8).astype(np.uint8))
+    white = image.info.get(_WHITE) or most
+    if not most <= white <= 0x7FFF or not white:
+        white = 0xFFFF
+    else:
+        _say_scaled()
+    levels = np.arange(0x10000, dtype=np.uint32)
+    shown = levels >> 8 if white == 0xFFFF else (levels * 255 + white // 2) // white
+    grey = Image.fromarray(shown.clip(0, 255).astype(np.uint8)[values])
     if isinstance(transparent := image.info.get("transparency"), int):
         alpha = Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8))
         return to_rgb(Image.merge("LA", (grey, alpha)))
     return grey.convert("RGB")
+
+
+_WHITE = "mmr1 white"
+"""Key of the largest value that the file of a 16-bit picture can hold, as it states it."""
+_BITS, _LARGEST, _LARGEST_OF_SAMPLE = 258, 281, 341
+"""Tags of TIFF."""
+
+
+def _stated_white(image: Image.Image) -> int | None:
+    """The largest value by the file's significant bits (sBIT of PNG) or tags (TIFF)."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        tags = image.tag_v2
+        for tag in (_LARGEST, _LARGEST_OF_SAMPLE):
+            if value := tags.get(tag):
+                return int(value[0] if isinstance(value, tuple) else value)
+        return _white_of(tags.get(_BITS, (16,))[0])
+    file = getattr(image, "fp", None)
+    if image.format != "PNG" or file is None:
+        return None
+    place, found = file.tell(), None
+    file.seek(8)
+    while len(head := file.read(8)) == 8 and head[4:] != b"IDAT":
+        length = int.from_bytes(head[:4], "big")
+        if head[4:] == b"sBIT":
+            found = _white_of(max(file.read(length), default=16))
+            break
+        file.seek(length + 4, io.SEEK_CUR)
+    file.seek(place)
+    return found
+
+
+def _white_of(bits: int) -> int | None:
+    """The largest value of so many bits; None for all 16, which tells nothing of the values."""
+    return (1 << bits) - 1 if 0 < bits < 16 else None
+
+
+@cache
+def _say_scaled() -> None:
+    """Say once in a process that 16-bit pictures are scaled."""
+    logger.warning(
+        "16-bit pictures that use few of their bits are scaled: white is the value that the file "
+        "states, or its largest"
+    )
 
 
 HEAD = 30

@@ -35,16 +35,50 @@ def resolve_media(root: Path, name: str) -> Path:
     """The existing file that a record means by ``name``, under ``root`` after symlinks.
 
     Raises:
-        ValueError: It is outside the root, missing, or not a regular file.
+        ValueError: It is outside the root, missing, not a regular file, or too large.
     """
-    path, regular = _confined(root, name)
-    if not regular and not os.path.isfile(path):  # noqa: PTH113 - strings: for every medium
+    path, size = _confined(root, name)
+    if size is None and os.path.isfile(path):  # noqa: PTH113 - strings: for every medium
+        size = os.path.getsize(path)  # noqa: PTH202
+    if size is None:
         what = "is not a regular file" if Path(path).exists() else "does not exist"
         raise ValueError(
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
             "(data.media_root, --media-root) to the folder the paths are relative to"
         )
+    if size > SUSPECT_BYTES:
+        check_bytes(path, size)
     return _as_path(path)
+
+
+MAX_BYTES = 16 << 30
+"""Bytes of the largest file: a film of two hours in 4K."""
+SUSPECT_BYTES = 64 << 20
+"""Bytes from which a file is looked at for holes."""
+
+
+def check_bytes(path: str, size: int) -> None:
+    """Refuse a file that is too large, or is for the most part a hole, as of a broken download.
+
+    Raises:
+        ValueError: It is one of these.
+    """
+    if size > MAX_BYTES:
+        raise ValueError(
+            f"{path} has {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB; cut it into parts"
+        )
+    file = os.open(path, os.O_RDONLY)
+    try:
+        hole = os.lseek(file, 0, os.SEEK_HOLE)
+        after = os.lseek(file, hole, os.SEEK_DATA) if hole < size else size
+    except OSError:  # nothing but the hole follows, or the disk knows of none
+        after = size
+    finally:
+        os.close(file)
+    if 2 * (after - hole) > size:
+        raise ValueError(
+            f"{path} has {size / 1e9:.1f} GB, of which most were never written; download it again"
+        )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -58,11 +92,11 @@ def confine(root: Path, name: str) -> Path:
     return Path(_confined(root, name)[0])
 
 
-def _confined(root: Path, name: str) -> tuple[str, bool]:
-    """The path of :func:`confine`, and whether a regular file is there, if known by the way."""
+def _confined(root: Path, name: str) -> tuple[str, int | None]:
+    """The path of :func:`confine`, and the bytes of a regular file there, if known by the way."""
     home = real_folder(str(root))
     try:
-        path, regular = _real(os.path.join(home, local_name(name)))  # noqa: PTH118
+        path, size = _real(os.path.join(home, local_name(name)))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
         raise ValueError(f"media path '{name[:200]}': {error}") from error
     if not f"{path}/".startswith(home if home == "/" else f"{home}/"):
@@ -70,7 +104,7 @@ def _confined(root: Path, name: str) -> tuple[str, bool]:
             f"media path '{name}' leads outside {home}; move the file under it, or set the media "
             "root (data.media_root, --media-root) to a folder that holds all media"
         )
-    return path, regular
+    return path, size
 
 
 def real_path(path: str) -> str:
@@ -78,16 +112,18 @@ def real_path(path: str) -> str:
     return _real(path)[0]
 
 
-def _real(path: str) -> tuple[str, bool]:
+def _real(path: str) -> tuple[str, int | None]:
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
-        return str(Path(path).resolve()), False
+        return str(Path(path).resolve()), None
     path = os.path.join(real_folder(folder), name)  # noqa: PTH118
     try:
-        mode = os.lstat(path).st_mode
+        facts = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return path, False
-    return (str(Path(path).resolve()), False) if stat.S_ISLNK(mode) else (path, stat.S_ISREG(mode))
+        return path, None
+    if stat.S_ISLNK(facts.st_mode):
+        return str(Path(path).resolve()), None
+    return path, facts.st_size if stat.S_ISREG(facts.st_mode) else None
 
 
 def real_folder(folder: str) -> str:

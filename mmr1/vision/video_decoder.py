@@ -172,7 +172,7 @@ def display_matrix(frame: Any) -> tuple[int, int, int, int]:
     # ``frame.side_data`` would keep the container in the frame, and the two would keep each other
     # until the next garbage collection, with all pixels.
     beside: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # its stub lacks it
-    data = next((d for d in beside if d.type.name == "DISPLAYMATRIX"), None)
+    data = beside.get("DISPLAYMATRIX")
     if data is None:
         return 1, 0, 0, 1
     a, b, _, c, d = np.frombuffer(data, np.int32)[:5] / 65536
@@ -207,7 +207,7 @@ SEEKABLE = {MP4, MATROSKA}
 MEMORY = 64 << 30
 """Bytes of address space, of which libraries reserve most and use little."""
 
-SLACK_S = 1.0
+SLACK_S = 0.25
 """Seconds that a file may end before its header says, on top of a share: headers round."""
 
 Frames = Iterator[np.ndarray]

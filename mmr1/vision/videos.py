@@ -32,6 +32,7 @@ from mmr1.vision.budget import (
     shown_frames,
     video_grid,
 )
+from mmr1.vision.paths import SUSPECT_BYTES, check_bytes
 from mmr1.vision.views import altered
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
@@ -323,6 +324,8 @@ def on_disk(ref: MediaRef) -> Iterator[str]:
     if ref.path is not None:
         if not ref.path.is_file():
             raise ValueError(f"{ref}: no such file")
+        if (size := ref.path.stat().st_size) > SUSPECT_BYTES:
+            check_bytes(str(ref.path), size)
         yield str(ref.path.absolute())
         return
     with tempfile.NamedTemporaryFile(suffix=".video") as file:

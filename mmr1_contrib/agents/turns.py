@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mmr1.rollout.conversations import turn_seed
+from mmr1.rollout.distribution import join_supports, select_support
 from mmr1.types import (
     Completion,
     MediaRef,
@@ -28,6 +29,7 @@ from mmr1.types import (
     Sample,
     Span,
     Status,
+    Support,
     media_of,
 )
 from mmr1.vision.families.family import ModelFamily, is_packed
@@ -69,7 +71,7 @@ class Turn:
         since: See ``Prompt``.
         cut: It continues without the token that ended its parent: the program wrote text behind it.
         with_tools: The request may be answered with calls.
-        ids, logprobs: What was sampled.
+        ids, logprobs, support: What was sampled; see ``Completion``.
         text: Of what was sampled.
     """
 
@@ -85,6 +87,7 @@ class Turn:
     before: bytes = b""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    support: Support | None = None
     text: str = ""
     truncated: bool = False
     version: int = 0
@@ -173,6 +176,7 @@ class Turns:
     def take(self, turn: Turn, sampled: Completion) -> Reply:
         """Take the tokens sampled for a turn; a stop string ends it, and stays in the text kept."""
         turn.ids, turn.logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+        turn.support = sampled.support
         turn.text, turn.truncated = sampled.text, sampled.truncated
         turn.version = sampled.policy_version
         told = self._stopped(turn)
@@ -198,6 +202,8 @@ class Turns:
         fewer = range(1, len(turn.ids))
         kept = 1 + bisect_left(fewer, True, key=lambda count: stop in text_of(count))
         del turn.ids[kept:], turn.logprobs[kept:]
+        if turn.support is not None:
+            turn.support = select_support(turn.support, slice(kept))
         told, turn.truncated = turn.text[:place], False
         turn.text = text_of(kept)
         return told
@@ -345,6 +351,7 @@ class _Run:
     tokens: list[int]
     logprobs: list[float] = field(default_factory=list)
     media: list[MediaRef] = field(default_factory=list)
+    support: Support | None = None
 
 
 def completion(
@@ -365,6 +372,7 @@ def completion(
     """
     tokens: list[int] = []
     logprobs: list[float] = []
+    supports: list[Support | int] = []
     spans: list[Span] = []
     learnt: set[int] = set()
     for chain in conversations(turns):
@@ -373,6 +381,7 @@ def completion(
             turn.read(family, media)
         for run in _runs(chain, _behind(prompt, chain[0].first, family, media), learnt):
             tokens += run.tokens
+            supports.append(len(run.tokens) if run.support is None else run.support)
             if run.turn is None:
                 logprobs += [0.0] * len(run.tokens)
                 text = family.chat.completion_text(run.ids)
@@ -388,6 +397,7 @@ def completion(
     return Completion(
         token_ids=np.array(tokens, dtype=np.int64),
         logprobs=np.array(logprobs, dtype=np.float32),
+        support=join_supports(supports),
         text=turns[-1].text,
         truncated=truncated or turns[-1].truncated,
         policy_version=min(turn.version for turn in turns),
@@ -422,6 +432,8 @@ def _runs(chain: Sequence[Turn], begin: _Run, learnt: set[int]) -> list[_Run]:
             if turn.cut:
                 last = runs[-1]
                 del last.ids[-1:], last.tokens[-1:], last.logprobs[-1:]
+                if last.support is not None:
+                    last.support = select_support(last.support, slice(-1))
             if runs[-1].turn is not None:
                 runs.append(_Run(None, [], []))
             runs[-1].ids += turn.bridge.ids
@@ -431,6 +443,7 @@ def _runs(chain: Sequence[Turn], begin: _Run, learnt: set[int]) -> list[_Run]:
             runs[-1].ids += turn.ids
             runs[-1].tokens += turn.ids
         else:
-            runs.append(_Run(turn, list(turn.ids), list(turn.ids), list(turn.logprobs)))
+            own = list(turn.ids), list(turn.ids), list(turn.logprobs)
+            runs.append(_Run(turn, *own, support=turn.support))
             learnt.add(id(turn))
     return [run for run in runs if run.ids]

@@ -1,6 +1,6 @@
-"""The commands ``mmr1 migrate`` and ``mmr1 recipe check``.
+"""The command ``mmr1 migrate``.
 
-Every call of ``mmr1`` imports this module, so it loads what the commands do when they run.
+Every call of ``mmr1`` imports this module, so it loads what the command does when it runs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from mmr1.recipes import recipe as recipe_folder
 
 
 def migrate(
@@ -42,21 +40,3 @@ def migrate(
     else:
         output.write_text(text)
         typer.echo(migrated.report(output), nl=False)
-
-
-def recipe_check(
-    recipe: Annotated[str, typer.Argument(help="As mmr1 recipe list has it, such as video_r1")],
-    original: Annotated[Path, typer.Option(help="A checkout of the project")],
-    model: Annotated[
-        str | None, typer.Option(help="Model whose processor is used; default: a small new one")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Default: runs/RECIPE/certificate")] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit of a copy of the files; a git checkout knows its own")
-    ] = None,
-) -> None:
-    """Certify prompts, pictures, rewards, frames and loss of an exact recipe by its original."""
-    from mmr1_contrib.migrate.originals.certificate import check_recipe
-
-    for line in check_recipe(recipe_folder(recipe), original, model, output, commit):
-        typer.echo(line)

@@ -84,7 +84,7 @@ def build_scalar_learner(
     rates = config.optimizer.lr_of_parts
     model = load(config.model, True, "model.path", head=True, lr_of_parts=rates)
     inputs, features = ModelInputs(family, media), feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
+    backbone = build_packed_model(config, model.backbone, inputs, None, features, process_group)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return ScalarLearner(PackedScalarModel(model, backbone, "at"), optimizer, learn, supervision)
 

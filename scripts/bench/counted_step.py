@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from mmr1 import attention
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models import fused_layers
 from mmr1.vision import tower_attention
@@ -199,7 +200,7 @@ def counted(name: str, n: int, tokens: int, fused: bool) -> tuple[Count, float]:
             if fused:
                 fused_layers.fuse_layers(model)
             with count:
-                scores = completion_scores(model, groups, 1.0, (151655, 151656))
+                scores = completion_scores(model, groups, Distribution(forbidden=(151655, 151656)))
                 scores.logprobs.sum().backward()
     return count, weights
 

@@ -62,7 +62,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         common.peak_rss_mib() if args.device == "cpu" else torch.cuda.memory_allocated() / 2**20
     )
     for batch in cuts:
-        scores(model, batch.groups, 1.0).logprobs.sum().backward()
+        scores(model, batch.groups).logprobs.sum().backward()
     after = common.peak_rss_mib()
     if args.device == "cuda":
         after = torch.cuda.max_memory_allocated() / 2**20

@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace, model: Any, family: Any, n: int) -> dict[s
     def run(scores: Any) -> None:
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-            out = scores(model, groups, 1.0)
+            out = scores(model, groups)
         (out.logprobs.sum() + 0.01 * out.entropy.sum()).backward()
 
     runs = {"packed": lambda: run(completion_scores), "unshared": lambda: run(padded_scores)}
@@ -122,7 +122,7 @@ def runs_of_model(args: argparse.Namespace, n: int) -> tuple[dict[str, Any], flo
 
     def run(scores: Any) -> None:
         model.zero_grad()
-        out = scores(model, groups, 1.0)
+        out = scores(model, groups)
         (out.logprobs.sum() + 0.01 * out.entropy.sum()).backward()
 
     prompt = len(groups[0].prompt_ids)

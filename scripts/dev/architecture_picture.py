@@ -43,7 +43,7 @@ ARROWS = {
     "environments": ["rewards", "vision"],
     "data": ["vision"],
     "trainer.inputs": ["data"],
-    "mmr1_contrib": ["algorithms", "config"],
+    "mmr1_contrib": ["config"],
     "rewards": ["config"],
     "vision": ["config"],
     "algorithms": ["part"],

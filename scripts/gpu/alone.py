@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from mmr1.config import ModelConfig, NewLoraConfig, OptimizerConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.scores import completion_scores
@@ -64,7 +65,7 @@ def log_prob_head(setting: Setting) -> Figures:
     weights = torch.randn(2, rows, generator=generator).to(setting.device)
     ours = [t.to(setting.device).requires_grad_() for t in (states, head)]
     exact = [t.detach().double().requires_grad_() for t in ours]
-    logprobs, entropies = token_logprobs(*ours, targets, 0.9)
+    logprobs, entropies = token_logprobs(*ours, targets, Distribution(0.9))
     torch.stack((logprobs, entropies)).mul(weights).sum().backward()
     worst = torch.zeros(2, dtype=torch.float64, device=setting.device)
     for part in torch.arange(rows, device=setting.device).split(250):
@@ -178,7 +179,7 @@ def fsdp_of_one_rank(setting: Setting) -> Figures:
     model.save_pretrained(folder)
     family.processor.save_pretrained(folder)
     with torch.no_grad():
-        alone = completion_scores(model, groups, 1.0).logprobs
+        alone = completion_scores(model, groups).logprobs
     del model
     _forget(setting)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -190,13 +191,13 @@ def fsdp_of_one_rank(setting: Setting) -> Figures:
     sharded = fsdp.load(config, True, mesh=mesh)
     figures: Figures = {"load, s": time.perf_counter() - begin}
     with torch.no_grad():
-        there = ranks.run(completion_scores, sharded.eval(), groups, 1.0).logprobs
+        there = ranks.run(completion_scores, sharded.eval(), groups).logprobs
     figures["gap to one process, nats"] = float((there - alone).abs().mean())
     sharded.train()
     optimizer = Optimizer(sharded, OptimizerConfig(), 10)
 
     def step() -> None:
-        ranks.run(completion_scores, sharded, groups, 1.0).logprobs.sum().backward()
+        ranks.run(completion_scores, sharded, groups).logprobs.sum().backward()
         optimizer.step()
 
     figures["step, s"] = _seconds(setting, step)
@@ -211,7 +212,7 @@ def _step_of(model: Any, groups: Any) -> Callable[[], None]:
     def step() -> None:
         for parameter in model.parameters():
             parameter.grad = None
-        completion_scores(model, groups, 1.0).logprobs.sum().backward()
+        completion_scores(model, groups).logprobs.sum().backward()
 
     return step
 

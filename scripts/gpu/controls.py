@@ -45,7 +45,7 @@ def negative_controls(setting: Setting) -> Figures:
     samples = read_records(setting.folder / "data/rl.jsonl")[:8]
     requests = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(samples)]
     groups = HfEngine(model, family, media).generate(requests, SamplingConfig(max_tokens=8))
-    packed = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+    packed = build_packed_model(config, model, ModelInputs(family, media))
     right = _gap(packed.logprobs, groups)
     faults = {
         "swapped picture": _gap(packed.logprobs, _with_next_picture(groups)),

@@ -96,7 +96,7 @@ def _scores(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs, and the gradient of their sum by the first layer's queries."""
     model.zero_grad()
-    scores = forward(model, groups, 1.0)
+    scores = forward(model, groups)
     scores.logprobs.sum().backward()
     weight = model.model.language_model.layers[0].self_attn.q_proj.weight
     return scores.logprobs.detach().float().cpu(), weight.grad.float().flatten().cpu()
@@ -118,7 +118,7 @@ def checkpointed_step(setting: Setting) -> Figures:
     seconds, peak = _step(model, groups, completion_scores, setting.device)
     with profile(activities=[_ACTIVITY[setting.device]]) as recorded:
         model.zero_grad()
-        completion_scores(model, groups, 1.0).logprobs.sum().backward()
+        completion_scores(model, groups).logprobs.sum().backward()
         if setting.on_gpu:
             torch.cuda.synchronize()
     figures: Figures = {"s": seconds, "tokens/s": n * response / seconds}
@@ -179,7 +179,7 @@ def product_flops(device: str) -> float:
 def _step(model: Any, groups: Any, forward: Any, device: str) -> tuple[float, int]:
     def run() -> None:
         model.zero_grad()
-        forward(model, groups, 1.0).logprobs.sum().backward()
+        forward(model, groups).logprobs.sum().backward()
 
     if device != "cpu":
         torch.cuda.empty_cache()
@@ -214,7 +214,7 @@ def estimated_memory(setting: Setting) -> Figures:
     start = time.perf_counter()
     for _ in range(2):
         for _ in range(2):
-            completion_scores(model, groups, 1.0).logprobs.sum().backward()
+            completion_scores(model, groups).logprobs.sum().backward()
         optimizer.step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated()

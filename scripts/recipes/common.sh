@@ -64,7 +64,7 @@ convert() {
     local input="${DATA:-data}/$3"
     if [[ -n "$smoke" ]]; then
         input="$out/rows/$1"
-        "$python" scripts/recipes/sample_rows.py "$1" "$2" "$input"
+        "$python" scripts/recipes/sample_rows.py "$recipe/$1" "$2" "$input"
     fi
     if read_raw "$1"; then return; fi
     "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}" "${@:4}"

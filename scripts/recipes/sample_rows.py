@@ -1,6 +1,6 @@
 """Generate a few rows in the format of a dataset, for ``--smoke`` of the recipes.
 
-    python scripts/recipes/sample_rows.py NAME CONVERTER FOLDER
+    python scripts/recipes/sample_rows.py RECIPE/NAME CONVERTER FOLDER
 
 The images are simple: dots to count, a rectangle to find, a moving square. The keys are those of
 the real dataset.
@@ -226,19 +226,17 @@ def text(folder: Path, number: int) -> Row:
     return {"problem": f"What is {number} + 2?", "answer": str(number + 2)}
 
 
-# By the name that a recipe gives the dataset, otherwise by its converter.
+# By the recipe and the name that it gives the dataset, by the name, or by the converter.
 MAKERS: dict[str, Callable[[Path, int], Row]] = {
-    "clevr_70k": r1_v,
-    "geoqa_8k": r1_v,
-    "superclevr_eval": r1_v_eval,
-    "geoqa_eval": r1_v_eval,
-    "geometry3k_hub": geometry3k,
-    "vlm_r1_rec_train": rec,
-    "vlm_r1_rec": rec_eval,
+    "r1_v": r1_v,
+    "r1_v_eval": r1_v_eval,
+    "easyr1": geometry3k,
+    "vlm_r1": rec,
+    "rec": rec_eval,
     "lmm_r1": lmm_r1,
     "text": lmm_r1_text,
-    "r1_onevision": r1_onevision,
-    "open_r1_video": open_r1_video,
+    "demonstrations": r1_onevision,
+    "open_r1_video/train": open_r1_video,
     "video_r1": video_r1,
     "vsi_bench": vsi_bench,
     "mathvista": mathvista,
@@ -249,14 +247,14 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "mm_eureka": mm_eureka,
     "pairs": pair,
     "visualprm": visualprm,
-    "easyr1": text,
-    "deepeyes": deepeyes,
+    "text_math/train": text,
+    "verl": deepeyes,
 }
 
 
 def main(name: str, converter: str, folder: Path) -> None:
     folder.mkdir(parents=True)
-    make = MAKERS[name] if name in MAKERS else MAKERS[converter]
+    make = next(MAKERS[key] for key in (name, name.partition("/")[2], converter) if key in MAKERS)
     rows = [make(folder, number) for number in range(ROWS)]
     if converter in ("mathvista", "mathverse"):
         (folder / "testmini.json").write_text(json.dumps(rows))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mmr1.algorithms import ratios
 from mmr1.algorithms.interface import LossInputs, UpdateTokens
 from mmr1.config import AlgorithmConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
@@ -165,7 +166,7 @@ def test_kl_covs_tokens_are_drawn_back():
 def naive_scores(parts, model):
     family, _, media, scored = parts
     inputs = [group_input(family, media, s.group) for s in scored]
-    return padded_scores(model, inputs, 1.0, family.forbidden_ids)
+    return padded_scores(model, inputs, Distribution(forbidden=family.forbidden_ids))
 
 
 @pytest.mark.parametrize("size", [None, 2])

@@ -11,6 +11,7 @@ import pytest
 from datasets_prep.conversion import convert
 from datasets_prep.converters.rows import mapping
 from mmr1.data import sources
+from mmr1.data.forms.options import lacks_options
 from mmr1.data.sources import load_samples
 from tests.data.form_rows import read, write_media, written
 
@@ -75,9 +76,23 @@ def test_columns_that_are_no_options_stay(tmp_path: Path) -> None:
         {"message": '[{"role": "user", "content": "Which?"}]', "answer": "$\\boxed{B}$"},
     ],
 )
-def test_a_letter_without_options_is_refused(tmp_path: Path, row: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"the answer '.*' is a letter, and .* --map options="):
-        read(row, tmp_path)
+def test_a_letter_without_options_is_a_choice(tmp_path: Path, row: dict[str, Any]) -> None:
+    sample = read(row, tmp_path)
+    assert (sample.task, len(sample.answer), lacks_options(sample)) == ("choice", 1, True)
+
+
+@pytest.mark.parametrize("from_bytes", [0, 1 << 30])
+def test_letters_without_options_are_said_once(
+    tmp_path: Path, from_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmr1.data.sources.FROM_BYTES", from_bytes)
+    rows = [{"question": f"Which is {n}?", "answer": "AB"[n % 2]} for n in range(4)]
+    rows += [{"question": "A. ant or B. bee?", "answer": "A"}, {"question": "2+2?", "answer": "4"}]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said: list[str] = []
+    load_samples(tmp_path / "r.jsonl", say=said.append)
+    assert len(said) == 1
+    assert "of 4 are letters without options" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +103,8 @@ def test_a_letter_without_options_is_refused(tmp_path: Path, row: dict[str, Any]
     ],
 )  # fmt: skip
 def test_a_letter_with_options_in_the_question(tmp_path: Path, question: str) -> None:
-    assert read({"question": question, "answer": "B"}, tmp_path).answer == "B"
+    sample = read({"question": question, "answer": "(B)"}, tmp_path)
+    assert (sample.task, sample.answer, lacks_options(sample)) == ("choice", "B", False)
 
 
 def test_a_letter_that_is_no_option(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_json_objects_that_hold_their_rows(root: Path) -> None:
 
 def test_broken_archives(root: Path) -> None:
     (root / "r.jsonl.gz").write_bytes(gzip.compress(lines(ROWS * 50).encode())[:60])
-    with pytest.raises(ValueError, match=r"r\.jsonl\.gz: not a whole gzip file"):
+    with pytest.raises(ValueError, match=r"r\.jsonl\.gz: cannot be read to its end"):
         rows_of(root / "r.jsonl.gz")
     (root / "r.tar").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"r\.tar: not a valid tar file"):

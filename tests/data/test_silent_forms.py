@@ -314,7 +314,7 @@ def test_boxes_of_0_to_1_are_no_pixels(root: Path) -> None:
         {"image": "a.png", "conversations": turns},
         swift("Find the <ref-object>.", "<bbox>", objects={"ref": ["cup"], "bbox": [box]}),
     ):
-        with pytest.raises(ValueError, match=r"are of 0 to 1; multiply them by .* 40 x 30 pixels"):
+        with pytest.raises(ValueError, match=r"they fit as 0 to 1; .* pixels of .* 40 x 30"):
             read(row, root)
 
 

@@ -23,7 +23,7 @@ from mmr1.config import DataConfig
 from mmr1.data.index import is_index
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import json_files, read_rows
-from mmr1.data.readers.json_files import array_element, array_elements
+from mmr1.data.readers.json_files import array_elements
 from mmr1.data.rows import Rows
 from mmr1.data.sources import load_samples
 
@@ -167,6 +167,7 @@ def test_a_file_beside_the_first_that_changed_is_read_anew(
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write('{"problem": "?", "answer": "3"}\n')
     assert [s.answer for s in load_samples(tmp_path)] == ["1", "1", "3"]
+    assert len(list(tmp_path.glob(".a.jsonl.copy-*"))) == 1
 
 
 values = st.recursive(
@@ -187,10 +188,7 @@ def test_an_array_is_read_row_by_row(tmp_path_factory, content, indent, ascii_, 
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_files, "BLOCK", block)
-        patch.setattr(json_files, "ELEMENT", block)
-        found = list(array_elements(path))
-        assert [value for _, value in found] == content
-        assert [array_element(path, position) for position, _ in found] == content
+        assert list(array_elements(path)) == content
 
 
 @pytest.mark.parametrize(

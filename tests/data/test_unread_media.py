@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from datasets_prep.conversion import convert
 from mmr1.config import DataConfig
 from mmr1.data.sources import load_samples
 from tests.data.form_rows import read, write_media, written
+from tests.vision.media import write_video
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +108,61 @@ def test_another_picture_beside_the_one_that_is_read(root: Path, more: dict[str,
         read(row, root)
     with pytest.raises(ValueError, match=r"the column 'image' holds an image"):
         read({"prompt": "?", "reward_model": {"ground_truth": "3"}, "image": "a.png"}, root)
+
+
+PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "Q?"}]
+ASKED = {"problem": "Q?", "answer": "3"}
+TWO_MEDIA: dict[str, dict[str, Any]] = {
+    "images": {**ASKED, "image": "a.png", "images": ["b.png"]},
+    "image_path": {**ASKED, "image": "a.png", "image_path": "b.png"},
+    "one name in two folders": {**ASKED, "image": "a.png", "image_path": "more/a.png"},
+    "image_urls": {**ASKED, "image": "a.png", "image_urls": ["b.png"]},
+    "videos": {**ASKED, "video": "clip.mp4", "videos": ["more/clip.mp4"]},
+    "decoded_image": {**ASKED, "image": "a.png", "decoded_image": "bytes of b.png"},
+    "image_2": {**ASKED, "images": ["a.png"], "image_2": "b.png"},
+    "gone": {**ASKED, "image": "a.png", "image_path": "gone.png"},
+    "conversations": {
+        "conversations": [{"from": "human", "value": PARTS}, {"from": "gpt", "value": "3"}],
+        "image": "b.png",
+    },
+    "message": {
+        "message": json.dumps([{"role": "user", "content": PARTS}]), "answer": "3",
+        "image_urls": ["b.png"],
+    },
+    "verl, in a part": {
+        "prompt": [{"role": "user", "content": PARTS}], "images": ["b.png"],
+        "reward_model": {"ground_truth": "3"},
+    },
+    "verl, beside": {
+        "prompt": [{"role": "user", "content": "<image>Q?"}], "images": ["a.png"],
+        "image": "b.png", "reward_model": {"ground_truth": "3"},
+    },
+    "moment": {
+        "video": "clip.mp4", "sentence": "x", "timestamp": [0.2, 0.8], "duration": 1.0,
+        "image": "a.png",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", TWO_MEDIA)
+def test_each_medium_is_used_or_named(tmp_path: Path, variant: str) -> None:
+    write_media(tmp_path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/a.png").write_bytes((tmp_path / "b.png").read_bytes())
+    write_video(tmp_path / "more/clip.mp4", frames=10)
+    row = dict(TWO_MEDIA[variant])
+    if "decoded_image" in row:
+        row["decoded_image"] = {"bytes": (tmp_path / "b.png").read_bytes(), "path": None}
+    with pytest.raises(ValueError, match=r"the column '\w+' holds an? .* this one would be lost"):
+        read(row, tmp_path)
+
+
+def test_one_picture_in_two_files_is_one(tmp_path: Path) -> None:
+    write_media(tmp_path)
+    picture = Image.open(tmp_path / "a.png")
+    picture.save(tmp_path / "anew.png", compress_level=0)
+    for more in ({"image_path": "anew.png"}, {"decoded_image": picture}):
+        assert len(read({**ASKED, "image": "a.png", **more}, tmp_path).media) == 1
 
 
 def test_texts_and_numbers_are_no_media(root: Path) -> None:

@@ -45,6 +45,7 @@ def completion(name: str, text: str, right: bool | None = True, **keys) -> dict:
     }
 
 
+SHOWN = "a picture: <image>"
 EVALUATED = [
     completion("a", "wrong", right=False),
     completion("a", "first"),
@@ -53,7 +54,7 @@ EVALUATED = [
     completion("b", "cut off", truncated=True),
     completion("b", "new"),
     completion("c", "not judged", right=None),
-    completion("d", "a picture: <image>"),  # a record would look for the picture
+    completion("d", SHOWN),  # no picture: a text of the answer
     completion("elsewhere", "of another record"),
     completion("c", "of another dataset", answer="2"),
 ]
@@ -72,19 +73,19 @@ def answers(path: Path) -> dict[str, str]:
 def test_right_completions_become_answers(records, tmp_path):
     file = write(tmp_path / "completions.jsonl", EVALUATED)
     counts = write_demonstrations(records, file, tmp_path / "one.jsonl", Standard())
-    assert counts == (2, 2, 4)
-    assert answers(tmp_path / "one.jsonl") == {"a": "first", "b": "new"}
+    assert counts == (3, 3, 4)
+    assert answers(tmp_path / "one.jsonl") == {"a": "first", "b": "new", "d": SHOWN}
     assert len(read_jsonl(tmp_path / "one.jsonl")[1]["messages"]) == 2  # the old answer has gone
     several = tmp_path / "several.jsonl"
     write_demonstrations(records, file, several, Standard(per_record=4))
-    assert answers(several) == {"a-0": "first", "a-1": "second", "b-0": "new"}
+    assert answers(several) == {"a-0": "first", "a-1": "second", "b-0": "new", "d-0": SHOWN}
 
 
 def test_a_reward_function_decides(records, tmp_path):
     file = write(tmp_path / "completions.jsonl", EVALUATED)
     out = tmp_path / "short.jsonl"
     write_demonstrations(records, file, out, Standard("short", 0.25))
-    assert answers(out) == {"a": "wrong", "b": "new"}
+    assert answers(out) == {"a": "wrong", "b": "new", "d": SHOWN}
     with pytest.raises(
         ValueError, match=r"no completion of .*: of 10, 1 are truncated and 1 have no"
     ):

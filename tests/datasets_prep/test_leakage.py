@@ -177,7 +177,7 @@ def test_candidates_leave_out_nothing_near(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_normalised_questions() -> None:
-    assert normalised("<image>  Où est-ce\tque X=2?") == "ou est ce que x 2"
+    assert normalised("  Où est-ce\tque X=2?") == "ou est ce que x 2"
 
 
 @pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from datasets_prep.conversion import convert
 from datasets_prep.converters.boxes import read_refs
-from datasets_prep.converters.rows import mapping
+from datasets_prep.converters.rows import converter_of, mapping
 from datasets_prep.data_cli import app
+from mmr1.config import DataConfig
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.data.sources import load_samples
 from tests.data.form_rows import write_media, written
+from tests.vision.media import encoded
 
 
 @pytest.fixture
@@ -73,11 +76,29 @@ def test_one_task_for_all_rows(root: Path) -> None:
         ("question", "'question' is not of the form FIELD=COLUMN"),
         ("questoin=q", r"unknown field 'questoin' \(did you mean 'question'\?\)"),
         ("answer=a", "names no question"),
+        ("question=q,answer=a,answer=b", "answer has two columns"),
     ],
 )
 def test_mappings_that_are_none(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mapping(text)
+
+
+@pytest.mark.parametrize(
+    "named", ["image=left_image,image=right_image", "image=left_image,right_image"]
+)
+def test_several_columns_are_the_pictures_in_order(root: Path, named: str) -> None:
+    for name in ("left", "right"):
+        (root / f"{name}.png").write_bytes(encoded(Image.new("RGB", (30, 30), "red")))
+    row = {"q": "Same?", "a": "no", "right_image": "right.png", "left_image": "left.png"}
+    (root / "two.jsonl").write_text(json.dumps(row))
+    columns = mapping(f"question=q,answer=a,{named}")
+    converter = converter_of("rows", columns)
+    (sample,) = converter.convert(row, Place(root, "s", 0))
+    assert [media.path.name for media in sample.media if media.path] == ["left.png", "right.png"]
+    keys = {"prompt_key": "q", "answer_key": "a", "image_key": "left_image,right_image"}
+    (read,) = load_samples(root / "two.jsonl", DataConfig(format=keys))
+    assert [media.path for media in read.media] == [media.path for media in sample.media]
 
 
 def test_rows_that_lack_a_column(root: Path) -> None:
@@ -100,7 +121,7 @@ def test_the_error_proposes_the_command(root: Path) -> None:
     with pytest.raises(ValueError, match="look like question=instruction,answer=gt,video=where"):
         read_row(clip, Place(root, "s", 0))
     (root / "rows.jsonl").write_text(json.dumps(row))
-    with pytest.raises(ValueError, match=rf"'rows' needs --map; these .*look like {proposed}"):
+    with pytest.raises(ValueError, match=rf"the first: .*these .*look like {proposed}"):
         convert("rows", root / "rows.jsonl", root / "out")
     with pytest.raises(ValueError, match="--map is for the converter 'rows'"):
         convert("easyr1", root / "rows.jsonl", root / "out", columns={"question": "ques"})

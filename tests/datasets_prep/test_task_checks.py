@@ -46,7 +46,7 @@ def sampled(**options: Any) -> dict[str, Any]:
     ("record", "message"),
     [
         (box(5, 5, 90, 20), "leaves the image of 40 x 30"),
-        (box(0.1, 0.2, 0.5, 0.9), r"are of 0 to 1; gold boxes are in pixels .* 40 x 30"),
+        (box(0.1, 0.2, 0.5, 0.9), r"are of 0 to 1; they fit as 0 to 1; .* in pixels .* 40 x 30"),
         (row(TEXT, answer=[[1, 2, 3, 4]], task="iou"), "about an image, and the record has none"),
         (span(0.5, 9.0), "ends after the video, which shows 2.00 s"),
         (span(0.5, 1.9, start=1.0, end=1.6), "ends after the video, which shows 0.60 s"),

@@ -12,6 +12,7 @@ from PIL import Image
 from datasets_prep.conversion import convert
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed
+from datasets_prep.converters.rows import converter_of
 from datasets_prep.finish import check_gold
 from mmr1.boxes import convert as convert_box
 from mmr1.boxes import pixels
@@ -32,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(name: str, row: dict[str, Any], root: Path) -> list[Any]:
-    return list(CONVERTERS.load(name).convert(row, Place(root, name, 0)))
+    return list(converter_of(name).convert(row, Place(root, name, 0)))
 
 
 def one(name: str, row: dict[str, Any], root: Path) -> Sample:
@@ -55,7 +56,7 @@ def test_gold_boxes_are_original_pixels_and_are_rescaled_once(root: Path) -> Non
         "width": 427,
         "height": 640,
     }
-    sample = one("vlm_r1_rec", row, root)
+    sample = one("rec", row, root)
     assert sample.answer == [SOLUTION]
     assert sample.media[0].size == (427, 640)
     assert "normalized_solution" not in sample.meta
@@ -70,7 +71,7 @@ def test_gold_boxes_are_original_pixels_and_are_rescaled_once(root: Path) -> Non
 def test_a_normalised_box_in_place_of_the_solution_is_caught(root: Path) -> None:
     row = {"image": "a.png", "problem": "?", "width": 427, "height": 640}
     with pytest.raises(ValueError, match="may be of another space"):
-        one("vlm_r1_rec", {**row, "solution": [243, 468, 557, 745]}, root)
+        one("rec", {**row, "solution": [243, 468, 557, 745]}, root)
 
 
 def test_raw_refcoco_is_xywh_with_several_sentences(root: Path) -> None:
@@ -89,7 +90,7 @@ def test_training_form_reads_the_box_from_the_reply(root: Path) -> None:
         {"from": "human", "value": "<image>the lady"},
         {"from": "gpt", "value": '```json\n[{"bbox_2d": [104, 300, 238, 477]}]\n```'},
     ]
-    sample = one("vlm_r1_rec_train", {"image": "a.png", "conversations": turns}, root)
+    sample = one("vlm_r1", {"image": "a.png", "conversations": turns}, root)
     assert sample.answer == [[104, 300, 238, 477]]
     assert [m.role for m in sample.messages] == ["user"]
 
@@ -124,7 +125,7 @@ def test_no_tag_or_tags_in_the_options_only(root: Path) -> None:
 
 def test_two_images_without_any_tag(root: Path) -> None:
     turns = [{"from": "human", "value": "Compare."}, {"from": "gpt", "value": "Same"}]
-    sample = one("vlm_r1_multi_image", {"image": ["a.png", "b.png"], "conversations": turns}, root)
+    sample = one("vlm_r1", {"image": ["a.png", "b.png"], "conversations": turns}, root)
     kinds = [getattr(p, "kind", "text") for p in sample.messages[0].parts]
     assert kinds == ["image", "image", "text"]
 
@@ -201,7 +202,7 @@ def test_a_solution_without_its_tag_is_dropped(root: Path) -> None:
 
 def test_open_r1_video_letters_and_mathvista_texts(root: Path) -> None:
     row = {"problem": "Which? A. x B. y", "solution": "<answer>A.</answer>", "video": "V1.mp4"}
-    assert one("open_r1_video", row, root).answer == "A"
+    assert one("r1_v", row, root).answer == "A"
     vista = {"question": "Which?", "image": "a.png", "choices": ["145°", "30°"], "answer": "30°"}
     assert one("mathvista", vista, root).answer == "B"
     number = {

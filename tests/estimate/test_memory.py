@@ -46,7 +46,7 @@ def kept_bytes(model, groups) -> int:
         raise AssertionError("no backward pass is run")
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        completion_scores(model, groups, 1.0)
+        completion_scores(model, groups)
     return sum(saved.values())
 
 

@@ -67,7 +67,7 @@ def test_flops_of_a_group_are_those_that_torch_counts(tmp_path):
     one = group([image(280, 280, 0)], 20, [200], 0)
     load = Load(len(one.prompt_ids), sum(m.tokens for m in one.media), 200)
     with FlopCounterMode(display=False) as counter:
-        padded_scores(model, [one], 1.0).logprobs.sum().backward()
+        padded_scores(model, [one]).logprobs.sum().backward()
     counted = counter.get_total_flops()
     step = Step(shapes.model, shapes.weights, shapes.vocabulary, 1, 1, load)
     assert step.group_flops == pytest.approx(counted, rel=0.15)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from datasets_prep.converters import CONVERTERS
-from datasets_prep.converters.rows import with_columns
+from datasets_prep.converters.rows import converter_of
 from mmr1.config import Config
 from mmr1.data.forms.form import Place
 from mmr1.data.templates import load_template
@@ -133,9 +132,8 @@ def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Pa
     write_video(tmp_path / "clip.mp4")
     row, (right, wrong) = ROWS[name]
     preset = PRESETS[name]
-    converter = CONVERTERS.load(preset.converter)
-    if converter.name == "rows":
-        converter = with_columns({field: field for field in ("question", "answer", "image")})
+    columns = {field: field for field in ("question", "answer", "image")}
+    converter = converter_of(preset.converter, columns if preset.converter == "rows" else None)
     (sample,) = converter.convert(row, Place(tmp_path, "test", 0))
     config = with_preset(BASE, name, None)
     items = [
@@ -152,7 +150,7 @@ def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_names_what_exists(name):
     preset = PRESETS[name]
-    assert preset.converter in CONVERTERS.names()
+    assert converter_of(preset.converter).name == preset.converter
     load_template(preset.template)
     assert with_preset(BASE, name, "direct").data.prompt_template == "direct"
     assert with_preset(BASE, name, "reason").data.prompt_template == preset.template

@@ -38,7 +38,7 @@ GROUPS = [group([image(56, 56, 0)], 6, (5, 3), 0), group([], 4, (2,), 1)]
 
 def outcome(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model.zero_grad()
-    scores = completion_scores(model, GROUPS, 1.0)
+    scores = completion_scores(model, GROUPS)
     (scores.logprobs.sum() + scores.entropy.sum()).backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return scores.logprobs.detach(), grads

@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmr1.attention import Blocks, attend_backward
+from mmr1.rollout.distribution import Distribution
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.scores import completion_scores
@@ -44,7 +45,7 @@ class Demanded(TorchDispatchMode):
 
 
 def scores_and_gradients(model, groups, **options):
-    scores = completion_scores(model, groups, 1.0, (151655, 151656), **options)
+    scores = completion_scores(model, groups, Distribution(forbidden=(151655, 151656)), **options)
     scores.logprobs.sum().backward()
     return scores
 

@@ -62,7 +62,7 @@ def peak_of_a_step(
             memory.restart()
             before = memory.now
             groups = groups or [group([COMPLETION] * N, GRID, PROMPT - VISION)]
-            of_batch = fsdp.run_sharded(completion_scores, model, groups, 1.0, context=context)
+            of_batch = fsdp.run_sharded(completion_scores, model, groups, context=context)
             of_batch.logprobs.sum().backward()
             del of_batch
         return memory.peak, before

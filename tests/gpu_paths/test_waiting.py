@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
@@ -44,7 +45,9 @@ def policy_of(small, config: AlgorithmConfig) -> LocalPolicy:
     own = copy.deepcopy(model).to_empty(device=DEVICE)
     inputs = ModelInputs(family, MediaCache(family.prepare_media))
     return LocalPolicy(
-        PackedModel(own, inputs, 1.0, budget=1),  # a micro-batch for each completion
+        PackedModel(
+            own, inputs, Distribution(forbidden=inputs.family.forbidden_ids), budget=1
+        ),  # a micro-batch for each completion
         build_algorithm(config),
         Optimizer(own, OptimizerConfig(), 10),
         passes=1,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.vision.prepare import MediaCache
@@ -27,6 +28,15 @@ def in_vllm(general: General, policy, folder, max_response_length: int, **sectio
     engine = build_engine(config, general.family, media, folder / "engine.log", policy)
     try:
         inputs = ModelInputs(general.family, media)
-        yield engine, PackedModel(policy, inputs, SAMPLING.temperature, budget=1000), media
+        yield (
+            engine,
+            PackedModel(
+                policy,
+                inputs,
+                Distribution(SAMPLING.temperature, forbidden=inputs.family.forbidden_ids),
+                budget=1000,
+            ),
+            media,
+        )
     finally:
         engine.close()

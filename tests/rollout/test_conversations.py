@@ -24,6 +24,7 @@ from mmr1.config import (
 from mmr1.environments.build import build_environment
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
@@ -112,7 +113,9 @@ def test_sampled_tokens_are_the_engines_own(parts, groups):
     family, model, media = parts
     mask = completion_mask(groups)
     inputs = [group_input(family, media, group) for group in groups]
-    expected = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    expected = padded_scores(
+        model, inputs, Distribution(forbidden=family.forbidden_ids)
+    ).logprobs.detach()
     for row, sampled, wanted in zip(completions(groups), mask, expected, strict=True):
         own = row.logprobs[sampled[: len(row.logprobs)]]
         assert (own < 0).all()
@@ -197,7 +200,9 @@ def update(model, family, media, scored):
     config = AlgorithmConfig(name="rloo", loss="reinforce")
     settings = OptimizerConfig(max_grad_norm=1e9, scheduler={"warmup_steps": 0})
     policy = LocalPolicy(
-        PackedModel(model, ModelInputs(family, media), 1.0, 4096),
+        PackedModel(
+            model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 4096
+        ),
         build_algorithm(config),
         Optimizer(model, settings, 1),
         1,
@@ -251,7 +256,9 @@ def test_the_check_at_the_start_holds_conversations_of_two_turns(parts, requests
     for c in completions(rehearsal.generate(requests, short)):
         assert [span.role for span in c.spans] == ["assistant", "tool", "assistant"]
         assert len(c.media) == 1
-    policy = PackedModel(model, ModelInputs(family, media), 1.0, 4096)
+    policy = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 4096
+    )
     parity = check_parity(rehearsal, policy, family, media, prompts, SAMPLING, 1e-4)
     assert parity.prompts == len(prompts)
     with pytest.raises(ParityError, match="log-probs of the rollout engine and the trainer"):
@@ -366,7 +373,9 @@ def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests
         assert looked.count(family.image_id) == media[c.media[0]].tokens
         assert c.reward == 0.5
     inputs = [group_input(family, media, group) for group in groups]
-    expected = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    expected = padded_scores(
+        model, inputs, Distribution(forbidden=family.forbidden_ids)
+    ).logprobs.detach()
     for c, wanted in zip(completions(groups), expected, strict=True):
         np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-5)
 
@@ -401,7 +410,9 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
             assert c.reward == float("right" in told)
     assert any(c.reward for c in completions(groups))
     expected = padded_scores(
-        model, [group_input(family, media, g) for g in groups], 1.0, family.forbidden_ids
+        model,
+        [group_input(family, media, g) for g in groups],
+        Distribution(forbidden=family.forbidden_ids),
     ).logprobs.detach()
     for c, wanted in zip(completions(groups), expected, strict=True):
         np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-5)

@@ -9,6 +9,7 @@ import torch
 from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -64,7 +65,12 @@ def test_vllm(tiny, prompts, tmp_path):
         trainer={"threads": 1},
     )
     engine = build_engine(config, tiny.family, media, tmp_path / "engine.log", None)
-    packed = PackedModel(model, ModelInputs(tiny.family, media), SAMPLING.temperature, budget=1000)
+    packed = PackedModel(
+        model,
+        ModelInputs(tiny.family, media),
+        Distribution(SAMPLING.temperature, forbidden=tiny.family.forbidden_ids),
+        budget=1000,
+    )
     try:
         engine.load_weights(packed.weights(), 1)
         checked = (packed, tiny.family, media, prompts, SAMPLING, 1e-4)

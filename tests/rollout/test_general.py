@@ -9,6 +9,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, NewLoraConfig
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurnEngine
@@ -205,7 +206,12 @@ def test_linear_attention_in_vllm(tmp_path):
     media = MediaCache(family.prepare_media)
     config = in_bfloat16(general)
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    packed = PackedModel(
+        model,
+        ModelInputs(family, media),
+        Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids),
+        budget=1000,
+    )
     checked = (engine, packed, family, media, prompts_of(general), SAMPLING)
     try:
         engine.load_weights(packed.weights(), 1)
@@ -242,7 +248,12 @@ def test_adapters_of_linear_attention_in_vllm(merge, tmp_path):
     media, prompts = MediaCache(family.prepare_media), prompts_of(general)
     config = in_bfloat16(general, lora=lora, freeze_vision_tower=not merge)
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    packed = PackedModel(
+        model,
+        ModelInputs(family, media),
+        Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids),
+        budget=1000,
+    )
     weights = packed.weights if merge else packed.adapters
 
     def gap() -> float:

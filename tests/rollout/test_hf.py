@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText
 from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
@@ -59,7 +60,9 @@ def test_logprobs_equal_a_full_forward(parts, prompts):
     sampling = SamplingConfig(max_tokens=12, temperature=0.8)
     groups = engine.generate(requests(prompts), sampling)
     inputs = [group_input(family, media, g) for g in groups]
-    expected = padded_scores(model, inputs, 0.8, family.forbidden_ids).logprobs
+    expected = padded_scores(
+        model, inputs, Distribution(0.8, forbidden=family.forbidden_ids)
+    ).logprobs
     rows = [c.logprobs for g in groups for c in g.completions]
     assert len(rows) == 9
     for row, wanted in zip(rows, expected, strict=True):
@@ -130,7 +133,9 @@ def test_groups_that_shrink_and_end_keep_to_a_full_forward(adapters, parts, prom
     assert len(set.union(*lengths)) > 5
     assert len({max(own) for own in lengths}) > 1, "a group is to end before the others"
     inputs = [group_input(family, media, g) for g in groups]
-    expected = padded_scores(unwrapped(model), inputs, 1.0, family.forbidden_ids).logprobs
+    expected = padded_scores(
+        unwrapped(model), inputs, Distribution(forbidden=family.forbidden_ids)
+    ).logprobs
     rows = [c.logprobs for g in groups for c in g.completions]
     for row, wanted in zip(rows, expected, strict=True):
         np.testing.assert_allclose(row, wanted[: len(row)].detach(), atol=1e-5)
@@ -153,7 +158,7 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     features = FeatureCache()
     engine = HfEngine(own, family, media, features=features)
     groups = engine.generate(asked, SamplingConfig(max_tokens=2))
-    completion_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
+    completion_scores(own, [group_input(family, media, g) for g in groups], features=features)
     engine.generate(asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)] * 2
 
@@ -260,7 +265,9 @@ def test_the_parity_check_names_the_engines_kernels(rounded, remedy, parts, prom
     stale = copy.deepcopy(model)
     with torch.no_grad():
         stale.lm_head.weight.mul_(1.5)
-    packed_model = PackedModel(stale, ModelInputs(family, media), 1.0, budget=1000)
+    packed_model = PackedModel(
+        stale, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget=1000
+    )
     checked = (engine, packed_model, family, media, prompts, SamplingConfig(max_tokens=4))
     with pytest.raises(ParityError, match=f"the engine's kernels may be the cause: .*{remedy}"):
         check_parity(*checked, 1e-4, rounded)
@@ -269,9 +276,14 @@ def test_the_parity_check_names_the_engines_kernels(rounded, remedy, parts, prom
 
 
 @pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])
-def test_the_parity_check_looks_at_the_whole_distribution(cut, parts, prompts):
+def test_parity_check_samples_from_the_runs_own_distribution(cut, parts, prompts):
+    """A trainer that evaluates over the whole vocabulary what was cut is caught."""
     family, model, media, engine = parts
-    packed_model = PackedModel(model, ModelInputs(family, media), 1.0, budget=1000)
-    sampling = SamplingConfig(max_tokens=4, **cut)
+    inputs, sampling = ModelInputs(family, media), SamplingConfig(max_tokens=4, **cut)
+    own = Distribution.of(sampling, family.forbidden_ids)
+    packed_model = PackedModel(model, inputs, own, budget=1000)
     parity = check_parity(engine, packed_model, family, media, prompts, sampling, 1e-4)
     assert parity.max_gap <= 1e-4
+    whole = replace(packed_model, distribution=own.of_model())
+    with pytest.raises(ParityError, match="differ by up to"):
+        check_parity(engine, whole, family, media, prompts, sampling, 1e-4)

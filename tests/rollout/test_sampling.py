@@ -7,15 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import request_seed
 from mmr1.rollout.hf import next_tokens
 
 
 def draws(logits: list[float], count: int = 20_000, **options: float) -> torch.Tensor:
     """Frequencies of the tokens among ``count`` draws."""
-    rows = torch.tensor(logits).expand(count, -1)
+    rows = torch.tensor(logits).repeat(count, 1)
     uniforms = torch.rand(count, generator=torch.Generator().manual_seed(0))
-    tokens, _ = next_tokens(rows, uniforms, SamplingConfig(**options))
+    tokens = next_tokens(rows, uniforms, Distribution.of(SamplingConfig(**options))).tokens
     return torch.bincount(tokens, minlength=len(logits)) / count
 
 
@@ -43,11 +44,11 @@ def test_min_p_by_hand():
     torch.testing.assert_close(actual, torch.tensor([0.556, 0.444, 0.0]), atol=0.01, rtol=0)
 
 
-def test_greedy_takes_the_best_and_reports_it_at_temperature_one():
+def test_greedy_keeps_the_most_probable_id_alone():
     logits = torch.tensor([[0.0, 3.0, 1.0]])
-    token, logprob = next_tokens(logits, torch.rand(1), SamplingConfig(temperature=0))
-    assert token.tolist() == [1]
-    torch.testing.assert_close(logprob, logits.log_softmax(-1)[:, 1])
+    drawn = next_tokens(logits, torch.rand(1), Distribution(temperature=0))
+    assert (drawn.tokens.tolist(), drawn.logprobs.tolist()) == ([1], [0.0])
+    assert [ids.tolist() for ids in drawn.kept] == [[1]]
 
 
 @settings(deadline=None)
@@ -58,12 +59,14 @@ def test_greedy_takes_the_best_and_reports_it_at_temperature_one():
     st.integers(0, 12),
     st.sampled_from([0.0, 0.5, 1 - 2**-24]),
 )
-def test_logprobs_are_those_of_the_truncated_distribution(seed, temperature, top_p, top_k, u):
+def test_draw_follows_the_cut_distribution(seed, temperature, top_p, top_k, u):
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(seed)) * 3
-    logits[:, 3] = -torch.inf  # a forbidden token
     config = SamplingConfig(temperature=temperature, top_p=top_p, top_k=top_k)
-    token, logprob = next_tokens(logits, torch.tensor([u]), config)
+    distribution = Distribution.of(config, forbidden=(3,))
+    drawn = next_tokens(logits.clone(), torch.tensor([u]), distribution)
+    token, logprob = drawn.tokens, drawn.logprobs
 
+    logits[:, 3] = -torch.inf
     odds = (logits[0].double() / temperature).softmax(-1)
     order = odds.argsort(descending=True)
     kept = order[: top_k or None]
@@ -75,8 +78,13 @@ def test_logprobs_are_those_of_the_truncated_distribution(seed, temperature, top
         before += float(odds[index])
     expected = odds[token] / odds[nucleus].sum()
     assert token.item() != 3
+    assert distribution.keeps_all == (drawn.kept is None)
     if token.item() in nucleus:  # at the very edge of top-p, rounding decides
         torch.testing.assert_close(logprob.double(), expected.log(), atol=2e-4, rtol=0)
+    edge = min(abs(float(odds[order[:n]].sum()) - top_p) for n in range(1, 13))
+    if drawn.kept is not None and edge > 1e-5:
+        able = [i for i in nucleus if odds[i] > 0]
+        assert drawn.kept[0].tolist() == sorted(able)
 
 
 def test_seeds_differ_by_run_step_and_prompt():

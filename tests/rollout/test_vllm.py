@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.data.record import read_records
 from mmr1.rollout.build import PrefetchingEngine, build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.protocol import OfBatches, complete
@@ -79,7 +81,9 @@ def gaps(parts, prompts) -> float:
     family, model, media, engine = parts
     groups = engine.generate([Request(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
     inputs = [group_input(family, media, g) for g in groups]
-    expected = padded_scores(model, inputs, SAMPLING.temperature, family.forbidden_ids).logprobs
+    expected = padded_scores(
+        model, inputs, Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids)
+    ).logprobs
     rows = [c.logprobs for g in groups for c in g.completions]
     assert len(rows) == 4 * len(prompts)
     return max(
@@ -90,13 +94,53 @@ def gaps(parts, prompts) -> float:
 
 def parity(parts, prompts, tolerance: float = 1e-4, rounded: bool = False):
     family, model, media, engine = parts
-    packed_model = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    packed_model = PackedModel(
+        model,
+        ModelInputs(family, media),
+        Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids),
+        budget=1000,
+    )
     return check_parity(engine, packed_model, family, media, prompts, SAMPLING, tolerance, rounded)
 
 
 def test_same_prompts_same_grids_same_logprobs(parts, prompts):
     assert parity(parts, prompts).prompts == 4
     assert gaps(parts, prompts) <= 1e-4
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.8}, {"top_k": 6, "min_p": 0.01}])
+def test_support_of_a_cut_distribution_is_what_vllm_kept(tiny_model, prompts, tmp_path, cut):
+    """Every log-prob equals a transformers forward over the kept ids; gaps are as without a cut."""
+    family = load_family(str(tiny_model))
+    media = MediaCache(family.prepare_media)
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        full_determinism=True,
+        rollout={"max_prompt_length": 64, "max_response_length": 16, **cut},
+        trainer={"threads": 1},
+    )
+    sampling = config.rollout.sampling
+    distribution = Distribution.of(sampling, family.forbidden_ids)
+    with closing(build_engine(config, family, media, tmp_path / "engine.log", None)) as engine:
+        requests = [Request(p, 3, i) for i, p in enumerate(prompts)]
+        groups = engine.generate(requests, sampling)
+        (greedy,) = engine.generate([Request(prompts[0], 1, 0)], sampling.greedy())
+        packed = PackedModel(model, ModelInputs(family, media), distribution, budget=1000)
+        parity = check_parity(engine, packed, family, media, prompts, sampling, 1e-4)
+    assert parity.max_gap <= 1e-4
+    inputs = [group_input(family, media, g) for g in groups]
+    expected = padded_scores(model, inputs, distribution).logprobs.detach()
+    rows = [c for g in groups for c in g.completions]
+    for completion, wanted in zip(rows, expected, strict=True):
+        own = wanted[: len(completion.logprobs)].numpy()
+        np.testing.assert_allclose(completion.logprobs, own, atol=1e-4)
+        assert len(completion.support.sizes) == len(completion.token_ids)
+        assert not np.isin(completion.support.ids, family.forbidden_ids).any()
+    sizes = np.concatenate([c.support.sizes for c in rows])
+    assert sizes.min() >= 1
+    assert sizes.max() == 6 if "top_k" in cut else sizes.max() > 6
+    assert greedy.completions[0].support is None
 
 
 def test_a_share_of_a_group_is_sampled_under_another_view(parts, prompts):
@@ -117,7 +161,9 @@ def test_a_share_of_a_group_is_sampled_under_another_view(parts, prompts):
 
     def widest(shown) -> float:
         inputs = [group_input(family, media, s.group) for s in shown]
-        scores = padded_scores(model, inputs, SAMPLING.temperature, family.forbidden_ids).logprobs
+        scores = padded_scores(
+            model, inputs, Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids)
+        ).logprobs
         rows = [c.logprobs for s in shown for c in s.group.completions]
         pairs = zip(rows, scores, strict=True)
         return max(float(np.abs(a - b[: len(a)].detach().numpy()).max()) for a, b in pairs)
@@ -341,7 +387,7 @@ def test_drafts_change_no_log_prob_and_no_greedy_token(speculating, prompts):
     groups = engine.generate([Request(p, 1, 0) for p in prompts], long)
     assert accepted() - before > 10
     inputs = [group_input(family, media, g) for g in groups]
-    scores = padded_scores(model, inputs, 1.0, family.forbidden_ids)
+    scores = padded_scores(model, inputs, Distribution(forbidden=family.forbidden_ids))
     for group, row in zip(groups, scores.logprobs.detach(), strict=True):
         (completion,) = group.completions
         got = torch.tensor(completion.logprobs)

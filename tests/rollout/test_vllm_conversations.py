@@ -21,6 +21,7 @@ from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Answer, Ending, Opening
 from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.trainer.forward.padded import padded_scores
@@ -91,7 +92,9 @@ def test_log_probs_are_the_trainers_and_a_turn_costs_its_new_tokens(parts, promp
     engine.environment.close()
 
     inputs = [group_input(family, media, group) for group in groups]
-    expected = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    expected = padded_scores(
+        model, inputs, Distribution(forbidden=family.forbidden_ids)
+    ).logprobs.detach()
     completions = [c for group in groups for c in group.completions]
     for completion, wanted in zip(completions, expected, strict=True):
         actual = completion.logprobs

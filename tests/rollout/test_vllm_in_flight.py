@@ -20,6 +20,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build_vllm import build_vllm_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
@@ -120,7 +121,9 @@ def worst_gaps(
         start = 0
         versions = completion.versions or ((completion.policy_version, len(completion.token_ids)),)
         for version, count in versions:
-            scores = padded_scores(models[version], [group], 1.0, family.forbidden_ids)
+            scores = padded_scores(
+                models[version], [group], Distribution(forbidden=family.forbidden_ids)
+            )
             own = slice(start, start + count)
             gap = np.abs(completion.logprobs[own] - scores.logprobs[0].detach().numpy()[own]).max()
             gaps[version] = max(gaps[version], float(gap))
@@ -138,7 +141,7 @@ def gaps_of_first_new_tokens(
     for number, completion in ended.items():
         if [version for version, _ in completion.versions] == [1, 2]:
             group = group_input(family, media, RolloutGroup(prompts[number // N], (completion,)))
-            scores = padded_scores(old, [group], 1.0, family.forbidden_ids)
+            scores = padded_scores(old, [group], Distribution(forbidden=family.forbidden_ids))
             first = completion.versions[0][1]
             gaps.append(abs(completion.logprobs[first] - scores.logprobs[0, first].item()))
     return gaps

@@ -25,6 +25,7 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import PrefetchingEngine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_settings import Transfer
@@ -115,7 +116,12 @@ class Asleep:
         kept = left_out(self.config) if preserves else ()
         self.process = EngineProcess(forgetful_engine, (self.config, kept), folder / "log", 1, 600)
         inputs = ModelInputs(self.family, self.media)
-        self.packed = PackedModel(self.model, inputs, SAMPLING.temperature, budget=1000)
+        self.packed = PackedModel(
+            self.model,
+            inputs,
+            Distribution(SAMPLING.temperature, forbidden=inputs.family.forbidden_ids),
+            budget=1000,
+        )
 
     def wake_up(self) -> list[str]:
         """In the order of colocated ranks; the names that are sent."""

@@ -14,6 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import Config, NewLoraConfig
 from mmr1.rollout import build_vllm
 from mmr1.rollout.carriers import SharedMemoryCarrier, TransferCarrier
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engines import EngineSetting
 from mmr1.rollout.transfer import SyncClient, WeightSource
 from mmr1.rollout.vllm_settings import Transfer, transfer_settings
@@ -32,7 +33,9 @@ def sent(config: Config, model: Any) -> dict[str, torch.Tensor]:
     """What ranks send of a model, as its description announces it."""
     family = load_family(config.model.path)
     inputs = ModelInputs(family, MediaCache(family.prepare_media))
-    packed = PackedModel(model, inputs, 1.0, budget=1000)
+    packed = PackedModel(
+        model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), budget=1000
+    )
     source = RankSource(packed.engine_weights, layout_for(config))
     source.begin()
     weights = dict(source)

@@ -227,8 +227,8 @@ def test_demonstrations_by_models_that_are_served(tiny_model, tmp_path):
     (prompts / "reason.jinja").write_text("{{ meta.formal }}\n{{ question }}")
     (prompts / "judge.jinja").write_text("{{ question }} {{ answer }}: right? {{ reply }}")
     for words in (
-        (RECIPES / "sample_rows.py", "train", "clevr_70k", rows),
-        ("-m", "datasets_prep", "convert", "clevr_70k", "--input", rows, "--output", data),
+        (RECIPES / "sample_rows.py", "r1_v_clevr/train", "r1_v", rows),
+        ("-m", "datasets_prep", "convert", "r1_v", "--input", rows, "--output", data),
     ):
         own = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         subprocess.run([sys.executable, *words], check=True, cwd=REPOSITORY, env=own)

@@ -7,6 +7,7 @@ import copy
 import torch
 
 from mmr1.config import NewLoraConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -23,7 +24,12 @@ def new_scalar_model(
     torch.manual_seed(0)
     scalar = ScalarModel(own if lora is None else add_adapters(own, lora, False))
     torch.nn.init.normal_(scalar.head.weight, std=std)
-    backbone = PackedModel(scalar.backbone, ModelInputs(family, media), 1.0, budget)
+    backbone = PackedModel(
+        scalar.backbone,
+        ModelInputs(family, media),
+        Distribution(forbidden=family.forbidden_ids),
+        budget,
+    )
     return PackedScalarModel(scalar, backbone, read)
 
 

@@ -19,6 +19,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import BatchedTurns, with_conversations
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
@@ -89,7 +90,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
     inputs = ModelInputs(family, media)
-    policy = PackedModel(model, inputs, 1.0, 4096)
+    policy = PackedModel(model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), 4096)
     reference = None
     if config.algorithm.kl is not None:
         reference = FrozenReference(policy, replace(policy, model=copy.deepcopy(model)))

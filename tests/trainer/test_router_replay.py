@@ -10,6 +10,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, Config, OptimizerConfig, RolloutConfig, SamplingConfig
 from mmr1.config.checks import problems_of
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import watch_routers
@@ -70,7 +71,9 @@ def scored_groups(model, seed: int = 1) -> list[ScoredGroup]:
 
 def policy_of(model, use: RouterUse | None, coefficient: float, budget: int = 10_000):
     inputs = ModelInputs(MOE.family, MediaCache(MOE.family.prepare_media))
-    packed_model = PackedModel(model, inputs, 1.0, budget, routers=use)
+    packed_model = PackedModel(
+        model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), budget, routers=use
+    )
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-3, scheduler={"warmup_steps": 0}), 10)
     algorithm = build_algorithm(AlgorithmConfig())
     return LocalPolicy(packed_model, algorithm, optimizer, 1, router_loss_coefficient=coefficient)
@@ -110,7 +113,9 @@ def test_the_load_is_weighted_by_the_tokens_of_micro_batches(budget):
         )
         total += tokens
         forbidden = MOE.family.forbidden_ids
-        scores = completion_scores(model, batch.groups, 1.0, forbidden, routers=use)
+        scores = completion_scores(
+            model, batch.groups, Distribution(forbidden=forbidden), routers=use
+        )
         loss = loss + tokens * scores.router_loss
     (0.5 * loss / total).backward()
     assert stats["router_aux_loss"] == pytest.approx(float(loss.detach() / total), abs=1e-5)
@@ -163,7 +168,7 @@ def test_the_choice_survives_a_copy_of_the_model():
     watched = watch_routers(model, "test")
     other = copy.deepcopy(model)
     assert watch_routers(other, "test") is not watched
-    completion_scores(other, [MOE.group([], 4, [3], 1)], 1.0, routers=RouterUse(balances=True))
+    completion_scores(other, [MOE.group([], 4, [3], 1)], routers=RouterUse(balances=True))
     assert watched.running is None
 
 

@@ -12,6 +12,7 @@ from mmr1.config import Config, OptimizerConfig
 from mmr1.config.commands import optional_sections
 from mmr1.config.file import read_written
 from mmr1.data.responses import group_of_responses
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -58,7 +59,9 @@ def test_the_loss_is_transformers_over_prompt_and_answer(parts):
     family, model, media, _ = parts
     own = [with_prompt_learned(family, group, media) for group in demonstrations(parts)]
     expected = transformers_loss(parts, demonstrations(parts))
-    packed = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    packed = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     mask = completion_mask(own)
     logprobs = packed.logprobs(own)
     assert float(-logprobs[mask].mean()) == pytest.approx(expected.item(), abs=1e-5)
@@ -71,7 +74,9 @@ def test_its_gradient_is_transformers_too(parts):
     family, model, media, _ = parts
     groups = demonstrations(parts)
     own = deepcopy(model)
-    packed = PackedModel(own, ModelInputs(family, media), 1.0, 60)  # several micro-batches
+    packed = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 60
+    )  # several micro-batches
     optimizer = Optimizer(own, OptimizerConfig(lr=1e-9), 1)
     seen = {}
     step = optimizer.step

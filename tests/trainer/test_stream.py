@@ -27,6 +27,7 @@ from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.build import ContinuousEngine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engines import EngineType, check_capabilities
 from mmr1.trainer.algorithm import build_algorithm
@@ -634,7 +635,7 @@ def test_the_loss_of_a_stream_is_that_of_decoupled_ppo(tiny_model, digits, tmp_p
     def logprobs(version: int, experience: Experience) -> torch.Tensor:
         groups = [group_input(family, media, scored.group) for scored in experience.groups]
         model = models[version].eval()
-        return padded_scores(model, groups, 1.0, family.forbidden_ids).logprobs
+        return padded_scores(model, groups, Distribution(forbidden=family.forbidden_ids)).logprobs
 
     aged = 0
     for experience, now, stats in batches:

@@ -272,13 +272,36 @@ def test_validation_while_training(run, warm, digits, tmp_path):
                 "trainer.checkpoints={save_steps: 1, metric_for_best_model: eval/sampled}",
                 "eval.sampled=null",
             ],
-            "no completion is sampled; set eval.sampled",
+            "no validation logs it; .* eval/sampled with eval.sampled",
+        ),
+        (
+            [
+                "trainer.validation={data: x, steps: 1}",
+                "trainer.checkpoints={save_steps: 1, metric_for_best_model: eval/accuracy}",
+            ],
+            "no validation logs it; eval/greedy is always there",
         ),
     ],
 )
 def test_validations_that_make_no_sense_are_refused(overrides, said):
     with pytest.raises(ValueError, match=said):
         load_config(None, ["model.path=a", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reward", r"step 1 logs no 'reward' \(did you mean 'reward/\w+'\?\)"),
+        (
+            "eval/greedy/formt",
+            r"step 2 logs no .* \(did you mean 'eval/greedy/format",
+        ),
+    ],
+)
+def test_best_metric_that_nothing_logs_ends_the_run(warm, digits, tmp_path, name, said):
+    keys = {"trainer.validation.steps": 2, "trainer.checkpoints.metric_for_best_model": name}
+    with pytest.raises(ValueError, match=said):
+        run_training(rl(warm, digits, tmp_path / "run").changed(keys))
 
 
 @pytest.mark.parametrize(

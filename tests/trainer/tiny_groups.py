@@ -6,6 +6,7 @@ import copy
 import functools
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
+from mmr1.rollout.distribution import support_of
 from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.types import Support
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -48,6 +51,20 @@ def _weights(preset: str) -> Any:
             if name.endswith("bias"):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return model
+
+
+def with_support(groups: Sequence[GroupInput], seed: int) -> list[GroupInput]:
+    """The groups as if an engine had kept a few random ids for most tokens, their own included."""
+    rng = np.random.default_rng(seed)
+
+    def support(tokens: torch.Tensor) -> Support:
+        rows = []
+        for token in tokens.tolist():
+            ids = rng.permutation(np.unique([token, *rng.integers(0, 400, rng.integers(0, 9))]))
+            rows.append(ids[:0] if rng.random() < 0.1 else ids.astype(np.int32))
+        return support_of(rows)
+
+    return [replace(g, support=tuple(support(row) for row in g.completions)) for g in groups]
 
 
 def image(height: int, width: int, seed: int) -> PreparedMedia:

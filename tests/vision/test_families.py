@@ -12,6 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mmr1 import registry
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import (
     architecture_named,
@@ -101,9 +102,9 @@ def test_a_forward_does_not_look_through_the_installed_packages(monkeypatch):
     model, groups = groups_model(), [group([image(56, 56, 0)], 6, [4, 9], 0)]
     looked = []
     monkeypatch.setattr(registry, "entry_points", lambda **by: looked.append(by) or points(**by))
-    completion_scores(model, groups, 0.7)
+    completion_scores(model, groups, Distribution(0.7))
     before = len(looked)
-    completion_scores(model, groups, 0.7)
+    completion_scores(model, groups, Distribution(0.7))
     assert before <= 1
     assert len(looked) == before
 

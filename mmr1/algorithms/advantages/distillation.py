@@ -38,6 +38,18 @@ class ServedModel(Section):
                 "rollout.temperature=0.7",
             ),
         ),
+        Need(
+            ("algorithm.kl.reference.type", "rollout.top_p"),
+            lambda c: c.algorithm.reference_is_served and c.rollout.cuts,
+            "a server gives log-probs over all tokens, and the policy's are over those that top_p, "
+            "top_k and min_p keep; leave these out, or name a model directory",
+            (
+                "algorithm.kl.coef=1",
+                "algorithm.kl.reference.type=server",
+                "algorithm.kl.reference.url=http://a",
+                "rollout.top_p=0.9",
+            ),
+        ),
     )
 
     type: Literal["server"] = "server"

@@ -5,14 +5,16 @@ The formats are in ``catalog``, by where their rows come from. What they share l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from inspect import isfunction
 
 from mmr1.data.forms.assemble import is_json
+from mmr1.data.forms.boxes import BoxesError, check_gold_boxes
 from mmr1.data.forms.columns import is_media_column, remedy
 from mmr1.data.forms.form import Form, Place, Row
-from mmr1.data.forms.options import refuse_bare_letter
+from mmr1.data.forms.options import as_choice
 from mmr1.registry import Registry
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
@@ -68,7 +70,41 @@ def recognise(row: Row) -> str:
         if form.matches(row):
             return form.name
     shown = ", ".join(sorted(map(str, row)))
-    raise ValueError(f"a row with the columns {shown} has no known format; {remedy(row)}")
+    raise ValueError(f"a row with the columns {shown} has no known format{_nearest(row)}")
+
+
+def _nearest(row: Row) -> str:
+    """What the row lacks of the format that it has most of, or how to name its columns."""
+    null, lacking = (
+        [(form, [key for key in form.keys if lacks(key)]) for form in built_in_forms()]
+        for lacks in (lambda key: row.get(key) is None, lambda key: key not in row)
+    )
+    for (form, empty), (_, missing) in zip(null, lacking, strict=True):
+        if empty and not missing:
+            columns = ", ".join(map(repr, empty))
+            return f": of the format '{form.name}' it has no value in {columns}; mend the row"
+    near = [(form, m) for form, m in lacking if len(m) == 1 and form.keys[0] in row]
+    said = "".join(f"; '{form.name}' has '{missing[0]}' as well" for form, missing in near[:3])
+    return f"{said}; {remedy(row)}"
+
+
+_LONG = re.compile(r"(?<![\w'])'([^'\n]*)'(?!\w)|(\S{160})\S{80,}")
+
+
+def shortened(reason: str) -> str:
+    """A message with each long value that it quotes cut to about 80 characters.
+
+    >>> shortened(f"'{'a' * 400}' is no box") == f"'{'a' * 60}…{'a' * 20}' is no box"
+    True
+    """
+
+    def cut(match: re.Match[str]) -> str:
+        if match[2]:
+            return f"{match[2]}…"
+        value = match[1]
+        return match[0] if len(value) <= 120 else f"'{value[:60]}…{value[-20:]}'"
+
+    return _LONG.sub(cut, reason)
 
 
 def check_form(form: str) -> None:
@@ -122,12 +158,14 @@ def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = 
     try:
         name = form or recognise(row)
         sample = named_form(name).read(row, place)
+        check_gold_boxes(sample)
         if name in _RECORDS:
             return sample
-        refuse_bare_letter(sample, row)
-        return with_own_columns(sample, row if own is None else own)
-    except ValueError:
+        return with_own_columns(as_choice(sample), row if own is None else own)
+    except BoxesError:
         raise
+    except ValueError as error:
+        raise ValueError(shortened(str(error))) from error
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from error
     except Exception as error:  # a value of another type than the format has, anywhere in the row

@@ -12,8 +12,9 @@ from mmr1.data.forms.form import Place, Row, Turns
 from mmr1.data.forms.options import Options, options_of, read_options
 from mmr1.data.forms.unread import refuse_unread
 from mmr1.data.media_values import media_refs
-from mmr1.data.placeholders import fill, prepend
+from mmr1.data.placeholders import fill, literal, prepend
 from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
 
@@ -96,8 +97,12 @@ def is_json(value: Any) -> bool:
     return True
 
 
+_TAKEN = {"id": "source_id", ROW: f"source_{ROW}"}
+"""Other names for columns whose own have a meaning in ``meta``."""
+
+
 def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
-    """The non-empty columns that JSON can represent; ``id`` becomes ``source_id``."""
+    """The non-empty columns that JSON can represent; ``id`` and ``row`` get other names."""
     columns: dict[str, Any] = {}
     for name, value in row.items():
         if name in used or is_media_column(name):
@@ -106,7 +111,7 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue
         if not is_json(value):
             continue
-        columns["source_id" if name == "id" else name] = value
+        columns[_TAKEN.get(name, name)] = value
     return columns
 
 
@@ -165,9 +170,16 @@ def assemble_question(
         if stated_task(row) is None or task == "choice":
             named = f"options={','.join(c for c in columns if c in row)},answer_index=answer"
             task, answer = "choice", choices.gold(answer, named)
-        meta = {"options": choices.for_reward}
+        meta = {"options": _literal(choices.for_reward)}
     turns = [("user", question)] if not system else [("system", system), ("user", question)]
     return assemble(
         row, place, turns, images=images, videos=videos, answer=answer, task=task,
         used=(*used, *OPTIONS, *columns), untagged=untagged, meta=meta,
     )  # fmt: skip
+
+
+def _literal(options: Any) -> Any:
+    """Options as they are read: with tags that were written as text."""
+    if isinstance(options, Mapping):
+        return {letter: literal(text) for letter, text in options.items()}
+    return [literal(text) for text in options]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from mmr1.boxes import Box, Space, check_inside, convert, pixels
+from mmr1.boxes import Box, Space, check_inside, convert, pixels, thousandths, unit
 from mmr1.data.forms.assemble import inside_answer, stated_task
 from mmr1.data.forms.form import Row
 from mmr1.rewards.builtin import reward_of_task
@@ -74,21 +76,130 @@ def grounded(
         size: Width and height of the image where the row states them; else its header is read.
 
     Raises:
-        ValueError: There is another number of images, or a box leaves the image, or boxes in
-            pixels are of 0 to 1.
+        ValueError: There is another number of images, or as :func:`in_pixels`.
     """
     if [ref.kind for ref in sample.media] != ["image"]:
         raise ValueError(f"boxes need one image; the row has {len(sample.media)} media")
-    width, height = size or image_size(sample.media[0])
-    original = pixels(width, height)
-    if space is None and boxes and max(max(box) for box in boxes) <= 1 < min(width, height):
-        raise ValueError(
-            f"the boxes {list(boxes)!r:.60} are of 0 to 1; multiply them by the size of the "
-            f"original image, here {width} x {height} pixels"
-        )
-    answer = [list(check_inside(convert(b, space or original, original), original)) for b in boxes]
-    sample = with_size(sample, (width, height))
+    size = size or image_size(sample.media[0])
+    sample = with_size(sample, size)
+    answer = [list(box) for box in in_pixels(boxes, size, space)]
     return Sample(sample.id, sample.messages, answer, "iou", sample.source, sample.meta)
+
+
+class BoxesError(ValueError):
+    """Gold boxes that do not lie in their picture.
+
+    Attributes:
+        fits: The other spaces in which they would.
+    """
+
+    def __init__(self, reason: str, fits: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.fits = list(fits)
+
+
+def in_pixels(
+    boxes: Sequence[Sequence[float]], size: tuple[int, int], space: Space | None = None
+) -> list[Box]:
+    """The boxes ``xyxy`` in pixels of an image, clipped to it: the check of every gold box.
+
+    Args:
+        boxes: The boxes.
+        size: Width and height of the original image.
+        space: Of the numbers; pixels of the image if None.
+
+    Raises:
+        BoxesError: One leaves the image or has its corners in the wrong order; or numbers in pixels
+            are of 0 to 1.
+    """
+    original = pixels(*size)
+    try:
+        if space is None and boxes and max(map(max, boxes)) <= 1 < min(size):
+            raise ValueError(f"the boxes {list(boxes)!r:.60} are of 0 to 1")
+        return [check_inside(convert(box, space or original, original), original) for box in boxes]
+    except ValueError as error:
+        fits = [] if space else [name for name, other in _others(size) if _fit(boxes, other)]
+        fits = fits[:1] if fits[:1] == ["0 to 1"] else fits  # such small numbers fit anywhere
+        named = f"; they fit as {' or '.join(fits)}" if fits else ""
+        raise BoxesError(
+            f"{error}{named}; gold boxes are x1, y1, x2, y2 in pixels of the original image, here "
+            f"{size[0]} x {size[1]}",
+            fits,
+        ) from None
+
+
+def _others(size: tuple[int, int]) -> Iterator[tuple[str, Space]]:
+    yield "0 to 1", unit()
+    yield "0 to 1000", thousandths()
+    yield "x, y, width, height", pixels(*size, layout="xywh")
+
+
+def _fit(boxes: Sequence[Sequence[float]], space: Space) -> bool:
+    try:
+        for box in boxes:
+            check_inside(box, space, tolerance=0)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def check_gold_boxes(sample: Sample) -> bool:
+    """Check the gold boxes of a sample, if its task is about boxes; True if it has any.
+
+    Raises:
+        BoxesError: As :func:`in_pixels`.
+        ValueError: The gold is no boxes.
+    """
+    if reward_of_task(sample.task) != "iou" or sample.answer is None:
+        return False
+    image = next((ref for ref in sample.media if ref.kind == "image"), None)
+    if image is None:
+        raise ValueError(f"the task '{sample.task}' is about an image, and the record has none")
+    boxes = read_gold(sample.answer)
+    if boxes is None:
+        raise BoxesError(f"the gold answer {sample.answer!r:.60} is not boxes [x1, y1, x2, y2]")
+    in_pixels(boxes, image.size or image_size(image))
+    return True
+
+
+@dataclass(slots=True)
+class BoxTally:
+    """The gold boxes of a file: of most that leave their pictures, none can be trusted.
+
+    Attributes:
+        inside: Samples whose boxes lie in their pictures.
+        outside: Those whose boxes do not.
+        fits: How many of these fit in another space, by its name.
+    """
+
+    inside: int = 0
+    outside: int = 0
+    fits: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Sample | ValueError) -> None:
+        """Count a sample, or why it cannot be used."""
+        if isinstance(result, BoxesError):
+            self.outside += 1
+            self.fits.update(result.fits)
+        elif isinstance(result, Sample) and reward_of_task(result.task) == "iou":
+            self.inside += result.answer is not None
+
+    def check(self, name: str) -> None:
+        """Check that the boxes of a file are in pixels.
+
+        Raises:
+            ValueError: Most leave their pictures: those that fit do so by chance.
+        """
+        total = self.inside + self.outside
+        if self.outside < 2 or 2 * self.outside <= total:
+            return
+        (space, count), *_ = [*self.fits.most_common(1), ("", 0)]
+        named = f"; {count} fit as {space}: convert the numbers to" if space else "; they must be"
+        raise ValueError(
+            f"{name}: the gold boxes of {self.outside} of {total} records do not lie in their "
+            f"pictures, so those of the others fit by chance{named} x1, y1, x2, y2 in pixels of "
+            "the original image"
+        )
 
 
 def with_size(sample: Sample, size: tuple[int, int]) -> Sample:

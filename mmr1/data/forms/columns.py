@@ -64,14 +64,29 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
         ValueError: A column is missing.
     """
     media = [columns[f"{kind}s"] for kind in kinds_named(columns)]
-    has_media = any(name in row for name in media)
+    has_media = any(held(row, name) for name in media)
     for theirs in columns.values():
-        if theirs not in row and not (theirs in media and has_media):
+        if not held(row, theirs) and not (theirs in media and has_media):
             shown = ", ".join(sorted(map(str, row)))
             raise ValueError(f"there is no column '{theirs}'; the row has {shown}")
     rest = without_media(row, kinds_named(columns))
-    others = {n: v for n, v in rest.items() if n not in columns.values() and n not in columns}
-    return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
+    taken = {*columns, *",".join(columns.values()).split(",")}
+    others = {n: v for n, v in rest.items() if n not in taken}
+    values = {ours: held(row, theirs) for ours, theirs in columns.items()}
+    return {**others, **{ours: value[0] for ours, value in values.items() if value}}
+
+
+def held(row: Row, named: str) -> tuple[Any] | None:
+    """The value of a column, or those of several (``left,right``) as a list; None if one lacks.
+
+    It is a tuple of one, as a value may be None itself.
+    """
+    if named in row:
+        return (row[named],)
+    names = named.split(",")
+    if len(names) > 1 and all(name in row for name in names):
+        return ([row[name] for name in names],)
+    return None
 
 
 def kinds_named(columns: Mapping[str, str]) -> list[str]:

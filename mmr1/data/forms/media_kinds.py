@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from mmr1.data.media_values import URL_SAFE
+
 IMAGE_SUFFIXES = frozenset(
     ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "avif", "heic", "jp2", "ppm")
 )
@@ -30,7 +32,7 @@ _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 LONGEST_PATH = 1024
 SHORTEST_BASE64 = 64
 """Characters. The smallest picture in base64 has more."""
-_DEPTH, _WIDTH = 4, 16
+_DEPTH, _WIDTH = 4, 256
 """How deep, and how far along a list, media are looked for."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -126,7 +128,7 @@ def _kind_of_base64(text: str) -> str | None:
     if text[:5] == "data:" and (match := _DATA_URL.match(text)):
         return match[1]
     try:
-        return kind_of_bytes(base64.b64decode(text[:64], validate=True))
+        return kind_of_bytes(base64.b64decode(text[:64].translate(URL_SAFE), validate=True))
     except (binascii.Error, ValueError):
         return None
 

@@ -325,32 +325,27 @@ def _lettered(columns: Mapping[str, str]) -> dict[str, str]:
     return {LETTERS[ord(mark) - ord(first)]: columns[mark] for mark in marks}
 
 
-def refuse_bare_letter(sample: Sample, row: Row) -> None:
-    """Check that a gold answer of one letter has options to choose from.
+def as_choice(sample: Sample) -> Sample:
+    """The sample; one of a gold answer that is a letter is a choice, if its row states no task."""
+    letter = _letter_of(sample) if sample.task in (None, "math", "choice") else None
+    if letter in (None, sample.answer if sample.task == "choice" else None):
+        return sample
+    return Sample(sample.id, sample.messages, letter, "choice", sample.source, sample.meta)
 
-    Without them the model cannot know what the letter stands for, and is never right but by chance.
 
-    Raises:
-        ValueError: There are none in the question or beside it, and no task type is stated.
-    """
-    answer = sample.answer
-    if (
-        not isinstance(answer, str)
-        or len(answer) > 20
-        or sample.task not in (None, "math", "choice")
-    ):
-        return
-    if (match := _LETTER.fullmatch(answer)) is None:
-        return
-    asked = "\n".join(m.text for m in sample.messages if m.role != "assistant")
-    if _is_offered(match[1], asked) or _is_shown(sample, asked):
-        return
-    raise ValueError(
-        f"the answer '{answer}' is a letter, and neither the question nor a column that is read "
-        f"holds options (the row has {', '.join(map(str, row))}); name their column or columns: "
-        "mmr1-data convert rows --map options=COLUMN or options=COLUMN,COLUMN,…; or state another "
-        "task in a column 'task' ('exact')"
-    )
+def lacks_options(sample: Sample) -> bool:
+    """True for a choice whose options neither its texts nor its columns hold: a picture may."""
+    letter = _letter_of(sample) if sample.task == "choice" else None
+    if letter is None or sample.meta.get("options"):
+        return False
+    return not _is_offered(letter, "\n".join(m.text for m in sample.messages))
+
+
+def _letter_of(sample: Sample) -> str | None:
+    """The letter that a gold answer consists of, in whatever brackets."""
+    text = sample.answer
+    match = _LETTER.fullmatch(text) if isinstance(text, str) and len(text) <= 20 else None
+    return match and match[1]
 
 
 def _is_offered(letter: str, asked: str) -> bool:
@@ -359,9 +354,3 @@ def _is_offered(letter: str, asked: str) -> bool:
     for match in _RANGE.finditer(asked):
         standing |= set(LETTERS[LETTERS.index(match[1]) : LETTERS.index(match[2]) + 1])
     return letter in standing and len(standing) > 1
-
-
-def _is_shown(sample: Sample, asked: str) -> bool:
-    options = sample.meta.get("options") or ()
-    texts = options.values() if isinstance(options, Mapping) else options
-    return bool(options) and all(str(text) in asked for text in texts)

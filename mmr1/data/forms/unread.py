@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,7 +15,9 @@ from mmr1.data.forms.media_kinds import (
     media_in,
     named_kind,
 )
+from mmr1.data.media_values import locate, media_refs
 from mmr1.types import MediaRef
+from mmr1.vision.images import load_image
 
 
 def refuse_unread(
@@ -25,8 +26,9 @@ def refuse_unread(
     """Check that no column with media was left behind.
 
     A row without media may not have any such column: not even a path whose file is missing, or an
-    id of a picture. Beside media that were read, a column may repeat them, or name a file that is
-    not there; a picture or video of its own may not.
+    id of a picture. Beside media that were read, a column may repeat them: what counts is the file,
+    not its name or how many there are. It may name a file that is not there, but not in a column
+    that other rows are read from.
 
     Args:
         row: The row.
@@ -56,10 +58,16 @@ def _refuse_if_unread(
     flat = list(_flat(values))
     if _is_read(value, {id(item) for item in flat}):
         return
-    if refs and (known := kind_of_column(name)) and _repeats(known, value, refs):
-        return
+    names = {ref.path.name for ref in refs if ref.path}
+    names |= {PurePath(str(v["path"])).name for v in flat if _has_path(v)}
+    read_from = kind_of_column(name)
+    gone = 0
     for kind, leaf in found:
-        if not refs or _is_another(leaf, refs, flat, root):
+        same = refs and _is_same(leaf, refs, root)
+        if same is None and PurePath(str(leaf)).name not in names:
+            gone += 1  # named by its author's machine, or another medium
+            same = read_from is None or gone <= sum(r.data is not None for r in refs)
+        if same is False or not refs:
             raise ValueError(_reason(row, name, kind, leaf, refs))
     if not refs and (of_name := named_kind(name)) and _names_something(value):
         raise ValueError(_reason_of_id(name, of_name, value))
@@ -79,28 +87,25 @@ def _is_read(value: Any, read: set[int]) -> bool:
     return listed and all(id(item) in read for item in value)
 
 
-def _repeats(kind: str, value: Any, refs: Sequence[MediaRef]) -> bool:
-    """True if a column of a known name may hold the media that were read, in another form."""
-    count = len(value) if isinstance(value, list | tuple) else 1
-    return count == sum(ref.kind == kind for ref in refs)
+def _is_same(leaf: Leaf, refs: Sequence[MediaRef], root: Path) -> bool | None:
+    """True if a medium is one of those that were read; None for a path where no file is."""
+    if isinstance(leaf, str) and len(leaf) <= LONGEST_PATH and not leaf.startswith("data:"):
+        try:
+            leaf = locate(root, leaf)
+        except ValueError:
+            return None
+        if any(ref.path == leaf for ref in refs):
+            return True
+    (other,) = media_refs("image", leaf, root)
+    return any(ref.read() == other.read() or _same_pixels(ref, other) for ref in refs)
 
 
-def _is_another(leaf: Leaf, refs: Sequence[MediaRef], values: Sequence[Any], root: Path) -> bool:
-    """True if a medium exists and is none of those that were read."""
-    if isinstance(leaf, bytes):
-        return all(ref.data != leaf for ref in refs)
-    if not isinstance(leaf, str):
-        return True
-    if len(leaf) > LONGEST_PATH or leaf.startswith("data:"):
-        return all(ref.data is None for ref in refs)
-    names = {ref.path.name for ref in refs if ref.path}
-    names |= {PurePath(str(v["path"])).name for v in values if _has_path(v)}
-    path = os.path.join(root, leaf)  # noqa: PTH118 - for every row
-    if PurePath(leaf).name in names or not os.path.isfile(path):  # noqa: PTH113
+def _same_pixels(ref: MediaRef, other: MediaRef) -> bool:
+    """True for a picture that a loader decoded and stored anew."""
+    try:
+        return ref.kind == "image" and load_image(ref) == load_image(other)
+    except ValueError:
         return False
-    size = os.path.getsize(path)  # noqa: PTH202
-    same_size = (ref.data for ref in refs if ref.data is not None and len(ref.data) == size)
-    return all(data != Path(path).read_bytes() for data in same_size)
 
 
 def _has_path(value: Any) -> bool:

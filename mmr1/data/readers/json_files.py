@@ -6,12 +6,11 @@ import codecs
 import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mmr1.data.lines import not_utf8
+from mmr1.data.lines import BROKEN, not_utf8
 from mmr1.data.readers.classes import Located
 from mmr1.data.record import STRICT, parse_json, read_lines
 
@@ -30,8 +29,8 @@ def json_lines(path: Path) -> Iterator[Located]:
                 yield where, parse_json(line)
             except ValueError as error:
                 yield where, error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a whole gzip file: {error}") from error
+    except BROKEN as error:
+        raise ValueError(f"{path}: cannot be read to its end: {error}") from error
 
 
 def json_rows(path: Path) -> Iterator[Located]:
@@ -41,7 +40,7 @@ def json_rows(path: Path) -> Iterator[Located]:
         ValueError: The file is none of these.
     """
     if path.suffix != ".gz" and is_array(path):
-        yield from ((f"{path}[{n}]", row) for n, (_, row) in enumerate(array_elements(path)))
+        yield from ((f"{path}[{n}]", row) for n, row in enumerate(array_elements(path)))
         return
     if has_lines(path):
         yield from json_lines(path)
@@ -55,8 +54,8 @@ def json_rows(path: Path) -> Iterator[Located]:
     try:
         content = parse_json(_text(path))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {not_utf8(error)}") from error
-    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path}: {not_utf8(error, path)}") from error
+    except (ValueError, *BROKEN) as error:
         raise ValueError(f"{path}: {error}") from error
     yield from _rows(path, content)
 
@@ -91,7 +90,7 @@ def has_lines(path: Path) -> bool:
     try:
         first = next(lines, "")
         return isinstance(parse_json(first), dict) and next(lines, None) is not None
-    except ValueError:
+    except (ValueError, *BROKEN):  # which the reader of the whole file names
         return False
 
 
@@ -102,8 +101,6 @@ def _text(path: Path) -> str:
 
 BLOCK = 1 << 20
 """Bytes that are read at a time; more where one row is longer."""
-ELEMENT = 1 << 14
-"""Bytes that are read at first to get one row."""
 _NUMBER = 1024
 """Characters that a number may have."""
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -116,15 +113,15 @@ def is_array(path: Path) -> bool:
         return file.read(4096).removeprefix(_MARK).lstrip().startswith(b"[")
 
 
-def array_elements(path: Path) -> Iterator[tuple[int, Any]]:
-    """``(position of its first byte, value)`` of the elements of an array.
+def array_elements(path: Path) -> Iterator[Any]:
+    """The elements of an array.
 
     Raises:
         ValueError: The file is not an array of strict JSON in UTF-8.
     """
     with path.open("rb") as file:
         mark = file.read(len(_MARK))
-        window = _Window(path, file, len(_MARK) if mark == _MARK else 0, BLOCK)
+        window = _Window(path, file, len(_MARK) if mark == _MARK else 0)
         window.expect("[")
         if window.next() == "]":
             window.expect("]")
@@ -137,17 +134,11 @@ def array_elements(path: Path) -> Iterator[tuple[int, Any]]:
             raise window.error("there is more after the array")
 
 
-def array_element(path: Path, position: int) -> Any:
-    """The element that begins at this byte. Raises ValueError if none does."""
-    with path.open("rb") as file:
-        return _Window(path, file, position, ELEMENT).value()[1]
-
-
 class _Window:
     """A part of the file as text, and the place in it."""
 
-    def __init__(self, path: Path, file: BinaryIO, position: int, block: int) -> None:
-        self._path, self._file, self._block = path, file, block
+    def __init__(self, path: Path, file: BinaryIO, position: int) -> None:
+        self._path, self._file = path, file
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text, self._at, self._ended = "", 0, False
         self._position = position  # of the character at ``_at``, in bytes
@@ -168,8 +159,8 @@ class _Window:
         self._skip(self._at + 1)
         return found
 
-    def value(self) -> tuple[int, Any]:
-        """``(position, value)`` of the value that begins here; the place is then behind it."""
+    def value(self) -> Any:
+        """The value that begins here; the place is then behind it."""
         self.next()
         while True:
             try:
@@ -178,14 +169,14 @@ class _Window:
                 if not self._may_be_cut(error) or not self._read():
                     raise self.error(error.msg) from None
                 continue
-            except ValueError as error:
-                raise self.error(str(error)) from None
+            except (ValueError, RecursionError) as error:
+                deep = isinstance(error, RecursionError)
+                raise self.error("nested too deeply" if deep else str(error)) from None
             after = _SPACE.match(self._text, end).end()  # type: ignore[union-attr]
             ends = self._text[after : after + 1] in (",", "]") or len(self._text) - end > _NUMBER
             if ends or not self._read():  # else the value may be the beginning of a number
-                position = self._position
                 self._skip(end)
-                return position, value
+                return value
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
         """True if reading more of the file may mend the error."""
@@ -203,11 +194,11 @@ class _Window:
         """Read more, and drop the text behind the place; False at the end of the file."""
         if self._ended:
             return False
-        data = self._file.read(max(self._block, len(self._text) - self._at))
+        data = self._file.read(max(BLOCK, len(self._text) - self._at))
         self._ended = not data
         try:
             text = self._decoder.decode(data, final=self._ended)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self._path}: {not_utf8(error)}") from error
+            raise ValueError(f"{self._path}: {not_utf8(error, self._path)}") from error
         self._text, self._at = self._text[self._at :] + text, 0
         return not self._ended

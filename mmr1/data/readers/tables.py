@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mmr1.data.lines import not_utf8
+from mmr1.data.lines import BROKEN, not_utf8
 from mmr1.data.readers.classes import Located, mending
 
 # VLMEvalKit writes a picture once; other rows name the first by its index.
@@ -77,7 +77,7 @@ def _records(path: Path) -> Iterator[Located]:
             for row in reader:
                 yield f"{path}:{reader.line_num}", _row(row)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {not_utf8(error)}") from error
+        raise ValueError(f"{path}: {not_utf8(error, path)}") from error
     except csv.Error as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -120,7 +120,7 @@ def tar_rows(path: Path) -> Iterator[Located]:
         with tarfile.open(path, "r|*") as archive:
             for key, members in groupby(_members(archive), key=lambda member: member[0]):
                 yield f"{path}[{key}]", _tar_row(key, list(members))
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, *BROKEN) as error:
         raise ValueError(f"{path}: not a valid tar file: {error}") from error
 
 

@@ -42,6 +42,7 @@ from mmr1.trainer.models.loading import (
 )
 from mmr1.trainer.models.quantization import loads_in_4_bits, quantized_weights
 from mmr1.trainer.models.scalar_model import ScalarModel
+from mmr1.types import Metric, merge_metrics
 from mmr1.vision.families.loading import (
     architecture_of,
     keep_names_in_files,
@@ -215,15 +216,14 @@ class DistributedProcessGroup:
             for batch, run_tower in zip(padded, has_media, strict=True)
         ]
 
+    def merge(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+        every: list[dict[str, Metric]] = [{} for _ in range(self.size)]
+        dist.all_gather_object(every, dict(metrics))
+        return merge_metrics(every[:: 1 if self.context is None else self.context.size])
+
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
-        every: list[dict[str, float]] = [{} for _ in range(self.size)]
-        dist.all_gather_object(every, dict(sums))
-        totals: dict[str, float] = {}
-        for of_rank in every[:: 1 if self.context is None else self.context.size]:
-            for name, value in of_rank.items():
-                before = totals.get(name, 0.0)
-                totals[name] = max(before, value) if name.endswith("_max") else before + value
-        return totals
+        merged = self.merge({name: Metric(value, reduce="sum") for name, value in sums.items()})
+        return {name: float(metric.sum) for name, metric in merged.items()}
 
 
 def load(

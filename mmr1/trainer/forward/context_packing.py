@@ -274,7 +274,9 @@ def pack_own(
         positions=there(positions),
         layout=cut_layout(whole.layout, cut, context, device),
         rows=there(local[whole.rows[read_here]]),
-        padded=PaddedRows(whole.padded.shape, there(whole.padded.places[:, read_here]), context),
+        padded=PaddedRows(
+            whole.padded.shape, there(whole.padded.places[:, read_here]), context, read_here
+        ),
         targets=there(whole.targets[read_here]),
         media=media,
         feature_rows=there(sent),

@@ -1,56 +1,183 @@
 """What the output head makes of hidden states, a chunk of rows at a time.
 
-The log-probability and entropy of tokens, or a divergence over the whole vocabulary. The logits of
-16k tokens over Qwen2.5-VL's vocabulary are 9.3 GiB in float32; here at most one chunk of them
-exists (of a divergence, one of both models), in the forward as in the backward.
+The log-probability and entropy of tokens, or a divergence over the vocabulary. The logits of 16k
+tokens over Qwen2.5-VL's vocabulary are 9.3 GiB in float32; here at most one chunk of them exists
+(of a divergence, one of both models), in the forward as in the backward. Where the sampler kept a
+few ids of the vocabulary, the head multiplies with their rows of the output embedding alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.algorithms.kl import divergence, divergence_gradient
+from mmr1.rollout.distribution import FORBIDDEN, PLAIN, Distribution
+from mmr1.types import Support
 
 # Logits alive at a time: 64 MiB in float32 on a CPU, whose caches are small. Elsewhere 512 MiB: the
 # backward pass rewrites the float32 gradient of the weight, 1.2 GiB for 3B, with every chunk.
 CPU_CHUNK_ELEMENTS = 1 << 24
 GPU_CHUNK_ELEMENTS = 1 << 27
-FORBIDDEN = -1e4  # a logit whose probability is exactly 0 in float32, and its products finite
 
 
 def token_logprobs(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     targets: torch.Tensor,
-    temperature: float = 1.0,
-    forbidden_ids: Sequence[int] = (),
+    distribution: Distribution = PLAIN,
+    support: Support | None = None,
     chunk_elements: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of ``targets`` and entropies of their distributions, in nats.
 
-    The distribution is ``softmax(hidden @ weight.T / temperature)`` over the tokens that are not
-    forbidden, in float32 whatever the inputs are. Differentiable by both outputs with respect to
-    ``hidden`` and ``weight``.
+    The distribution is ``softmax(hidden @ weight.T / temperature)`` over the ids that the sampler
+    kept for a token, or over all that are not forbidden, in float32 whatever the inputs are.
+    Differentiable by both outputs with respect to ``hidden`` and ``weight``.
 
     Args:
         hidden: ``[N, H]``.
         weight: ``[V, H]``, the output embedding.
         targets: ``[N]`` int64.
-        temperature: That of the rollout.
-        forbidden_ids: Tokens that cannot be sampled; their probability is 0.
-        chunk_elements: Logits that may exist at a time; None for the device's own number. At least
-            one row is taken.
+        distribution: Temperature and forbidden ids. What it cuts off is in ``support``.
+        support: Kept ids of the N tokens; None: all were kept.
+        chunk_elements: Logits, or elements of gathered rows of the weight, that may exist at a
+            time; None for the device's own number. At least one row is taken.
 
     Returns:
         Two ``[N]`` float32 tensors.
     """
     with torch.autocast(hidden.device.type, enabled=False):  # it would round the logits
-        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
-        forbidden = forbidden.to(hidden.device, non_blocking=True)
-        return _TokenLogprobs.apply(hidden, weight, targets, temperature, forbidden, chunk_elements)
+        temperature, forbidden = distribution.temperature, _forbidden(distribution, hidden.device)
+        if support is None or not support.sizes.any():
+            return _TokenLogprobs.apply(
+                hidden, weight, targets, temperature, forbidden, chunk_elements
+            )
+        cut = torch.from_numpy(support.sizes > 0)
+        both = hidden.new_zeros((2, len(hidden)), dtype=torch.float32)
+        for kept in (True, False):
+            if not (rows := (cut == kept).nonzero()[:, 0].to(hidden.device)).numel():
+                continue
+            part, own = hidden.index_select(0, rows), targets.index_select(0, rows)
+            if kept:
+                ids = kept_rows(support, hidden.device)
+                found = _KeptLogprobs.apply(part, weight, own, temperature, ids, chunk_elements)
+            else:
+                found = _TokenLogprobs.apply(
+                    part, weight, own, temperature, forbidden, chunk_elements
+                )
+            both = both.index_copy(1, rows, torch.stack(found))
+        return both[0], both[1]
+
+
+def _forbidden(distribution: Distribution, device: torch.device) -> torch.Tensor:
+    ids = torch.tensor(distribution.forbidden, dtype=torch.int64)
+    return ids.to(device, non_blocking=True)
+
+
+class KeptRows(NamedTuple):
+    """Kept ids of the N tokens that have any, the tokens with fewest ids first.
+
+    Attributes:
+        order: ``[N]`` int64, which token each row is.
+        ids: ``[N, S]`` int64, 0 behind a token's last id.
+        valid: ``[N, S]`` bool.
+        widths: Number of ids of each row.
+    """
+
+    order: torch.Tensor
+    ids: torch.Tensor
+    valid: torch.Tensor
+    widths: list[int]
+
+
+def kept_rows(support: Support, device: torch.device) -> KeptRows:
+    """Lay the kept ids of all cut tokens out as rows, on a device."""
+    sizes = torch.from_numpy(support.sizes[support.sizes > 0]).long()
+    rows = torch.from_numpy(support.ids).long().split(sizes.tolist())
+    order = sizes.argsort(stable=True)
+    ids = pad_sequence([rows[i] for i in order.tolist()], batch_first=True)
+    widths = sizes[order]
+    valid = torch.arange(ids.shape[1]) < widths[:, None]
+    order, ids, valid = (x.to(device, non_blocking=True) for x in (order, ids, valid))
+    return KeptRows(order, ids, valid, widths.tolist())
+
+
+class _KeptLogprobs(torch.autograd.Function):
+    """Log-probs and entropies over kept ids: dot products with their rows of the weight alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        kept: KeptRows,
+        chunk_elements: int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(2))
+        distributions = []
+        chunks = _kept_chunks(kept.widths, hidden, chunk_elements)
+        for part, width in chunks:
+            rows, valid = kept.order[part], kept.valid[part, :width]
+            states = hidden.index_select(0, rows).float()
+            logits = torch.bmm(weight[kept.ids[part, :width]].float(), states[:, :, None])[..., 0]
+            log_p = (logits / temperature).masked_fill(~valid, FORBIDDEN).log_softmax(-1)
+            is_target = valid & (kept.ids[part, :width] == targets[rows, None])
+            logprobs[rows] = (log_p * is_target).sum(-1)
+            entropy[rows] = -torch.linalg.vecdot(log_p.exp(), log_p)
+            distributions += [log_p, is_target]
+        ctx.save_for_backward(hidden, weight, entropy, *kept[:2], *distributions)
+        ctx.temperature, ctx.chunks = temperature, chunks
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_logprobs: torch.Tensor | None, grad_entropy: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, entropy, order, ids, *distributions = ctx.saved_tensors
+        no_gradient = torch.zeros_like(entropy)
+        grad_logprobs = (no_gradient if grad_logprobs is None else grad_logprobs) / ctx.temperature
+        grad_entropy = (no_gradient if grad_entropy is None else grad_entropy) / ctx.temperature
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = (
+            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+            if ctx.needs_input_grad[1]
+            else None
+        )
+        pairs = zip(distributions[::2], distributions[1::2], strict=True)
+        for (part, width), (log_p, is_target) in zip(ctx.chunks, pairs, strict=True):
+            rows, kept = order[part], ids[part, :width]
+            p = log_p.exp()
+            grad = grad_logprobs[rows, None] * (is_target.float() - p)
+            grad -= grad_entropy[rows, None] * p * (log_p + entropy[rows, None])
+            if grad_hidden is not None:
+                of_rows = torch.bmm(grad[:, None], weight[kept].float())[:, 0]
+                grad_hidden[rows] = of_rows.to(hidden.dtype)
+            if grad_weight is not None:
+                states = hidden.index_select(0, rows).float()
+                products = grad[:, :, None] * states[:, None]
+                grad_weight.index_add_(0, kept.flatten(), products.flatten(0, 1))
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None
+
+
+def _kept_chunks(
+    widths: list[int], hidden: torch.Tensor, chunk_elements: int | None
+) -> list[tuple[slice, int]]:
+    """Rows by chunk, each with its largest width; gathered weights of a chunk fit its elements."""
+    chunks, start = [], 0
+    limit = _chunk_elements(hidden, chunk_elements) // hidden.shape[1]
+    for end, width in enumerate(widths):  # ascending
+        if end > start and (end + 1 - start) * width > limit:
+            chunks.append((slice(start, end), widths[end - 1]))
+            start = end
+    return [*chunks, (slice(start, len(widths)), widths[-1])]
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -124,10 +251,14 @@ class _TokenLogprobs(torch.autograd.Function):
 
 def row_chunks(hidden: torch.Tensor, width: int, chunk_elements: int | None) -> list[slice]:
     """Rows of ``[N, H]`` by chunk, whose logits are ``width`` each."""
-    if chunk_elements is None:
-        chunk_elements = CPU_CHUNK_ELEMENTS if hidden.device.type == "cpu" else GPU_CHUNK_ELEMENTS
-    total, rows = len(hidden), max(1, chunk_elements // width)
+    total, rows = len(hidden), max(1, _chunk_elements(hidden, chunk_elements) // width)
     return [slice(start, min(start + rows, total)) for start in range(0, total, rows)]
+
+
+def _chunk_elements(hidden: torch.Tensor, given: int | None) -> int:
+    if given is not None:
+        return given
+    return CPU_CHUNK_ELEMENTS if hidden.device.type == "cpu" else GPU_CHUNK_ELEMENTS
 
 
 def logits_of(
@@ -203,8 +334,8 @@ class Distributions(NamedTuple):
 def token_kl(
     policy: Distributions,
     reference: Distributions,
-    temperature: float = 1.0,
-    forbidden_ids: Sequence[int] = (),
+    distribution: Distribution = PLAIN,
+    support: Support | None = None,
     chunk_elements: int | None = None,
     beta: float = 1.0,
 ) -> torch.Tensor:
@@ -212,20 +343,41 @@ def token_kl(
 
     With another ``beta`` than 1 it is the divergence of that name in ``kl.py``.
 
-    Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
-    respect to the policy's hidden states and weight; the reference is a constant. Where models of
-    two sizes pad one vocabulary to two lengths, the shorter one counts: the rest are not tokens.
+    Both at the temperature, and over the ids, that were sampled from: those of ``support``, or all
+    that are not forbidden. Differentiable with respect to the policy's hidden states and weight;
+    the reference is a constant. Where models of two sizes pad one vocabulary to two lengths, the
+    shorter one counts: the rest are not tokens.
     """
     vocabulary = min(len(policy.weight), len(reference.weight))
     device = policy.hidden.device
     with torch.autocast(device.type, enabled=False):
-        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
-        forbidden = forbidden.to(device, non_blocking=True)
         return _TokenKl.apply(
             *(policy.hidden, policy.weight[:vocabulary]),
             *(reference.hidden, reference.weight[:vocabulary]),
-            *(temperature, forbidden, chunk_elements, beta),
+            *(distribution.temperature, _forbidden(distribution, device)),
+            None if support is None else _padded_ids(support, vocabulary).to(device),
+            *(chunk_elements, beta),
         )
+
+
+def _padded_ids(support: Support, vocabulary: int) -> torch.Tensor:
+    """Kept ids ``[N, S]`` of N tokens, the vocabulary's size behind a token's last one."""
+    rows = torch.from_numpy(support.ids).long().split(support.sizes.tolist())
+    return pad_sequence(rows, batch_first=True, padding_value=vocabulary)
+
+
+def _mask_cut(logits: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+    """Give ids that were not kept no probability; rows without kept ids stay as they are.
+
+    Args:
+        ids: See ``_padded_ids``; None: all were kept.
+    """
+    if ids is None or ids.shape[1] == 0:
+        return logits
+    vocabulary = logits.shape[1]
+    kept = logits.new_zeros((len(logits), vocabulary + 1), dtype=torch.bool).scatter_(1, ids, True)
+    is_whole = ids[:, :1] == vocabulary
+    return logits.masked_fill_(~(kept[:, :vocabulary] | is_whole), FORBIDDEN)
 
 
 class _TokenKl(torch.autograd.Function):
@@ -238,22 +390,27 @@ class _TokenKl(torch.autograd.Function):
         ref_weight: torch.Tensor,
         temperature: float,
         forbidden: torch.Tensor,
+        ids: torch.Tensor | None,
         chunk_elements: int | None,
         beta: float,
     ) -> torch.Tensor:
         chunks = row_chunks(hidden, 2 * len(weight), chunk_elements)
         kl = torch.empty(len(hidden), device=hidden.device)
         for part in chunks:
-            log_p = logits_of(hidden[part], weight, temperature, forbidden).log_softmax(-1)
-            log_q = logits_of(ref_hidden[part], ref_weight, temperature, forbidden).log_softmax(-1)
+            kept = None if ids is None else ids[part]
+            both = (hidden[part], weight), (ref_hidden[part], ref_weight)
+            log_p, log_q = (
+                _mask_cut(logits_of(*of, temperature, forbidden), kept).log_softmax(-1)
+                for of in both
+            )
             kl[part] = divergence(log_p, log_q, beta)
-        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden)
+        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden, ids)
         ctx.temperature, ctx.chunks, ctx.beta = temperature, chunks, beta
         return kl
 
     @staticmethod
     def backward(ctx: Any, grad_kl: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, ref_hidden, ref_weight, forbidden = ctx.saved_tensors
+        hidden, weight, ref_hidden, ref_weight, forbidden, ids = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = (
             torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -262,8 +419,9 @@ class _TokenKl(torch.autograd.Function):
         )
         scale = (ctx.temperature, forbidden)
         for part in ctx.chunks:
-            log_p = logits_of(hidden[part], weight, *scale).log_softmax(-1)
-            log_q = logits_of(ref_hidden[part], ref_weight, *scale).log_softmax(-1)
+            kept = None if ids is None else ids[part]
+            both = (hidden[part], weight), (ref_hidden[part], ref_weight)
+            log_p, log_q = (_mask_cut(logits_of(*of, *scale), kept).log_softmax(-1) for of in both)
             grad = divergence_gradient(log_p, log_q, ctx.beta)
             grad = rounded_product(grad, grad_kl[part, None] / ctx.temperature, weight.dtype)
             if grad_hidden is not None:
@@ -272,4 +430,4 @@ class _TokenKl(torch.autograd.Function):
                 add_product(grad_weight, grad.T, hidden[part])
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None, None
+        return grad_hidden, grad_weight, *[None] * 7

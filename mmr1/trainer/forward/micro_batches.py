@@ -15,7 +15,7 @@ import torch
 
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.types import ScoredGroup
+from mmr1.types import Metric, ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -242,12 +242,14 @@ class ProcessGroup(Protocol):
         """
         ...
 
-    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Each number summed over the ranks; the largest where its name ends in ``_max``.
-
-        Ranks that share sequences have the same numbers, which count once. A rank may lack some
-        names.
+    def merge(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+        """Metrics merged over the ranks. Ranks that share sequences have the same ones, which count
+        once. A rank may lack some names.
         """
+        ...
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Each number summed over the ranks, as ``merge`` does."""
         ...
 
 
@@ -262,6 +264,9 @@ class SingleProcess:
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         return list(batches)
+
+    def merge(self, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+        return dict(metrics)
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         return dict(sums)

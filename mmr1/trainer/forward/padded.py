@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmr1.trainer.forward.logprob_head import FORBIDDEN
+from mmr1.rollout.distribution import FORBIDDEN, PLAIN, Distribution
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
+from mmr1.types import Support
 from mmr1.vision.families.family import PackedArchitecture
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.prepare import Medium
@@ -21,16 +23,14 @@ from mmr1.vision.prepare import Medium
 def padded_scores(
     model: Any,
     groups: Sequence[GroupInput],
-    temperature: float,
-    forbidden_ids: Sequence[int] = (),
+    distribution: Distribution = PLAIN,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens, by one padded batch. Differentiable.
 
     Args:
         model: A transformers model of a known family.
         groups: B sequences in all.
-        temperature: That of the rollout; the logits are divided by it.
-        forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
+        distribution: The one that the tokens were sampled from; see ``completion_scores``.
     """
     device = model.device
     hidden = padded_hidden(model, groups)
@@ -40,14 +40,33 @@ def padded_scores(
     columns = prompt_lengths[:, None] - 1 + torch.arange(completion_ids.shape[1])
     rows = torch.arange(len(prompt_lengths))[:, None].expand_as(columns)
     states = hidden[rows[mask], columns[mask]]
-    logits = model_parts(model).lm_head(states).float() / temperature  # [N, V]
-    logits[:, list(forbidden_ids)] = FORBIDDEN
+    logits = model_parts(model).lm_head(states).float() / distribution.temperature  # [N, V]
+    logits[:, list(distribution.forbidden)] = FORBIDDEN
+    support = [s for group in groups for s in group.support or ()]
+    if not distribution.keeps_all and support:
+        logits = logits.where(_kept(support, mask, logits.shape[1]).to(device), FORBIDDEN)
 
     log_distribution = logits.log_softmax(-1)
     targets = completion_ids[mask].to(device)
     logprobs = log_distribution.gather(-1, targets[:, None])[:, 0]
     entropy = -(log_distribution.exp() * log_distribution).sum(-1)
     return TokenScores(_scatter(logprobs, mask), _scatter(entropy, mask))
+
+
+def _kept(supports: Sequence[Support | None], mask: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The ids ``[N, vocabulary]`` bool that could be sampled, token by token."""
+    rows = []
+    for support, sampled in zip(supports, mask, strict=True):
+        ids: list[np.ndarray] = [np.zeros(0, np.int32)] * len(sampled)
+        if support is not None:
+            own = np.split(support.ids, np.cumsum(support.sizes)[:-1])
+            ids[: len(own)] = own
+        rows += [ids[place] for place in sampled.nonzero()[:, 0].tolist()]
+    kept = torch.zeros((len(rows), vocabulary), dtype=torch.bool)
+    for row, of_token in zip(kept, rows, strict=True):
+        row[torch.from_numpy(of_token).long()] = True
+        row |= len(of_token) == 0
+    return kept
 
 
 def padded_hidden(model: Any, groups: Sequence[GroupInput]) -> torch.Tensor:

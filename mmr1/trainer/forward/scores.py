@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mmr1.rollout.distribution import PLAIN, Distribution
 from mmr1.routers import Routing, route, routers_of
 from mmr1.trainer.forward.any_model.forward import check_context, shared_states
 from mmr1.trainer.forward.context import Context
@@ -14,7 +15,14 @@ from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
 from mmr1.trainer.forward.packing import NAME, Packed, pack
 from mmr1.trainer.forward.routing import RouterUse, expert_gap, load_balance
-from mmr1.trainer.forward.sequences import CompletionStates, GroupInput, Read, TokenScores, to_rows
+from mmr1.trainer.forward.sequences import (
+    CompletionStates,
+    GroupInput,
+    Read,
+    TokenScores,
+    support_of_tokens,
+    to_rows,
+)
 from mmr1.trainer.forward.unshared import unshared_states
 from mmr1.vision.families.loading import (
     architecture_of,
@@ -138,8 +146,7 @@ def _check_lengths(config: Any, groups: Sequence[GroupInput], context: Context |
 def completion_scores(
     model: Any,
     groups: Sequence[GroupInput],
-    temperature: float,
-    forbidden_ids: Sequence[int] = (),
+    distribution: Distribution = PLAIN,
     features: FeatureCache | None = None,
     chunk_elements: int | None = None,
     run_tower: bool = False,
@@ -147,26 +154,35 @@ def completion_scores(
     jsd_beta: float = 1.0,
     context: Context | None = None,
     routers: RouterUse | None = None,
+    measure_kept_mass: bool = False,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
     Args:
         model, groups, features, run_tower, context: As for :func:`completion_states`.
-        temperature: That of the rollout; the logits are divided by it.
-        forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
+        distribution: The one that the tokens were sampled from. If it keeps all, the ids that the
+            engine kept are not looked at.
         chunk_elements: Logits that may exist at a time; None for the device's own number.
         reference: To measure the KL to: of the same groups, from :func:`completion_distributions`.
         jsd_beta: Which divergence that is; see :func:`kl.divergence`.
         routers: What to do about those of the model, which is watched then.
+        measure_kept_mass: Compute the mass of the kept ids, which takes the whole head.
     """
     packs = architecture_of(model).shares_prompts or is_admitted(model)
     routing = None if routers is None else routers.routing(groups, packs)
     states = completion_states(model, groups, "before", features, run_tower, context, routing)
     hidden, weight = states.hidden, _output_weight(model)
+    support = None if distribution.keeps_all else support_of_tokens(groups, states.padded)
     logprobs, entropy = token_logprobs(
-        hidden, weight, states.targets, temperature, forbidden_ids, chunk_elements
+        hidden, weight, states.targets, distribution, support, chunk_elements
     )
     rows = TokenScores(to_rows(logprobs, states.padded), to_rows(entropy, states.padded))
+    if measure_kept_mass:
+        with torch.no_grad():
+            head = (hidden.detach(), weight.detach(), states.targets, distribution)
+            of_all, _ = token_logprobs(*head, None, chunk_elements)
+        mass = (of_all - logprobs.detach()).exp()
+        rows = rows._replace(kept_mass=to_rows(mass, states.padded))
     if routers is not None and routing is not None:
         watched = routers_of(unwrapped(model))
         assert watched is not None, "its routers are watched"
@@ -180,7 +196,7 @@ def completion_scores(
     if reference is None:
         return rows
     policy = Distributions(hidden, weight)
-    kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements, jsd_beta)
+    kl = token_kl(policy, reference, distribution, support, chunk_elements, jsd_beta)
     return rows._replace(kl=to_rows(kl, states.padded))
 
 

@@ -8,11 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from mmr1.rollout.distribution import join_supports, select_support
 from mmr1.trainer.forward.context import Context
-from mmr1.types import Completion, MediaRef, RolloutGroup
+from mmr1.types import Completion, MediaRef, RolloutGroup, Support
 from mmr1.vision.families.family import ModelFamily, ReadPrompt, WholeFamily, is_packed
 from mmr1.vision.families.rows import Piece, joined, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
@@ -81,6 +83,7 @@ class GroupInput:
         arguments: See ``ReadPrompt``.
         experts: Those that the engine's routers chose, for the prompt ``[P, L, k]`` and for each
             completion ``[R_i - 1, L, k]``; see ``Completion.routed_experts``. None where unknown.
+        support: For each completion the ids that the engine kept; empty where it kept all.
     """
 
     prompt_ids: torch.Tensor
@@ -91,6 +94,7 @@ class GroupInput:
     observed: tuple[Observed | None, ...] = ()
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
     experts: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
+    support: tuple[Support | None, ...] = ()
 
     def completion_positions(self, index: int) -> torch.Tensor:
         """Position ids of a completion: ``[rows, R_i]``."""
@@ -159,6 +163,7 @@ class GroupInput:
             experts=experts,
             completions=tuple(self.completions[i] for i in indices),
             observed=tuple(self.observed[i] for i in indices) if self.observed else (),
+            support=tuple(self.support[i] for i in indices) if self.support else (),
         )
 
 
@@ -173,6 +178,7 @@ class TokenScores(NamedTuple):
         kl: KL over the whole vocabulary to a reference's distribution; None unless asked for.
         expert_gap: Share of layers in which the engine chose other experts; None as ``kl``.
         router_loss: A scalar, the load-balancing loss of the forward; None as ``kl``.
+        kept_mass: Mass that the model gives to the ids that the engine kept; None as ``kl``.
     """
 
     logprobs: torch.Tensor
@@ -180,6 +186,7 @@ class TokenScores(NamedTuple):
     kl: torch.Tensor | None = None
     expert_gap: torch.Tensor | None = None
     router_loss: torch.Tensor | None = None
+    kept_mass: torch.Tensor | None = None
 
 
 class ModelInputs:
@@ -228,7 +235,28 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
         observed=tuple(observed),
         arguments=read.arguments,
         experts=_experts(group.completions),
+        support=_supports(group),
     )
+
+
+def _supports(group: RolloutGroup) -> tuple[Support | None, ...]:
+    """The engine's kept ids of each completion; empty where it kept all.
+
+    Raises:
+        ValueError: If a token is not one of the ids that the engine says it was sampled from.
+    """
+    for completion in group.completions:
+        if (support := completion.support) is None:
+            continue
+        cut = np.repeat(completion.token_ids, support.sizes) == support.ids
+        tokens = np.repeat(np.arange(len(support.sizes)), support.sizes)
+        if not np.array_equal(np.unique(tokens[cut]), support.sizes.nonzero()[0]):
+            raise ValueError(
+                f"sample '{group.prompt.sample.id}': the rollout engine returned a token that is "
+                "not among the ids that it kept (Completion.support); look at rollout.engine"
+            )
+    supports = tuple(completion.support for completion in group.completions)
+    return supports if any(s is not None for s in supports) else ()
 
 
 def _experts(
@@ -342,11 +370,13 @@ class PaddedRows:
         shape: ``(B, R)``.
         places: ``[2, N]`` int64, row and column of each token, in completion order.
         context: The ranks that have the other tokens; None where they are all here.
+        own: In main memory, bool: which of all tokens of the batch are here; None: all.
     """
 
     shape: tuple[int, int]
     places: torch.Tensor
     context: Context | None = None
+    own: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +394,43 @@ class CompletionStates:
     targets: torch.Tensor
     padded: PaddedRows
     rows: torch.Tensor
+
+
+def support_of_tokens(groups: Sequence[GroupInput], padded: PaddedRows) -> Support | None:
+    """The kept ids of the completion tokens of a batch that ``padded`` has; None if all were kept.
+
+    Args:
+        groups: All of the batch.
+    """
+    parts = [
+        len(row) if support is None else support
+        for group in groups
+        for row, support in zip(
+            group.completions, group.support or [None] * len(group.completions), strict=True
+        )
+    ]
+    if (support := join_supports(parts)) is None:
+        return None
+    _, mask = completion_batch(groups)
+    sampled = mask[length_mask([len(row) for group in groups for row in group.completions])]
+    if padded.own is not None:
+        sampled[sampled.clone()] = padded.own.cpu()
+    return select_support(support, sampled.numpy())
+
+
+def kept_counts(groups: Sequence[RolloutGroup]) -> torch.Tensor | None:
+    """``[B, R]`` int64: the number of ids that the engine kept for each token, 0 where all.
+
+    None where it kept all everywhere.
+    """
+    completions = [c for group in groups for c in group.completions]
+    if all(completion.support is None for completion in completions):
+        return None
+    counts = torch.zeros(len(completions), max(len(c.token_ids) for c in completions)).long()
+    for row, completion in zip(counts, completions, strict=True):
+        if completion.support is not None:
+            row[: len(completion.support.sizes)] = torch.from_numpy(completion.support.sizes)
+    return counts
 
 
 def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:

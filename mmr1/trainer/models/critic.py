@@ -18,7 +18,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch, ProcessGroup, mini_ba
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import LoadModel, build_packed_model, feature_cache, load_here
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
-from mmr1.trainer.models.packed_model import read_sums
+from mmr1.trainer.models.packed_model import total_loss
 from mmr1.trainer.models.scalar_model import PackedScalarModel, rewards_of
 from mmr1.trainer.models.state import (
     TRAINING,
@@ -29,7 +29,7 @@ from mmr1.trainer.models.state import (
     save_tensors,
     sync_and_digest,
 )
-from mmr1.types import CriticTargets, Experience, MiniBatch, RolloutGroup, StepStats
+from mmr1.types import CriticTargets, Experience, Metric, MiniBatch, RolloutGroup, StepStats
 
 FOLDER = f"{TRAINING}/critic"
 
@@ -162,8 +162,8 @@ class LocalCritic:
         """
         targets = _targets(experience)
         packed_model = self._scalar_model.packed_model
-        total = packed_model.process_group.total
-        weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
+        group = packed_model.process_group
+        weights = mask / max(group.total({"tokens": float(mask.sum())})["tokens"], 1)
         losses = []
         for batch in batches:
             values = self._scalar_model.values(batch)
@@ -173,8 +173,8 @@ class LocalCritic:
             )
             loss = (own * value_loss(values, old, returns, self._clip)).sum()
             packed_model.backward(loss)
-            losses.append({"loss": loss.detach()})
-        mean = total({"loss": 0.0, **read_sums(losses)})["loss"]
+            losses.append({"loss": Metric(loss, reduce="sum")})
+        mean = total_loss(group, losses)
         if not math.isfinite(mean):
             self.optimizer.zero_grad()
         check_finite(mean)
@@ -209,7 +209,7 @@ def build_critic(
     )
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group)
+    backbone = build_packed_model(config, model.backbone, inputs, None, features, process_group)
     warmup_steps = config.optimizer.scheduler.warmup_steps
     settings = config.optimizer.changed(
         lr=critic.lr,

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
@@ -53,15 +54,15 @@ class PolicyLearner(Generic[Example]):
     """A policy that learns from examples; a ``Learner``.
 
     Attributes:
-        packed_model: At temperature 1.
+        packed_model: With the model's own distribution.
         learn: The step.
-        rollout_temperature: Of the engine that it is compared with.
+        sampled: Distribution of the engine that it is compared with.
     """
 
     packed_model: PackedModel
     optimizer: Optimizer
     learn: Callable[[PackedModel, Optimizer, Sequence[Example]], StepStats]
-    rollout_temperature: float = 1.0
+    sampled: Distribution
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -76,8 +77,7 @@ class PolicyLearner(Generic[Example]):
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """Log-probs ``[B, R]`` as the engine that samples gives them."""
-        sampled = replace(self.packed_model, temperature=self.rollout_temperature)
-        return sampled.logprobs(groups)
+        return replace(self.packed_model, distribution=self.sampled).logprobs(groups)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The weights by the names of the transformers model."""

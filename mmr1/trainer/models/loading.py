@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from mmr1.config import Config, ModelConfig
+from mmr1.config import Config, ModelConfig, SamplingConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.routers import watch_routers
 from mmr1.trainer.forward.any_model.forward import check_context
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
@@ -295,11 +296,14 @@ def build_packed_model(
     config: Config,
     model: Any,
     inputs: ModelInputs,
-    temperature: float,
+    sampling: SamplingConfig | None = None,
     features: FeatureCache | None = None,
     process_group: ProcessGroup | None = None,
 ) -> PackedModel:
     """``model`` with packed forwards that need no more memory than the configuration allows.
+
+    Args:
+        sampling: How the completions are sampled; None: the model's own distribution counts.
 
     Raises:
         ValueError: Ranks are to share its sequences, and cannot.
@@ -316,7 +320,7 @@ def build_packed_model(
     return PackedModel(
         model,
         inputs,
-        temperature,
+        Distribution.of(sampling or SamplingConfig(), inputs.family.forbidden_ids),
         config.trainer.max_tokens_per_gpu,
         vision_token_cost(config, model),
         features,

@@ -10,9 +10,9 @@ import torch
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.optimizer import check_finite
-from mmr1.trainer.models.packed_model import PackedModel, read_sums
+from mmr1.trainer.models.packed_model import PackedModel, total_loss
 from mmr1.trainer.models.reference import SupportsDistributions
-from mmr1.types import RolloutGroup
+from mmr1.types import Metric, RolloutGroup
 
 
 def add_nll_gradient(
@@ -30,7 +30,7 @@ def add_nll_gradient(
     Raises:
         NonFiniteError: The loss is not finite.
     """
-    model = replace(packed_model, temperature=1.0)
+    model = replace(packed_model, distribution=packed_model.distribution.of_model())
     return _add_gradient(model, groups, coefficient, lambda b: -model.token_scores(b).logprobs)
 
 
@@ -45,7 +45,7 @@ def add_distillation_gradient(
     Which divergence, ``packed_model.jsd_beta`` says. The mean is over the tokens of the answers,
     and both models are taken at temperature 1.
     """
-    model = replace(packed_model, temperature=1.0)
+    model = replace(packed_model, distribution=packed_model.distribution.of_model())
 
     def divergence(batch: MicroBatch) -> torch.Tensor:
         reference = teacher.distributions(batch)
@@ -64,14 +64,14 @@ def _add_gradient(
     token_loss: Callable[[MicroBatch], torch.Tensor],
 ) -> float:
     """Add the gradient of the mean ``token_loss(batch)`` ``[b, R]`` over all tokens; returns it."""
-    mask, total = completion_mask(groups), model.process_group.total
-    weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
+    mask, group = completion_mask(groups), model.process_group
+    weights = mask / max(group.total({"tokens": float(mask.sum())})["tokens"], 1)
     of_batches = []
     for batch in model.batches(groups):
         losses = token_loss(batch)
         loss = (weights[batch.rows, : losses.shape[1]].to(losses) * losses).sum()
         model.backward(coefficient * loss)
-        of_batches.append({"loss": loss.detach()})
-    mean = total({"loss": 0.0, **read_sums(of_batches)})["loss"]
+        of_batches.append({"loss": Metric(loss, reduce="sum")})
+    mean = total_loss(group, of_batches)
     check_finite(mean)
     return mean

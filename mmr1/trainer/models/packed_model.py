@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.context_packing import frame_parts
 from mmr1.trainer.forward.logprob_head import Distributions
 from mmr1.trainer.forward.micro_batches import (
@@ -22,7 +23,7 @@ from mmr1.trainer.forward.scores import completion_distributions, completion_sco
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.weights import copy_into, model_adapters, model_weights
-from mmr1.types import Message, RolloutGroup, Sample, TextPart
+from mmr1.types import Message, Metric, RolloutGroup, Sample, TextPart, merge_metrics
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import is_admitted
 from mmr1.vision.features import FeatureCache
@@ -36,7 +37,7 @@ class PackedModel:
 
     Attributes:
         inputs: Builds what the model is fed; shared by all models of a training step.
-        temperature: That of the rollout.
+        distribution: The one that completions are sampled from.
         budget: Largest cost of a forward pass on a rank, in tokens; see ``micro_batches``.
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
@@ -47,7 +48,7 @@ class PackedModel:
 
     model: Any
     inputs: ModelInputs
-    temperature: float
+    distribution: Distribution
     budget: int
     vision_token_cost: float = 1.0
     features: FeatureCache | None = None
@@ -87,7 +88,10 @@ class PackedModel:
         return [replace(b, after=a) for b, a in zip(batches, following, strict=False)]
 
     def token_scores(
-        self, batch: MicroBatch, reference: Distributions | None = None
+        self,
+        batch: MicroBatch,
+        reference: Distributions | None = None,
+        measure_kept_mass: bool = False,
     ) -> TokenScores:
         """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable.
 
@@ -98,12 +102,12 @@ class PackedModel:
             completion_scores,
             self.model,
             self.groups_of(batch),
-            self.temperature,
-            self.inputs.family.forbidden_ids,
+            self.distribution,
             self.features,
             run_tower=batch.run_tower,
             context=self.process_group.context,
             routers=self.routers if batch.groups else None,
+            measure_kept_mass=measure_kept_mass,
             **({} if reference is None else {"reference": reference, "jsd_beta": self.jsd_beta}),
         )
         if batch.groups:
@@ -192,20 +196,25 @@ def _short_text(family: ModelFamily) -> GroupInput:
     return GroupInput(read.ids, read.positions, start, (), (token,), arguments=read.arguments)
 
 
-def read_sums(of_batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """Numbers of micro-batches added up in float64, by name; the largest of those named ``_max``.
+def read_metrics(of_batches: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Read the metrics of micro-batches from the device, and merge them in float64.
 
-    They stay on the device until all are known, and are read in one transfer. Read in every
-    micro-batch, a GPU would idle while the next one is laid out.
+    They stay there until all are known, and are read in one transfer. Read in every micro-batch, a
+    GPU would idle while the next one is laid out.
     """
-    sums: dict[str, torch.Tensor] = {}
-    for numbers in of_batches:
-        for name, tensor in numbers.items():
-            value = tensor.detach().double()
-            if name in sums:
-                larger = name.endswith("_max")
-                value = torch.maximum(sums[name], value) if larger else sums[name] + value
-            sums[name] = value
-    if not sums:
-        return {}
-    return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))
+    numbers = [x for batch in of_batches for metric in batch.values() for x in _numbers(metric)]
+    read = iter(torch.stack(numbers).tolist() if numbers else [])
+    return merge_metrics(
+        {name: Metric(next(read), next(read), metric.reduce) for name, metric in batch.items()}
+        for batch in of_batches
+    )
+
+
+def _numbers(metric: Metric) -> list[torch.Tensor]:
+    return [torch.as_tensor(x).detach().double() for x in (metric.sum, metric.count)]
+
+
+def total_loss(group: ProcessGroup, of_batches: Sequence[Mapping[str, Metric]]) -> float:
+    """The ``loss`` of all micro-batches of all ranks."""
+    own = {"loss": Metric(0.0, reduce="sum"), **read_metrics(of_batches)}
+    return float(group.merge(own)["loss"].sum)

@@ -20,11 +20,19 @@ from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.measured import MeasuredUpdate, ParameterNorms
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, averaged, check_finite
-from mmr1.trainer.models.packed_model import PackedModel, read_sums
+from mmr1.trainer.models.packed_model import PackedModel, read_metrics
 from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
 from mmr1.trainer.models.weights import copy_to_cpu, model_adapters, model_weights
-from mmr1.types import Experience, LossCoefficients, RolloutGroup, StepStats, TokenBatch
+from mmr1.types import (
+    Experience,
+    LossCoefficients,
+    Metric,
+    RolloutGroup,
+    StepStats,
+    TokenBatch,
+    merge_metrics,
+)
 
 GAP = "rollout/logprob_gap"
 WIDEST_GAP = "rollout/logprob_gap_max"
@@ -32,8 +40,8 @@ ROUTER_GAP = "rollout/router_gap"
 LAYERS_GAP = "rollout/router_gap_per_layer"
 ROUTER_LOSS = "router_aux_loss"
 VIEW_GAP = "views/logprob_gap"
-COUNTED = "tokens of "
-"""Before a gap's name: the number of tokens that it is the mean of."""
+KEPT_MASS_UPDATES = 10
+"""Every so many updates of a cut distribution its kept mass is measured, by the whole head."""
 
 
 class SentWeights(Protocol):
@@ -199,6 +207,7 @@ class LocalPolicy:
         model.model.train()
         groups = [scored.group for scored in experience.groups]
         self._check_experts(groups)
+        self._check_support(groups)
         mini_batches = experience.mini_batches
         cut = [model.batches(groups, mini_batch.learning) for mini_batch in mini_batches]
         before = self.version
@@ -217,12 +226,13 @@ class LocalPolicy:
     def _accumulate(
         self, experience: Experience, batches: Sequence[MicroBatch], before: int
     ) -> StepStats:
-        """Sum up the gradient over micro-batches; token means of what is logged.
+        """Sum up the gradient over micro-batches; what is logged.
 
         Args:
             before: The policy's version before the update.
         """
-        model, tokens, numbers, counted = self._packed_model, experience.tokens, [], 0
+        model, tokens, metrics = self._packed_model, experience.tokens, []
+        measures = not model.distribution.keeps_all and before % KEPT_MASS_UPDATES == 0
         balanced = self._balanced_shares(batches)
         for batch, share in zip(batches, balanced, strict=True):
             reference = None
@@ -230,22 +240,20 @@ class LocalPolicy:
                 reference = self._reference.distributions(batch)
                 model.model.train()  # it may be the same model
             with record_function("mmr1/forward"):
-                scores = model.token_scores(batch, reference)
+                scores = model.token_scores(batch, reference, measures)
             if not batch.groups:
                 model.backward(scores.logprobs.sum())
                 continue
             width, device = scores.logprobs.shape[1], scores.logprobs.device
-            # From the mask in main memory: the device would be waited for to know their number.
-            counting = tokens.mask[batch.rows, :width].flatten().nonzero()[:, 0]
-            counted += len(counting)
             own = tokens.select(batch.rows, width, device)
-            counting = counting.to(device, non_blocking=True)
-            coefficients = experience.coefficients
-            numbers.append(self._add_gradient(own, scores, coefficients, counting, before, share))
-        read = {"loss": 0.0, WIDEST_GAP: 0.0, **read_sums(numbers), "tokens": float(counted)}
-        for name in _means_apart(tokens, before):
-            read = {name: 0.0, COUNTED + name: 0.0, **read}
-        return self._means(model.process_group.total(read))
+            metrics.append(self._add_gradient(own, scores, experience.coefficients, before, share))
+        nothing = {"loss": Metric(0.0, reduce="sum"), WIDEST_GAP: Metric(0.0, reduce="max")}
+        merged = model.process_group.merge(merge_metrics([nothing, read_metrics(metrics)]))
+        if not math.isfinite(loss := merged["loss"].sum):
+            self.optimizer.zero_grad()
+        check_finite(loss)
+        values = {name: metric.value for name, metric in merged.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _check_experts(self, groups: Sequence[RolloutGroup]) -> None:
         """Refuse completions without the experts that they are to be compared with."""
@@ -256,6 +264,17 @@ class LocalPolicy:
             raise ValueError(
                 "algorithm.router_replay needs an engine that returns the experts of each token "
                 "(Completion.routed_experts); set rollout.engine=hf, or leave the key out"
+            )
+
+    def _check_support(self, groups: Sequence[RolloutGroup]) -> None:
+        """Refuse completions of a cut distribution without the ids that the engine kept."""
+        if self._packed_model.distribution.keeps_all:
+            return
+        if any(c.support is None for group in groups for c in group.completions):
+            raise ValueError(
+                "rollout.top_p, top_k and min_p need an engine that returns the ids that it kept "
+                "for each token (Completion.support); set rollout.engine=hf or vllm, or leave the "
+                "keys out"
             )
 
     def _balanced_shares(self, batches: Sequence[MicroBatch]) -> list[float]:
@@ -278,25 +297,21 @@ class LocalPolicy:
         tokens: TokenBatch,
         scores: TokenScores,
         coefficients: LossCoefficients,
-        counting: torch.Tensor,
         before: int,
         balanced: float,
-    ) -> dict[str, torch.Tensor]:
-        """Run the backward of one micro-batch; returns sums over its tokens of what is logged.
+    ) -> dict[str, Metric]:
+        """Run the backward of one micro-batch; returns what is logged of it.
 
         Nothing is read from the device, so that it never waits.
 
         Args:
             tokens: Those of the micro-batch.
-            counting: ``[N]`` int64 indices into ``[b, R]``, flattened: the tokens that count.
             before: As in ``_accumulate``.
             balanced: The micro-batch's share of the tokens of the load-balancing loss.
         """
         old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
         old = scores.logprobs.detach() if old is None else old
-        view_gap = {}
         if tokens.other_view is not None:  # not comparable: as if this policy had sampled them
-            view_gap = {VIEW_GAP: (old - rollout).abs()}
             rollout = torch.where(tokens.other_view, old, rollout)
         x = LossInputs(
             logprobs=scores.logprobs,
@@ -322,63 +337,65 @@ class LocalPolicy:
             router_loss = balanced * scores.router_loss
             loss = loss + self._router_loss_coefficient * router_loss
         self._packed_model.backward(loss)
-        gap = (x.old_logprobs - rollout).abs()
+        metrics = {"loss": Metric(loss, reduce="sum")}
+        if router_loss is not None:
+            metrics[ROUTER_LOSS] = Metric(router_loss, reduce="sum")
+        logged = {"entropy": x.entropy, **self._algorithm.metrics(x)}
         ref = x.logprobs if x.ref_logprobs is None else x.ref_logprobs
-        logged = {
-            "entropy": x.entropy,
-            "kl": k3(x.logprobs, ref) if x.full_kl is None else x.full_kl,
-            GAP: gap,
-            "rollout/kl": k3(rollout, x.old_logprobs),
-            **self._algorithm.metrics(x),
-            "rollout/is_weight": correction,
-            **view_gap,
-        }
+        logged["kl"] = k3(x.logprobs, ref) if x.full_kl is None else x.full_kl
         if scores.expert_gap is not None:
             logged[ROUTER_GAP] = (scores.expert_gap > 0).float()
             logged[LAYERS_GAP] = scores.expert_gap
-        counted = {name: values.detach().flatten()[counting] for name, values in logged.items()}
-        sums = {"loss": loss.detach(), **{name: values.sum() for name, values in counted.items()}}
-        if router_loss is not None:
-            sums[ROUTER_LOSS] = router_loss.detach()
-        if len(counting):
-            sums[WIDEST_GAP] = counted[GAP].max()
-            for name, apart in _means_apart(tokens, before).items():
-                own = apart.flatten()[counting]
-                sums[name] = (counted.get(name, counted[GAP]) * own).sum()
-                sums[COUNTED + name] = own.sum()
-        return sums
-
-    def _means(self, sums: dict[str, float]) -> StepStats:
-        """The loss and the widest gap as they are, the rest per token; raises if it is infinite.
-
-        Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
-        """
-        tokens = sums.pop("tokens")
-        apart = [name.removeprefix(COUNTED) for name in sums if name.startswith(COUNTED)]
-        gaps = {name: (sums.pop(name), sums.pop(COUNTED + name)) for name in apart}
-        named = ("loss", WIDEST_GAP, ROUTER_LOSS)
-        whole = {name: sums.pop(name) for name in named if name in sums}
-        loss = whole["loss"]
-        if not math.isfinite(loss):
-            self.optimizer.zero_grad()
-        check_finite(loss)
-        whole |= {name: gap / count for name, (gap, count) in gaps.items() if count}
-        means = {name: value / tokens for name, value in sums.items()} if tokens else {}
-        return {**whole, **means}
+        metrics |= {name: token_mean(values, x.mask) for name, values in logged.items()}
+        return metrics | engine_metrics(tokens, x, correction, scores.kept_mass, before)
 
 
-def _means_apart(tokens: TokenBatch, version: int) -> dict[str, torch.Tensor]:
-    """Tokens that a mean is over, ``[B, R]`` bool, by its name, where it is not over all.
+def token_mean(values: torch.Tensor, where: torch.Tensor) -> Metric:
+    """The mean of ``[b, R]`` values over the tokens where a mask is True."""
+    return Metric(torch.where(where, values.detach(), 0.0).sum(), where.sum())
+
+
+def engine_metrics(
+    tokens: TokenBatch,
+    x: LossInputs,
+    correction: torch.Tensor,
+    kept_mass: torch.Tensor | None,
+    version: int,
+) -> dict[str, Metric]:
+    """What is logged of the engine's log-probs beside the policy's before the update.
 
     The gap of what the newest weights sampled is the engine's alone. What was sampled under another
-    view has a separate gap.
+    view has a separate gap. A token with one kept id has no gap, so those with more are logged too.
+
+    Args:
+        correction: Importance weights ``[b, R]``.
+        kept_mass: See ``TokenScores``.
+        version: The policy's before the update.
     """
-    apart: dict[str, torch.Tensor] = {}
+    assert x.rollout_logprobs is not None, "every batch has the engine's"
+    gap = (x.old_logprobs - x.rollout_logprobs).abs()
+    same_view = x.mask if tokens.other_view is None else x.mask & ~tokens.other_view
+    metrics = {
+        GAP: token_mean(gap, same_view),
+        WIDEST_GAP: Metric(torch.where(x.mask, gap, 0.0).max(), reduce="max"),
+        "rollout/kl": token_mean(k3(x.rollout_logprobs, x.old_logprobs), same_view),
+        "rollout/is_weight": token_mean(correction, same_view),
+    }
     if tokens.other_view is not None:
-        comparable = ("rollout/kl", "rollout/is_weight", GAP)
-        apart |= dict.fromkeys(comparable, ~tokens.other_view) | {VIEW_GAP: tokens.other_view}
+        of_view = (x.old_logprobs - tokens.rollout_logprobs).abs()
+        metrics[VIEW_GAP] = token_mean(of_view, x.mask & tokens.other_view)
     if tokens.after_picture is not None:
-        apart["rollout/logprob_gap_after_picture"] = tokens.after_picture
+        metrics["rollout/logprob_gap_after_picture"] = token_mean(
+            gap, x.mask & tokens.after_picture
+        )
     if tokens.versions is not None:
-        apart["rollout/logprob_gap_newest"] = tokens.versions == version
-    return apart
+        metrics["rollout/logprob_gap_newest"] = token_mean(
+            gap, x.mask & (tokens.versions == version)
+        )
+    if tokens.kept is not None:
+        several = same_view & (tokens.kept > 1)
+        metrics["rollout/logprob_gap_several_ids"] = token_mean(gap, several)
+        metrics["rollout/is_weight_several_ids"] = token_mean(correction, several)
+    if kept_mass is not None:
+        metrics["policy/kept_mass_mean"] = token_mean(kept_mass, x.mask)
+    return metrics

@@ -73,8 +73,8 @@ def build_training_models(
     model = load(config.model, True, "model.path", lr_of_parts=rates)
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
-    temperature = config.rollout.sampling.temperature
-    packed_model = build_packed_model(config, model, inputs, temperature, features, process_group)
+    sampling = config.rollout.sampling
+    packed_model = build_packed_model(config, model, inputs, sampling, features, process_group)
     measured = None
     if isinstance(algorithm.kl, KlFull):
         packed_model = replace(packed_model, jsd_beta=algorithm.kl.jsd_beta)

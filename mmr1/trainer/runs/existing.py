@@ -14,7 +14,7 @@ from mmr1.config import Config
 from mmr1.config.file import read_written, redacted
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
-from mmr1.trainer.runs.named_files import FREE_SECTIONS, accept, changed_files
+from mmr1.trainer.runs.named_files import FREE_KEYS, FREE_SECTIONS, accept, changed_files
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
         raise ValueError(
             f"{written}: the run was started with another {', '.join(changed)}; "
             f"resume it with `mmr1 train {written} --resume`, or name another trainer.output_dir "
-            f"(only {', '.join(FREE_SECTIONS)} may change)"
+            f"(only {', '.join((*FREE_SECTIONS, *FREE_KEYS))} may change)"
         )
     if changed := changed_files(path, config):
         raise ValueError(
@@ -84,6 +84,7 @@ def changed_keys(before: Config, now: Config) -> list[str]:
         for section in new
         if section not in FREE_SECTIONS
         for key in _differing(section, old.get(section), new[section])
+        if key not in FREE_KEYS
     ]
 
 

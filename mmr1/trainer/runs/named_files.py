@@ -18,14 +18,16 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import redacted
+from mmr1.config.run_folder import INPUTS
 from mmr1.data.readers import files_of
 from mmr1.files import atomic, sha256_of
 
 logger = logging.getLogger(__name__)
 
-INPUTS = "inputs.json"
 FREE_SECTIONS = ("trainer", "eval", "resources")
 """Sections that may change when a run is resumed; they do not affect what a step computes."""
+FREE_KEYS = ("optimizer.scheduler.steps",)
+"""Keys that may change too, as a run that becomes longer has a schedule to choose."""
 
 
 def write_digests(folder: Path, config: Config) -> None:

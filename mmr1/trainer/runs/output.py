@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
+from mmr1.config.run_folder import CONFIG
 from mmr1.data.quarantine import Quarantine
 from mmr1.files import append, atomic, atomic_binary
 from mmr1.logs import ROOT, FaultCounter, failing_output_muted, log_to_file, report_fault
@@ -47,6 +48,9 @@ from mmr1.vision.prepare import MediaCache, Medium
 logger = logging.getLogger(__name__)
 
 
+SUMMARY = "summary.json"
+
+
 class RecordError(RuntimeError):
     """Metrics or rollouts could not be written; the checkpoints are unchanged."""
 
@@ -57,12 +61,9 @@ def finished(config: Config) -> Path | None:
     Reads only, because another process may be writing here.
     """
     path = Path(config.trainer.output_dir)
-    if config.trainer.total_epochs is not None:
-        if not (path / "config.yaml").exists():
-            return None
-        config = read_written(path / "config.yaml")  # it has the number of steps
+    steps = _known_steps(path, config)
     last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
-    if last is None or step_of(last) < config.trainer.steps:
+    if last is None or steps is None or step_of(last) < steps:
         return None
     result = path / "eval/result.json"
     evaluated = result.exists() and result.stat().st_mtime >= last.stat().st_mtime
@@ -75,18 +76,38 @@ def finished(config: Config) -> Path | None:
     return last
 
 
+def _known_steps(path: Path, config: Config) -> int | None:
+    """Return the steps of a run; None where its epochs are to be counted on the data.
+
+    They were counted if the run was asked for the same number before.
+    """
+    asked = config.trainer
+    if asked.total_epochs is None:
+        return asked.steps
+    if not (path / CONFIG).exists():
+        return None
+    before = read_written(path / CONFIG).trainer
+    if (before.total_epochs, before.max_steps) != (asked.total_epochs, asked.max_steps):
+        return None
+    return _read(path / SUMMARY).get("steps")
+
+
 class RunDirectory:
     """The directory of a new or resumed run, locked so that only this process writes into it.
 
     A context. When it ends, everything is on the disk, and the summary says how it ended.
 
+    Args:
+        config: The configuration with the number of steps that its epochs are.
+        asked: The configuration as it was asked for, which is written; None for ``config``.
+
     Raises:
-        ValueError: Another process writes into it, or it cannot be written to.
+        ValueError: If another process writes into it, or it cannot be written to.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, asked: Config | None = None) -> None:
         self.path = Path(config.trainer.output_dir)
-        self._config = config
+        self._asked = asked or config
         with self._writable():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock")
@@ -94,7 +115,7 @@ class RunDirectory:
         self._log = ExitStack()
         self._log.enter_context(log_to_file(self.path / "train.log"))
         self._log.enter_context(failing_output_muted())
-        self._summary = RunSummary(self.path / "summary.json")
+        self._summary = RunSummary(self.path / SUMMARY, config.trainer.steps)
         self.metrics_file = self.path / "metrics.jsonl"
         kept = config.trainer.checkpoints
         self.checkpoints = Checkpoints(
@@ -113,6 +134,11 @@ class RunDirectory:
         self.checkpoints.last = latest_valid_checkpoint(self.path / "checkpoints", warn)
         return self.checkpoints.last
 
+    @property
+    def steps_before(self) -> int | None:
+        """The steps that the run was to have, as it was begun or last resumed; None if unknown."""
+        return _read(self.path / SUMMARY).get("steps")
+
     def begin(self) -> None:
         """Write ``config.yaml``, and set the logs of the steps after the last checkpoint aside.
 
@@ -123,8 +149,8 @@ class RunDirectory:
         done = 0 if last is None else step_of(last)
         self._rewind(done)
         with self._writable():
-            write_yaml(self.path / "config.yaml", self._config)
-            write_digests(self.path, self._config)
+            write_yaml(self.path / CONFIG, self._asked)
+            write_digests(self.path, self._asked)
         self._summary.begin(done)
 
     @contextmanager
@@ -371,10 +397,13 @@ class RunSummary:
 
     Attributes:
         quarantined: The rows of the data that were left out; they are written at the end.
+
+    Args:
+        steps: Steps that the run is to have.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, steps: int) -> None:
+        self._path, self._steps = path, steps
         self.quarantined: list[dict[str, str]] = []
         self._step = 0
         self._state = RUNNING
@@ -416,6 +445,7 @@ class RunSummary:
         summary = {
             "state": self._state,
             "step": self._step,
+            "steps": self._steps,
             "faults": dict(sorted(self._counter.counts.items())),
             **results,
         }

@@ -13,6 +13,7 @@ from statistics import fmean
 from types import FrameType
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -234,8 +235,26 @@ def step_stats(
         "tokens/prompt": sum(text) + vision,
         "tokens/vision": vision,
         "tokens/completion": sum(lengths),
+        **support_stats(completions),
         **(environment_stats(completions) if any(c.spans for c in completions) else {}),
         **{f"time/{name}": value for name, value in seconds.items()},
+    }
+
+
+def support_stats(completions: Sequence[Completion]) -> StepStats:
+    """Metrics of the ids that the sampler kept for each token; none where nothing was cut.
+
+    ``rollout/kept_ids_mean``, ``rollout/kept_ids_p99``, and ``rollout/frac_single_id``: the share
+    of tokens that could not have been another one.
+    """
+    sizes = [c.support.sizes for c in completions if c.support is not None]
+    if not sizes or not (counts := np.concatenate(sizes)).any():
+        return {}
+    kept = counts[counts > 0]
+    return {
+        "rollout/kept_ids_mean": float(kept.mean()),
+        "rollout/kept_ids_p99": float(np.quantile(kept, 0.99)),
+        "rollout/frac_single_id": float((kept == 1).mean()),
     }
 
 

@@ -24,6 +24,9 @@ row/mini_batch       int32 [B]     optimizer step of a pass that learns from it;
 token/ids            int32 [R]
 token/mask           uint8 [R]     1 if the token counts in the loss
 token/sampled        uint8 [R]     1 if the policy sampled it; absent without an environment
+token/kept           int32 [R]     ids that the engine kept for the token, 0: all; absent if it kept
+                                   all everywhere
+token/kept_ids       int32 [.]     those ids, token after token; log-probs are over them
 token/rollout_logp   f32 [R]       log-prob under the engine
 token/old_logp       f32 [R]       log-prob under the policy before the update; absent if the update
                                    computes it
@@ -31,6 +34,8 @@ token/ref_logp       f32 [R]       log-prob under the reference; absent without 
 token/masked_logp    f32 [R]       log-prob with masked images; NaN for prompts without one; absent
                                    without algorithm.perception
 token/chosen         uint8 [R]     1 if the loss treats the token apart (Clip-Cov, KL-Cov)
+token/step_reward    f32 [R]       reward of the steps that end at the token; NaN if none
+                                   does; absent without process supervision
 token/value          f32 [R]       the critic's value of the state before the token
 token/return         f32 [R]       the critic's target
 token/advantage      f32 [R]
@@ -66,6 +71,7 @@ import mmr1
 from mmr1.config import Config
 from mmr1.config.file import redacted
 from mmr1.files import atomic_binary
+from mmr1.rollout.distribution import join_supports
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, completion_mask
 from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.types import Experience, Reward, Sample, TextPart
@@ -216,6 +222,7 @@ def _token_tensors(experience: Experience) -> dict[str, torch.Tensor]:
 
     critic = experience.critic
     columns: Mapping[str, torch.Tensor | None] = {
+        "step_reward": _step_rewards(experience, tokens.mask.shape),
         "mask": tokens.mask.byte(),
         "sampled": completion_mask(groups).byte() if any(c.spans for c in completions) else None,
         "rollout_logp": tokens.rollout_logprobs,
@@ -228,10 +235,30 @@ def _token_tensors(experience: Experience) -> dict[str, torch.Tensor]:
         "advantage": tokens.advantages,
         "weight": tokens.loss_weights,
     }
+    parts = [len(c.token_ids) if c.support is None else c.support for c in completions]
+    support = join_supports(parts)
+    kept = {}
+    if support is not None:
+        kept = {
+            "token/kept": torch.from_numpy(support.sizes),
+            "token/kept_ids": torch.from_numpy(support.ids),
+        }
     return {
+        **kept,
         "token/ids": torch.cat([torch.tensor(c.token_ids) for c in completions]).int(),
         **{f"token/{name}": flat(padded) for name, padded in columns.items() if padded is not None},
     }
+
+
+def _step_rewards(experience: Experience, shape: torch.Size) -> torch.Tensor | None:
+    steps = [steps for scored in experience.groups for steps in scored.steps or ()]
+    if not steps:
+        return None
+    rewards = torch.full(shape, float("nan"))
+    for row, of_row in enumerate(steps):
+        for token, reward in of_row:
+            rewards[row, token] = rewards[row, token].nan_to_num() + reward
+    return rewards
 
 
 def _update_tensors(update: MeasuredUpdate) -> dict[str, torch.Tensor]:

@@ -16,7 +16,13 @@ from mmr1.config import AlgorithmConfig, KlFull
 from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
-from mmr1.trainer.forward.sequences import TokenScores, completion_mask, length_mask, sampled_mask
+from mmr1.trainer.forward.sequences import (
+    TokenScores,
+    completion_mask,
+    kept_counts,
+    length_mask,
+    sampled_mask,
+)
 from mmr1.types import (
     Completion,
     CriticTargets,
@@ -151,6 +157,7 @@ def build_experience(
         masked_logprobs=masked_logprobs,
         after_picture=after_picture(groups),
         versions=_versions(groups, mask.shape),
+        kept=kept_counts(groups),
         other_view=None if shown is not None else _other_view(groups, mask.shape),
     )
     return Experience(

@@ -18,8 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.config import SamplingConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.engine import Probe, Request
-from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.forward.sequences import completion_mask, kept_counts
 from mmr1.trainer.sampling.experience import SupportsLogprobs
+from mmr1.trainer.sampling.sight import check_sight
+from mmr1.trainer.sampling.views import over_all_ids
 from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
@@ -55,11 +57,13 @@ class Parity:
         prompts: Number of prompts compared.
         max_gap: Largest log-prob gap of a token, in nats.
         mean_gap: Largest mean gap over the tokens of a prompt, in nats.
+        sight: How far other pictures move a token's log-prob at least, in nats; None without media.
     """
 
     prompts: int
     max_gap: float
     mean_gap: float
+    sight: float | None
 
 
 def first_of_each_kind(
@@ -89,7 +93,7 @@ def check_parity(
     tolerance: float,
     rounded: bool = False,
 ) -> Parity:
-    """Compare both sides on these prompts.
+    """Compare both sides on these prompts, and check that the policy sees their pictures.
 
     Args:
         tolerance: Largest allowed log-prob gap of a token, in nats.
@@ -97,7 +101,8 @@ def check_parity(
             nat (vllm-project/vllm#18352), so the tolerance holds for each prompt's mean gap.
 
     Raises:
-        ParityError: Names the prompt, what differs, and by how much.
+        ParityError: If they differ: names the prompt, what differs, and by how much.
+        BlindError: If the policy does not see the pictures of a prompt.
     """
     for prompt, probe in zip(prompts, engine.probe(prompts), strict=True):
         prepared = [media[m] for m in prompt.media]
@@ -115,29 +120,32 @@ def check_parity(
                 f"{len(probe.prompt_ids)}, first different at "
                 f"{_first_difference(expanded, probe.prompt_ids)}"
             )
-    # Sampled, not greedy, so that the sampling path is checked too. Without top-p, top-k and min-p,
-    # because the trainer's log-probs are those of the full distribution.
-    short_sampling = sampling.changed(
-        max_tokens=min(16, sampling.max_tokens), top_p=1.0, top_k=0, min_p=0.0
-    )
+    # Sampled, not greedy, and from the run's own distribution: top-p, top-k and min-p included.
+    short_sampling = sampling.changed(max_tokens=min(16, sampling.max_tokens))
     groups = engine.generate(
         [Request(p, 2, seed) for seed, p in enumerate(prompts)], short_sampling
     )
-    gaps = logprob_gaps(groups, policy.logprobs(groups)).view(len(prompts), -1)
-    tokens = completion_mask(groups).view(len(prompts), -1).sum(1)
+    compared = completion_mask(groups)
+    if (kept := kept_counts(groups)) is not None:
+        compared &= kept != 1  # the log-prob of the only id is 0 whatever the weights
+    logprobs = policy.logprobs(groups)
+    gaps = (logprob_gaps(groups, logprobs) * compared).view(len(prompts), -1)
+    tokens = compared.view(len(prompts), -1).sum(1).clamp(min=1)
     largest, means = gaps.amax(1), gaps.sum(1) / tokens
-    compared, measure = (means, "on average") if rounded else (largest, "by up to")
-    worst = int(compared.argmax())
-    if not compared[worst] <= tolerance:  # also false for NaN
+    found, measure = (means, "on average") if rounded else (largest, "by up to")
+    worst = int(found.argmax())
+    if not found[worst] <= tolerance:  # also false for NaN
         raise ParityError(
             f"sample '{prompts[worst].sample.id}': log-probs of the rollout engine and the trainer "
-            f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "
+            f"differ {measure} {found[worst]:.2e} nats (allowed: {tolerance:.0e}, "
             "rollout.parity_tolerance). They must run the same weights, positions and pixels: "
             "check that model.path is the checkpoint both loaded, model.dtype and "
             "rollout.engine.dtype. On a GPU the engine's kernels may be the cause: "
             f"{_KERNELS[rounded]}"
         )
-    return Parity(len(prompts), float(largest.max()), float(means.max()))
+    whole = groups if kept is None else [over_all_ids(group) for group in groups]
+    sight = check_sight(policy, whole, logprobs if kept is None else policy.logprobs(whole))
+    return Parity(len(prompts), float(largest.max()), float(means.max()), sight)
 
 
 def logprob_gaps(groups: Sequence[RolloutGroup], logprobs: torch.Tensor) -> torch.Tensor:

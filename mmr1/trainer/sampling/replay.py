@@ -28,6 +28,7 @@ from mmr1.types import (
     ScoredGroup,
     Status,
     StepStats,
+    Support,
 )
 
 
@@ -176,6 +177,12 @@ def completion_as_json(completion: Completion) -> dict[str, Any]:
         "policy_version": completion.policy_version,
         "versions": completion.versions,
         **({"view": dict(completion.view)} if completion.view else {}),
+        "support": None
+        if (support := completion.support) is None
+        else {
+            "ids": _encode(support.ids, "<i4"),
+            "sizes": _encode(support.sizes, "<i4"),
+        },
     }
 
 
@@ -196,10 +203,14 @@ def scored_from_json(entry: Mapping[str, Any], group: RolloutGroup) -> ScoredGro
 
 
 def completion_from_json(entry: Mapping[str, Any]) -> Completion:
+    support = entry["support"]
     read = {
         "token_ids": _decode(entry["token_ids"], "<i4").astype(np.int64),
         "logprobs": _decode(entry["logprobs"], "<f4"),
         "versions": tuple((version, tokens) for version, tokens in entry["versions"]),
+        "support": None
+        if support is None
+        else Support(_decode(support["ids"], "<i4"), _decode(support["sizes"], "<i4")),
     }
     return Completion(**{**entry, **read})
 

@@ -115,7 +115,9 @@ def build_reward_models(
         model = load(own.model, False, key, head=True)
         of_path = family_of(own)
         inputs = ModelInputs(of_path, media_cache(of_path, own))
-        packed = build_packed_model(own, model.backbone, inputs, 1.0, FeatureCache(), process_group)
+        packed = build_packed_model(
+            own, model.backbone, inputs, None, FeatureCache(), process_group
+        )
         built[path] = PackedScalarModel(model, packed, read="at")
     return built
 

@@ -51,7 +51,7 @@ def masked_logprobs(
     places = [bool(group.prompt.media) for group in groups for _ in group.completions]
     logprobs = torch.full(completion_mask(groups).shape, float("nan"))
     seen = [
-        _as_if(group, under(group.prompt, view_options("mask", ratio, seed + index)))
+        as_if(group, under(group.prompt, view_options("mask", ratio, seed + index)))
         for index, group in enumerate(groups)
         if group.prompt.media
     ]
@@ -166,11 +166,11 @@ class VisionUse:
 
 def vision_use(policy: SupportsLogprobs, groups: Sequence[RolloutGroup]) -> VisionUse:
     """Score the completions again with grey pictures, and with those of another of the groups."""
-    seen = {index: group for index, group in enumerate(groups) if group.prompt.media}
+    seen = {n: over_all_ids(group) for n, group in enumerate(groups) if group.prompt.media}
     if not seen:
         return VisionUse()
     indices, prompts = list(seen), [group.prompt for group in seen.values()]
-    whole = policy.logprobs([_as_if(group, group.prompt) for group in seen.values()])
+    whole = policy.logprobs([as_if(group, group.prompt) for group in seen.values()])
     blank = view_options("blank", 1, 0)
     grey = _lost(policy, seen, whole, {n: under(g.prompt, blank) for n, g in seen.items()})
     others = _lost(policy, seen, whole, {indices[n]: p for n, p in swapped(prompts).items()})
@@ -189,7 +189,7 @@ def _lost(
     """
     if not prompts:
         return {}
-    viewed = [_as_if(groups[index], prompt) for index, prompt in prompts.items()]
+    viewed = [as_if(groups[index], prompt) for index, prompt in prompts.items()]
     size = len(viewed[0].completions)
     places = {index: size * place for place, index in enumerate(groups)}
     rows = torch.tensor([places[index] + row for index in prompts for row in range(size)])
@@ -199,8 +199,13 @@ def _lost(
     return {index: each[n * size : (n + 1) * size] for n, index in enumerate(prompts)}
 
 
-def _as_if(group: RolloutGroup, prompt: Prompt) -> RolloutGroup:
-    """The group with that prompt, whose tokens the engine did not route to experts."""
+def over_all_ids(group: RolloutGroup) -> RolloutGroup:
+    """Return the group as if nothing had been cut: over a few kept ids a picture moves little."""
+    return replace(group, completions=tuple(replace(c, support=None) for c in group.completions))
+
+
+def as_if(group: RolloutGroup, prompt: Prompt) -> RolloutGroup:
+    """Return the group with that prompt, whose tokens the engine did not route to experts."""
     unrouted = tuple(replace(c, routed_experts=None) for c in group.completions)
     return RolloutGroup(prompt, unrouted)
 

@@ -20,6 +20,66 @@ EPSILON = 1e-6
 """Added to a deviation where no key states it."""
 
 
+# What is sampled from ----------------------------------------------------------------------------
+
+TOP_K_LIMIT = 512
+"""``rollout.top_k`` where ``top_p`` or ``min_p`` is set without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is left of a next-token distribution: min-p, then top-k, then top-p of the rest."""
+
+    min_p: float
+    top_k: int
+    top_p: float
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if nothing is cut."""
+        return self.min_p == 0 and self.top_k == 0 and self.top_p == 1
+
+    def kept(self, logp: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
+        """Return which of ``[V]`` log-probs are kept, bool.
+
+        Args:
+            slack: Nats by which each log-prob may be off. Above 0: ids that are kept whatever the
+                error is; below 0: ids that may be kept.
+        """
+        ordered, order = logp.sort(descending=True)
+        able, ahead = self._after_top_k(ordered, slack)
+        if self.top_p < 1:
+            # In the worst case more mass is ahead of an id, of less mass in all, or the other way.
+            others, _ = self._after_top_k(ordered, -slack)
+            p = ordered.exp()
+            mass = torch.cat([p.new_zeros(1), (p * others).cumsum(0)])
+            able &= mass[ahead] < self.top_p * math.exp(-slack) * (p * able).sum()
+        return torch.zeros_like(able).scatter(0, order, able)
+
+    def _after_top_k(
+        self, ordered: torch.Tensor, slack: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which ids min-p and top-k keep, most probable first, and how many are ahead of each."""
+        able = ordered > -torch.inf
+        if self.min_p > 0:
+            able &= ordered >= ordered[0] + math.log(self.min_p) + slack
+        kth = ordered[min(self.top_k or TOP_K_LIMIT, len(ordered)) - 1]
+        if slack == 0:
+            return able & (ordered >= kth), torch.arange(len(ordered))
+        # As many as may be more probable, but for itself, or only those that surely are.
+        ascending = ordered.flip(0).contiguous()
+        ahead = len(ordered) - torch.searchsorted(ascending, ordered - slack, right=slack < 0)
+        ahead = ahead - int(slack > 0)
+        return able & (ahead < (self.top_k or TOP_K_LIMIT)), ahead
+
+    def allows(self, logp: torch.Tensor, ids: torch.Tensor, slack: float) -> bool:
+        """Return whether these may be the ids that were kept, with log-probs off by ``slack``."""
+        given = torch.zeros_like(logp, dtype=torch.bool)
+        given[ids] = True
+        surely, perhaps = self.kept(logp, slack), self.kept(logp, -slack)
+        return len(ids) > 0 and not bool((surely & ~given).any() or (given & ~perhaps).any())
+
+
 # Rewards to advantages ---------------------------------------------------------------------------
 
 
@@ -35,6 +95,7 @@ class Scored:
         counted: Tokens that count, bool, one tensor for each completion.
         penalties: KL penalty of each token with its coefficient, one tensor for each completion.
         values: The critic's values; None without a critic.
+        steps: Reward of the step that ends at each token, NaN elsewhere; None without such rewards.
     """
 
     rewards: torch.Tensor
@@ -44,6 +105,7 @@ class Scored:
     counted: Rows
     penalties: Rows
     values: Rows | None
+    steps: Rows | None = None
 
 
 def advantages(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
@@ -222,11 +284,28 @@ def _distillation(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
     return [value - penalty.double() for value, penalty in zip(values, x.penalties, strict=True)]
 
 
+def _process(recipe: Recipe, x: Scored) -> list[torch.Tensor]:
+    """Sums of the normalised rewards of the steps that end at a token or after it."""
+    assert x.steps is not None
+    size, out = x.rewards.shape[1], list[torch.Tensor]()
+    for first in range(0, len(x.steps), size):
+        group = x.steps[first : first + size]
+        every = torch.cat([row[~row.isnan()] for row in group]).double()
+        if len(every) < 2 or every.max() == every.min():
+            out += [torch.zeros(len(row)).double() for row in group]
+            continue
+        for row in group:
+            own = ((row.double() - every.mean()) / (every.std() + EPSILON)).nan_to_num(nan=0.0)
+            out.append(own.flip(0).cumsum(0).flip(0))
+    return out
+
+
 BY_TOKEN: Mapping[str, Callable[[Recipe, Scored], list[torch.Tensor]]] = {
     "reinforce_pp": _reinforce_pp,
     "reinforce_pp_baseline": _reinforce_pp_baseline,
     "gae": _gae,
     "distillation": _distillation,
+    "process": _process,
 }
 
 

@@ -27,12 +27,14 @@ class Scores:
     Attributes:
         logp: Log-probs under the sampling distribution, ``[R]``.
         entropy: Entropies, ``[R]``.
-        distribution: Log-probs of all tokens, ``[R, V]``.
+        distribution: Log-probs of all tokens, ``[R, V]``; -inf for those that cannot be sampled.
+        whole: Log-probs of all tokens before anything is cut, ``[R, V]``.
     """
 
     logp: torch.Tensor
     entropy: torch.Tensor
     distribution: torch.Tensor
+    whole: torch.Tensor
 
 
 class Model:
@@ -73,6 +75,7 @@ class Model:
         prompt: ReadPrompt,
         ids: torch.Tensor,
         forbidden: Sequence[int],
+        kept: Sequence[torch.Tensor] | None = None,
         alter: Alter | None = None,
         temperature: float | None = None,
     ) -> Scores:
@@ -81,6 +84,7 @@ class Model:
         Args:
             ids: Token ids of the completion, ``[R]``.
             forbidden: Ids that are never sampled.
+            kept: Ids that the engine kept for each token, none where it kept all.
             alter: Changes the pixels.
             temperature: In place of the recipe's.
         """
@@ -106,11 +110,16 @@ class Model:
         logits = logits / (temperature or self._temperature)
         allowed = torch.ones(logits.shape[-1], dtype=torch.bool)
         allowed[list(forbidden)] = False
-        distribution = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)
-        finite = torch.where(allowed, distribution, 0.0)
+        whole = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+        able = allowed.expand(logits.shape).clone()
+        for row, ids_of_token in zip(able, kept or (), strict=False):
+            if len(ids_of_token):
+                row.zero_()[ids_of_token] = True
+        distribution = logits.masked_fill(~able, -torch.inf).log_softmax(-1)
+        finite = torch.where(able, distribution, 0.0)
         entropy = -(distribution.exp() * finite).sum(-1)
         logp = distribution.gather(1, ids.long()[:, None])[:, 0]
-        return Scores(logp, entropy, distribution)
+        return Scores(logp, entropy, distribution, whole)
 
     @contextmanager
     def blind(self) -> Iterator[None]:

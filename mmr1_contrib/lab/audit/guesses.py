@@ -119,18 +119,27 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
     policy = own.models[0]
 
     @torch.no_grad()
-    def scored(alter: Any = None, temperature: float | None = None, blind: bool = False) -> Any:
+    def scored(
+        alter: Any = None,
+        temperature: float | None = None,
+        blind: bool = False,
+        whole: bool = False,
+    ) -> Any:
         rows = torch.split(run.tensors["token/ids"], run.lengths)
-        forbidden = run.manifest.get("forbidden", ())
+        forbidden, everywhere = run.manifest.get("forbidden", ()), [None] * len(run.lengths)
         with policy.blind() if blind else nullcontext():
             return torch.cat(
                 [
-                    policy.score(own.prompts[p], ids, forbidden, alter, temperature).logp
-                    for p, ids in zip(run.prompts, rows, strict=True)
+                    policy.score(own.prompts[p], ids, forbidden, kept, alter, temperature).logp
+                    for p, ids, kept in zip(
+                        run.prompts, rows, everywhere if whole else run.kept, strict=True
+                    )
                 ]
             )
 
     yield "temperature 1", lambda: scored(temperature=1.0)
+    if "token/kept" in run.tensors:
+        yield "over all ids, and not over those that were kept", lambda: scored(whole=True)
     if any(prompt.inputs for prompt in own.prompts):
         yield "the model does not see the image", lambda: scored(blind=True)
         yield "the image is grey (all pixels 0)", lambda: scored(alter=torch.zeros_like)

@@ -28,6 +28,7 @@ IRRELEVANT = (
 """Keys that change what is sampled, or how fast, and not what a recorded step computes from it."""
 TAKEN = (
     *("algorithm.kl.coef", "algorithm.entropy.coef", "algorithm.advantage.teacher"),
+    "algorithm.advantage.step_rewards",
     "algorithm.loss.coef",
 )
 """Keys whose value the manifest's coefficients, or a recorded quantity, state for this step."""
@@ -47,7 +48,7 @@ OFF: Mapping[str, tuple[Any, ...]] = {
 """Keys that the audit does not recompute, with the values at which they do nothing."""
 ADVANTAGES = (
     *("grpo", "rloo", "pass_at_k", "optimal_baseline", "gpg", "gdpo", "reinforce", "reinforce_pp"),
-    *("reinforce_pp_baseline", "remax", "gae", "distillation"),
+    *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
     *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
@@ -192,10 +193,6 @@ def _problems(tree: Tree) -> Iterator[str]:
 
 def _pairs(recipe: Recipe) -> Iterator[str]:
     """Combinations that need what a step file does not hold."""
-    if recipe.get("rollout.top_p", 1.0) < 1 or recipe.get("rollout.min_p", 0.0) > 0:
-        yield "rollout.top_p or min_p: the step file does not hold the kept tokens"
-    elif recipe.get("rollout.top_k", 0) > 0:
-        yield "rollout.top_k: the step file does not hold the kept tokens"
     functions = recipe.get("rewards.functions", {})
     if any(function.get("gate") for function in functions.values()):
         yield "rewards.functions.*.gate"

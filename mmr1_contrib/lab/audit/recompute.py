@@ -73,6 +73,7 @@ def recompute(run: StepFile, recipe: Recipe, folder: Path | None, dtype: torch.d
     scores = _scores(policy, run, prompts)
     ref = None if reference is None else _scores(reference, run, prompts)
     tensors |= _logprobs(run, recipe, scores, ref)
+    tensors |= _kept(run, recipe, scores)
     scored = replace(scored, penalties=_penalties(recipe, run, scores, ref))
     by_token = formulas.advantages(recipe, scored)
     lengths = run.lengths
@@ -190,6 +191,8 @@ def _scored(run: StepFile, recipe: Recipe) -> tuple[Scored, list[torch.Tensor], 
     bounds = recipe.get("algorithm.advantage.reward_clip_range")
     clipped = rewards if bounds is None else rewards.clamp(*bounds)
     valid = ~recorded.isnan()
+    if "token/step_reward" in run.tensors:  # the rewards of steps decide, whatever the total is
+        valid = torch.ones_like(valid)
     sampled = run.tensors.get("token/sampled", torch.ones_like(run.tensors["token/mask"])).bool()
     rows = torch.split(sampled, run.lengths)
     of_advantages = [row & ok for row, ok in zip(rows, valid, strict=True)]
@@ -200,7 +203,9 @@ def _scored(run: StepFile, recipe: Recipe) -> tuple[Scored, list[torch.Tensor], 
     size = len(run.lengths) // len(set(run.prompts))
     greedy = run.tensors.get("prompt/greedy")
     values = run.tensors.get("token/value")
+    steps = run.tensors.get("token/step_reward")
     scored = Scored(
+        steps=None if steps is None else torch.split(steps, run.lengths),
         rewards=clipped.view(-1, size),
         components={name: value.view(-1, size) for name, value in components.items()},
         weights=weights,
@@ -217,8 +222,8 @@ def _scores(model: Model, run: StepFile, prompts: Sequence[ReadPrompt]) -> list[
     rows = torch.split(run.tensors["token/ids"], run.lengths)
     forbidden = run.manifest.get("forbidden", ())
     return [
-        model.score(prompts[prompt], ids, forbidden)
-        for prompt, ids in zip(run.prompts, rows, strict=True)
+        model.score(prompts[prompt], ids, forbidden, kept)
+        for prompt, ids, kept in zip(run.prompts, rows, run.kept, strict=True)
     ]
 
 
@@ -237,6 +242,41 @@ def _logprobs(
     if ref is not None:
         tensors["token/ref_logp"] = torch.cat([score.logp for score in ref])
     return tensors
+
+
+SLACK = {torch.float32: 2e-3, torch.float64: 2e-3, torch.bfloat16: 0.3}
+"""Nats by which an id may lie on the other side of a cut, by the data type of the logits."""
+
+
+def _kept(run: StepFile, recipe: Recipe, scores: Sequence[Scores]) -> dict[str, torch.Tensor]:
+    """How many ids each token was sampled from: the file's number where its ids fit the cut.
+
+    What other weights sampled is taken from the file. Within rounding, an id at the edge of the cut
+    may have been kept or not.
+    """
+    cut = formulas.Cut(
+        recipe.get("rollout.min_p", 0.0),
+        recipe.get("rollout.top_k", 0),
+        recipe.get("rollout.top_p", 1.0),
+    )
+    if cut.keeps_all:
+        return {}
+    if "token/kept" not in run.tensors:
+        raise AuditError(
+            "rollout.top_p, top_k or min_p: the step file does not hold the kept ids (token/kept)"
+        )
+    dtype = str(run.manifest["config"]["model"].get("dtype", "float32"))
+    slack = SLACK.get(getattr(torch, dtype, torch.bfloat16), 0.3)
+    recorded = run.tensors["token/kept"].clone()
+    versions, now = run.tensors.get("row/version"), run.manifest.get("version")
+    counts = torch.split(recorded, run.lengths)  # views: written in place
+    for row, (score, kept) in enumerate(zip(scores, run.kept, strict=True)):
+        if versions is not None and now is not None and int(versions[row]) != now:
+            continue
+        for token, ids in enumerate(kept or ()):
+            if len(ids) and not cut.allows(score.whole[token].double(), ids, slack):
+                counts[row][token] = int(cut.kept(score.whole[token].double()).sum())
+    return {"token/kept": recorded}
 
 
 def _penalties(
@@ -410,7 +450,7 @@ def _token_inputs(
     policy, _ = result.models
     ids = torch.split(run.tensors["token/ids"], run.lengths)[row]
     prompt = result.prompts[run.prompts[row]]
-    score = policy.score(prompt, ids, run.manifest.get("forbidden", ()))
+    score = policy.score(prompt, ids, run.manifest.get("forbidden", ()), run.kept[row])
 
     def recorded(name: str) -> torch.Tensor | None:
         values = run.tensors.get(name)

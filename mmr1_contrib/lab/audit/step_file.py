@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +49,20 @@ class StepFile:
     def prompts(self) -> list[int]:
         """Prompt of each completion."""
         return [int(prompt) for prompt in self.tensors["row/prompt"]]
+
+    @property
+    def kept(self) -> list[list[torch.Tensor] | None]:
+        """Ids that the engine kept for each token of each completion, none where it kept all.
+
+        None for a completion of which the file says nothing.
+        """
+        if "token/kept" not in self.tensors:
+            return [None] * len(self.lengths)
+        ids = torch.split(
+            self.tensors["token/kept_ids"].long(), self.tensors["token/kept"].tolist()
+        )
+        tokens = iter(ids)
+        return [list(islice(tokens, length)) for length in self.lengths]
 
 
 def read_step_file(path: Path) -> StepFile:
@@ -122,6 +137,7 @@ LADDER = (
     Rung("token/ids", "completions"),
     Rung("row/reward", "weights of the reward functions", Tolerance(1e-6, 1e-6)),
     Rung("token/mask", "which tokens count"),
+    Rung("token/kept", "what top-k, top-p and min-p keep"),
     Rung("token/rollout_logp", "engine: weights, temperature, positions, pixels", LOGPROB),
     Rung("token/old_logp", "forward pass of the trainer", LOGPROB),
     Rung("token/ref_logp", "reference model", LOGPROB),

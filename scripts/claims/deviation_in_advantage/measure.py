@@ -127,7 +127,7 @@ def asked(configs: Mapping[str, Config], count: int) -> dict[str, list[Question]
     set_up_torch(config.seed, config.trainer.threads)
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
-    packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
+    packed = build_packed_model(config, model, ModelInputs(family, media))
     records = read_records(Path(str(config.data.train)), Path(str(config.data.media_root)))
     prompts = [render(sample) for sample in records[:count]]
     with (

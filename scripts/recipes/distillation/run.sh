@@ -6,8 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 teacher="${TEACHER:-Qwen/Qwen2.5-VL-7B-Instruct}" right=1
 if [[ -n "$smoke" ]]; then teacher="$out/model" right=0; fi  # a random model is never right
 
-convert train geometry3k_hub geometry3k/train
-convert geometry3k geometry3k_hub geometry3k/test
+convert train easyr1 geometry3k/train
+convert geometry3k easyr1 geometry3k/test
 if [[ "$teacher" != http* ]]; then
     mmr1 eval "$folder/rl.yaml" "${shrunk[@]}" "model.path=$teacher" "eval.data=$(records train)" \
         eval.sampled.n=4 "eval.output_dir=$out/sampled" "${overrides[@]}"

@@ -2,8 +2,8 @@
 # EasyR1: Geometry3K with GRPO, DAPO, RLOO or GSPO. ALGORITHM selects one or several (default: grpo).
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-convert train geometry3k_hub geometry3k/train
-convert geometry3k geometry3k_hub geometry3k/test
+convert train easyr1 geometry3k/train
+convert geometry3k easyr1 geometry3k/test
 models=()
 for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
     if [[ ! -f "$folder/$exact$name.yaml" ]]; then continue; fi  # EasyR1 has no script with RLOO

@@ -9,8 +9,8 @@ if [[ -n "$smoke" ]]; then  # a random model is never right: what ranks it must 
     tiny+=(iterative_grpo.rounds=2 iterative_grpo.rm_steps=2)
 fi
 
-convert train geometry3k_hub geometry3k/train
-convert geometry3k geometry3k_hub geometry3k/test
+convert train easyr1 geometry3k/train
+convert geometry3k easyr1 geometry3k/test
 stage eval rounds eval.data="$(records train)" eval.sampled.n=8 rewards.functions.liked=null "${tiny[@]}" eval.output_dir="$out/sampled"
 rankings="$out/data/rankings.jsonl"
 rm -f "$rankings"

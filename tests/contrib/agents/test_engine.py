@@ -16,6 +16,7 @@ pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.padded import padded_scores
@@ -89,7 +90,9 @@ def check_logprobs(parts, groups):
     for group in groups:
         single = alone(group)
         inputs = [group_input(family, media, g) for g in single]
-        wanted = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+        wanted = padded_scores(
+            model, inputs, Distribution(forbidden=family.forbidden_ids)
+        ).logprobs.detach()
         sampled = completion_mask(single)
         engines = [torch.tensor(g.completions[0].logprobs) for g in single]
         for row, mask, own in zip(wanted, sampled, engines, strict=True):
@@ -97,7 +100,9 @@ def check_logprobs(parts, groups):
             assert (own[mask[: len(own)]] < 0).all()
             assert not own[~mask[: len(own)]].any()
             np.testing.assert_allclose(own, row[: len(own)], atol=1e-5)
-        packed = PackedModel(model, ModelInputs(family, media), 1.0, 4096).logprobs([group])
+        packed = PackedModel(
+            model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 4096
+        ).logprobs([group])
         for row, completion in zip(packed, group.completions, strict=True):
             np.testing.assert_allclose(
                 completion.logprobs, row[: len(completion.logprobs)], atol=1e-5
@@ -181,7 +186,9 @@ def test_one_pixel_of_a_programs_picture_changes_the_loss(parts, digit_samples):
         c = kept[0].completions[0]
         spans = tuple(replace(s, media=m) for s, m in zip(c.spans, shown, strict=True))
         group = replace(kept[0], completions=(replace(c, spans=spans),))
-        policy = PackedModel(model, ModelInputs(family, media), 1.0, 4096)
+        policy = PackedModel(
+            model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 4096
+        )
         losses.append(-policy.logprobs([group])[0])
     turn = kept[0].completions[0].spans[0].tokens
     assert losses[0][:turn].tolist() == losses[1][:turn].tolist()

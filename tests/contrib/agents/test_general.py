@@ -15,6 +15,7 @@ pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.scores import completion_scores
@@ -76,7 +77,11 @@ def check_logprobs(
     """The engine's are those of each conversation by itself, and of the trainer's forward."""
     inputs = group_input(general.family, MediaCache(general.family.prepare_media), group)
     model, forbidden = general.model(packed), general.family.forbidden_ids
-    scores = completion_scores(model, [inputs], 1.0, forbidden).logprobs.detach().numpy()
+    scores = (
+        completion_scores(model, [inputs], Distribution(forbidden=forbidden))
+        .logprobs.detach()
+        .numpy()
+    )
     for completion, row in zip(group.completions, scores, strict=True):
         np.testing.assert_allclose(completion.logprobs, row[: len(completion.logprobs)], atol=limit)
         assert (completion.logprobs < 0).sum() == completion.sampled_tokens

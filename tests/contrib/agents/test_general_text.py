@@ -14,6 +14,7 @@ pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.build import BatchedTurns
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.scores import completion_scores
@@ -44,7 +45,9 @@ def test_programs_of_text_models(name, program, sequences):
     own = AutoModelForCausalLM.from_pretrained(folder_of(name), dtype=torch.float32).eval()
     for group in groups:
         inputs = group_input(family, media, group)
-        scores = completion_scores(model, [inputs], 1.0, family.forbidden_ids).logprobs.detach()
+        scores = completion_scores(
+            model, [inputs], Distribution(forbidden=family.forbidden_ids)
+        ).logprobs.detach()
         for completion, row in zip(group.completions, scores.numpy(), strict=True):
             assert len(completion.sequences) == sequences
             np.testing.assert_allclose(

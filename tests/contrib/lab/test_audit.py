@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ import mmr1.rollout.hf as hf
 import mmr1.trainer.algorithm as algorithm
 import mmr1.trainer.models.optimizer as optimizer
 import mmr1.trainer.sampling.experience as experience
+import mmr1.trainer.sampling.parity as parity
 import mmr1.vision.features as features
 import mmr1.vision.images as images
+from mmr1.rollout.distribution import Distribution, kept_ids
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1_contrib.lab.audit import formulas
@@ -33,6 +37,7 @@ SOUND = {
     "gspo": ("algorithm=gspo",),
     "reinforce_pp_penalty": ("algorithm=reinforce_pp", "algorithm.kl.type=reward"),
     "lora": ("model.lora.rank=4",),
+    "top_p": ("rollout.top_p=0.6", "rollout.temperature=0.8"),
 }
 SLOW = {
     "dapo": ("algorithm=dapo",),
@@ -45,7 +50,7 @@ SLOW = {
     "remax": ("algorithm=remax",),
     "reinforce_pp_baseline": ("algorithm=reinforce_pp_baseline",),
     "ppo": ("algorithm=ppo", "algorithm.kl.type=reward"),
-    "kl_full": ("algorithm.kl.type=full", "algorithm.ppo_epochs=2"),
+    "kl_full": ("algorithm.kl={{type: full, coef: 0.1}}", "algorithm.ppo_epochs=2"),
     "entropy": ("algorithm.entropy.coef=0.01", "algorithm.loss.top_entropy_quantile=0.3"),
     "truncated": ("algorithm.mask_truncated_completions=true", "algorithm.loss.agg_scope=rollout"),
     "gdpo": ("algorithm.advantage=gdpo",),
@@ -54,7 +59,19 @@ SLOW = {
     "sequence_ppo": ("algorithm.loss=sequence_ppo",),
     "ppo_kl": ("algorithm.loss=ppo_kl", "algorithm.loss.coef=0.5"),
     "reinforce_weighted": ("algorithm.loss=reinforce", "algorithm.loss.importance=token"),
+    "process_grpo": (
+        "algorithm=process_grpo",
+        "algorithm.advantage.step_rewards={here}/steps.py:steps",
+    ),
+    "distillation": (
+        "algorithm=on_policy_distillation",
+        "algorithm.kl=null",
+        "algorithm.advantage.teacher={{type: model, path: {here}/teacher}}",
+    ),
     "bfloat16": ("model.dtype=bfloat16",),
+    "top_k": ("rollout.top_k=6", "rollout.min_p=0.01"),
+    "min_p_kl_full": ("rollout.min_p=0.3", "algorithm.kl={type: full, coef: 0.1}"),
+    "top_p_bfloat16": ("rollout.top_p=0.7", "model.dtype=bfloat16"),
     "cosine": ("optimizer.scheduler.type=cosine", "optimizer.scheduler.warmup_steps=0.3"),
 }
 
@@ -173,6 +190,7 @@ def frozen_tower(patch: pytest.MonkeyPatch) -> None:
 
 def blind(patch: pytest.MonkeyPatch) -> None:
     encode = features.encode_media
+    patch.setattr(parity, "check_sight", lambda *a: 1.0)  # which would stop the run
     everywhere(patch, encode, lambda *arguments: encode(*arguments) * 0)
 
 
@@ -183,7 +201,7 @@ def blind_engine(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Agreement:
-    prompts, mean_gap, max_gap = 1, 0.0, 0.0
+    prompts, mean_gap, max_gap, sight = 1, 0.0, 0.0, 1.0
 
 
 def halved_gradient(patch: pytest.MonkeyPatch) -> None:
@@ -275,6 +293,48 @@ def test_audit_names_planted_fault(recorded, mmr1, monkeypatch, name: str) -> No
     assert code == 1, out
     assert f"first difference: {quantity}" in out, out
     assert mistake in out, out
+
+
+def test_audit_names_cut_that_the_configuration_does_not_have(recorded, mmr1, monkeypatch) -> None:
+    """An engine that keeps fewer ids than top_p says, and reports them faithfully."""
+    with monkeypatch.context() as patch:
+        own = Distribution.of
+        narrower = lambda sampling, forbidden=(): replace(own(sampling, forbidden), top_p=0.3)  # noqa: E731
+        patch.setattr(hf, "Distribution", SimpleNamespace(of=narrower))
+        run = recorded("rollout.top_p=0.6")
+    code, out = audited(mmr1, run)
+    assert code == 1, out
+    assert "first difference: token/kept" in out, out
+
+
+def test_audit_without_the_kept_ids_exits_2(recorded, mmr1, tmp_path: Path) -> None:
+    file = next((recorded("rollout.top_p=0.6") / "steps").glob("*.safetensors"))
+    with safe_open(str(file), "pt") as opened:
+        names = [name for name in opened.keys() if "kept" not in name]  # noqa: SIM118
+        tensors, metadata = {name: opened.get_tensor(name) for name in names}, opened.metadata()
+    save_file(tensors, tmp_path / "step_000001.safetensors", metadata)
+    code, out = audited(mmr1, tmp_path / "step_000001.safetensors")
+    assert code == 2, out
+    assert "token/kept" in out
+
+
+@pytest.mark.parametrize("cut", [(0.1, 0, 1.0), (0.0, 7, 1.0), (0.0, 0, 0.7), (0.02, 9, 0.8)])
+def test_second_cut_allows_what_rounded_logits_keep(cut) -> None:
+    """Ties and ids at the edge are no difference; the least probable id is one."""
+    generator, (min_p, top_k, top_p) = torch.Generator().manual_seed(0), cut
+    engine = Distribution(1.0, min_p, top_k or formulas.TOP_K_LIMIT, top_p)
+    missed = 0
+    for number in range(200):
+        logits = 2 * torch.randn(1, 60, generator=generator)
+        exact = logits.round(decimals=1) if number % 3 == 0 else logits
+        noise = 2e-4 * torch.randn(1, 60, generator=generator)
+        ids = torch.from_numpy(kept_ids(engine.log_probs(exact + noise))[0]).long()
+        logp = exact[0].double().log_softmax(0)
+        own = formulas.Cut(*cut)
+        assert own.allows(logp, ids, 2e-3)
+        missed += own.allows(logp, torch.cat([ids, logp.argmin()[None]]), 2e-3)
+        missed += own.allows(logp, ids[logp[ids].argsort()][1:][:-1], 2e-3)
+    assert missed <= 4
 
 
 def test_audit_refuses_key_it_does_not_know() -> None:

@@ -20,6 +20,7 @@ from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sampler import MediaCheck
 from mmr1.rewards import build_composite_reward
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.forward.micro_batches import SingleProcess
@@ -117,12 +118,14 @@ def test_the_gradient_of_a_loss_on_pairs_is_that_of_the_paper(parts, budget, los
     pairs = [Preference(g, PAIR, r) for g, r in zip(groups, reference, strict=True)]
     nll = {} if loss_type == "orpo" else {"nll_coef": nll_coef}
     config = DpoConfig(loss={"type": loss_type, "beta": 0.2, **nll}).loss
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget
+    )
     stats = preference_step(config)(packed_model, optimizer, pairs)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
-    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    logprobs = padded_scores(naive, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs
     loss = torch.zeros(())
     for i, (group, ref) in enumerate(zip(groups, reference, strict=True)):
         nw, nl = (len(c.token_ids) for c in group.completions)
@@ -155,12 +158,16 @@ def test_ktos_gradient_is_that_of_the_paper(parts, budget):
     weights = [(), (0.5, 0.25), (1.0, 0.125)]
     batch = [Preference(*row) for row in zip(examples, desirable, reference, weights, strict=True)]
     config = KtoLoss(beta=0.05, desirable_weight=1.5, undesirable_weight=0.75)
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget
+    )
     stats = preference_step(config)(packed_model, optimizer, batch)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in examples]
-    sums = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs.sum(-1)
+    sums = padded_scores(naive, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs.sum(
+        -1
+    )
     ratios = [s - r for s, r in zip(sums, (r for row in reference for r in row), strict=True)]
     own_ratios, unrelated = [ratios[i] for i in (0, 2, 3, 5, 6)], [ratios[i] for i in (1, 4, 7)]
     z = max(0.0, sum(r.item() for r in unrelated) / 3)
@@ -192,7 +199,9 @@ def test_the_reference_is_the_model_before_the_first_step(parts, loss_type):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), NewLoraConfig(rank=4), False)
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 100
+    )
     config = DpoConfig(loss=loss_type).loss
     groups = pair_groups(parts)
     if loss_type == "kto":

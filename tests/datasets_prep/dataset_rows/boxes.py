@@ -97,7 +97,7 @@ BOXES = [
         dropped=["a crowd"],
     ),
     Dataset(
-        "vlm_r1_rec",
+        "rec",
         {
             "refcoco_val.json": [
                 {
@@ -117,7 +117,7 @@ BOXES = [
         media=["train/2.jpg"],
     ),
     Dataset(
-        "vlm_r1_rec_train",
+        "vlm_r1 --map task=iou",
         {
             "rec_train.jsonl": [
                 {
@@ -143,7 +143,7 @@ BOXES = [
             )
         ],
         media=["train/3.jpg"],
-        dropped=["the reply holds no box"],
+        dropped=["'Nowhere.'"],
     ),
     Dataset(
         "got10k",

@@ -6,7 +6,7 @@ from tests.datasets_prep.dataset_rows.dataset import Dataset, Record, embedded
 
 COUNTING = [
     Dataset(
-        "clevr_70k",
+        "r1_v --map task=count",
         {
             "train.parquet": [
                 {
@@ -23,7 +23,7 @@ COUNTING = [
         dropped=["has no <answer> tag"],
     ),
     Dataset(
-        "super_clevr",
+        "clevr",
         {
             "superCLEVR_questions.json": [
                 {
@@ -52,7 +52,7 @@ COUNTING = [
         media=["images/new_1.png"],
     ),
     Dataset(
-        "super_clevr",
+        "clevr",
         {
             "superCLEVR_questions_30k.json": {
                 "info": {"split": "new", "license": "CC BY 4.0"},
@@ -71,7 +71,7 @@ COUNTING = [
         media=["images/new_1.png"],
     ),
     Dataset(
-        "superclevr_eval",
+        "r1_v_eval",
         {
             "superclevr_test.jsonl": [
                 {"image_path": "./images/s.png", "question": "How many?", "ground_truth": 4}

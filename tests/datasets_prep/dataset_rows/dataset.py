@@ -44,7 +44,7 @@ class Dataset:
     """A dataset in small.
 
     Attributes:
-        converter: Which one reads it.
+        converter: Which one reads it, or which row format, with ``--map`` if need be.
         files: Annotation files by name; the suffix says how the rows are written.
         media: Names of the pictures and videos beside them.
         frames: Folders of pictures that ``mmr1-data frames`` lists as videos.

@@ -32,7 +32,7 @@ GEOMETRY = [
         dropped=["the answer 'E' is not a letter of the 4 choices"],
     ),
     Dataset(
-        "geometry3k_hub",
+        "easyr1",
         {
             "train-00000.parquet": [
                 {
@@ -44,7 +44,7 @@ GEOMETRY = [
         [Record(["user: [triangle.png]Find x."], "2 \\sqrt { 35 }", "math")],
     ),
     Dataset(
-        "verl_geo3k",
+        "verl",
         {
             "train.parquet": [
                 {
@@ -70,7 +70,7 @@ GEOMETRY = [
         ],
     ),
     Dataset(
-        "geoqa_8k",
+        "r1_v",
         {
             "train.parquet": [
                 {
@@ -82,7 +82,7 @@ GEOMETRY = [
         [Record(["user: [angle.png]How large is angle BAC?"], "35°", "math")],
     ),
     Dataset(
-        "geoqa_eval",
+        "r1_v_eval",
         {
             "geoqa_test.jsonl": [
                 {

@@ -219,7 +219,7 @@ MATHEMATICS = [
         },
         [
             Record(["user: [imgs/a.png]Find x."], "3", "math", {"source_id": "a"}),
-            Record(["user: [imgs/b.png]Which of A to D?"], "D", "math", {"source_id": "b"}),
+            Record(["user: [imgs/b.png]Which of A to D?"], "D", "choice", {"source_id": "b"}),
         ],
         media=["imgs/a.png", "imgs/b.png"],
         changed={"image found by the end of its path": 2},
@@ -242,7 +242,7 @@ MATHEMATICS = [
         changed={"answer cleaned of its markup": 1},
     ),
     Dataset(
-        "multimodal_open_r1",
+        "r1_v",
         {
             "train.parquet": [
                 {
@@ -260,7 +260,7 @@ MATHEMATICS = [
         ],
     ),
     Dataset(
-        "journeybench",
+        "easyr1",
         {
             "test.parquet": [
                 {

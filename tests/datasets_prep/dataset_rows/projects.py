@@ -58,7 +58,7 @@ PROJECTS = [
         media=["images/2.png"],
     ),
     Dataset(
-        "deepeyes",
+        "verl --map task=math",
         {
             "train.parquet": [
                 {
@@ -111,7 +111,7 @@ PROJECTS = [
         media=["made/1.jpg", "made/2.jpg", "made/1.mp4"],
     ),
     Dataset(
-        "r1_onevision",
+        "vlm_r1",
         {
             "train.jsonl": [
                 {
@@ -145,7 +145,7 @@ PROJECTS = [
         ],
     ),
     Dataset(
-        "vlm_r1_multi_image",
+        "vlm_r1 --map task=exact",
         {
             "gui_multi-image.jsonl": [
                 {

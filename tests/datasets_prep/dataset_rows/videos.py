@@ -112,7 +112,7 @@ VIDEOS = [
         dropped=["is not of the form 'start-end'"],
     ),
     Dataset(
-        "nextgqa",
+        "vqa",
         {
             "nextgqa_val.json": [
                 {
@@ -134,7 +134,7 @@ VIDEOS = [
         media=["0001/1.mp4"],
     ),
     Dataset(
-        "open_r1_video",
+        "r1_v",
         {
             "train.jsonl": [
                 {

@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmr1.config import Config
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
 from mmr1.trainer.forward.context import Context
@@ -134,7 +135,7 @@ def learnt(
 ) -> dict[str, Any]:
     """Scores of a forward, and the gradient of every parameter."""
     model = model_of(case, tiny)
-    options: dict[str, Any] = {"context": context, "forbidden_ids": (3, 5)}
+    options: dict[str, Any] = {"context": context}
     if case == "frozen tower":
         options["features"] = FeatureCache()
     if case.startswith("KL"):
@@ -143,7 +144,7 @@ def learnt(
             for parameter in reference.parameters():
                 parameter.mul_(0.9)
         options["reference"] = completion_distributions(reference, groups, context=context)
-    scores = completion_scores(model, groups, 0.7, **options)
+    scores = completion_scores(model, groups, Distribution(0.7, forbidden=(3, 5)), **options)
     loss = weighted_sum(scores)
     if scores.kl is not None:
         loss = loss + scores.kl.square().sum()

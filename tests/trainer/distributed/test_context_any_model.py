@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmr1.config import Config
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
 from mmr1.trainer.forward.any_model.forward import (
@@ -129,7 +130,9 @@ def learnt(
         model.train()
         unwrapped(model).gradient_checkpointing_enable({"use_reentrant": False})
     features = FeatureCache() if case == "kept features" else None
-    scores = completion_scores(model, groups, 0.7, (2, 3), features, context=context)
+    scores = completion_scores(
+        model, groups, Distribution(0.7, forbidden=(2, 3)), features, context=context
+    )
     weighted_sum(scores).backward()
     scored = [scores.logprobs.detach(), scores.entropy.detach()]
     return {"scores": scored, "gradients": gradients_of(model, context)}
@@ -268,6 +271,6 @@ def test_models_that_cannot_share_sequences_say_why():
         with pytest.raises(ValueError, match=rf"{why}.* set resources\.context_parallel_size=1"):
             check_context(model)
         with pytest.raises(ValueError, match=why):
-            completion_scores(model, GROUPS, 1.0, context=context)
+            completion_scores(model, GROUPS, context=context)
         with pytest.raises(ValueError, match=why):  # at the start
             build_packed_model(config, model, ModelInputs(None, None), 1.0)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from PIL import Image
 
 from mmr1.config import ModelConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.routers import watch_routers
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
@@ -88,7 +89,13 @@ def learnt(
     model = load(config, True, "model.path")
     family = load_family(config.path)
     inputs = ModelInputs(family, MediaCache(family.prepare_media))
-    packed = PackedModel(model, inputs, 0.7, 150, process_group=process_group)
+    packed = PackedModel(
+        model,
+        inputs,
+        Distribution(0.7, forbidden=inputs.family.forbidden_ids),
+        150,
+        process_group=process_group,
+    )
     every = groups_of(name, family, folder / "clip.mp4")
     if of == "replayed":
         layers = watch_routers(unwrapped(model), "test").layers

@@ -18,6 +18,7 @@ import torch
 from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import BatchedTurns, with_conversations
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
@@ -188,7 +189,7 @@ def test_conversations_go_on_over_engines_of_vllm(brief, mixed, tmp_path):
     assert max(c.turns for c in completions) == 3
     inputs = [group_input(family, media, group) for group in groups]
     expected = padded_scores(
-        load_model(settings.model), inputs, 1.0, family.forbidden_ids
+        load_model(settings.model), inputs, Distribution(forbidden=family.forbidden_ids)
     ).logprobs.detach()
     for c, wanted in zip(completions, expected, strict=True):
         np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-4)

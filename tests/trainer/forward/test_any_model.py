@@ -18,6 +18,7 @@ from transformers import (
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.any_model import attention, masks, recurrent, sharing
 from mmr1.trainer.forward.any_model.forward import (
     Verdict,
@@ -114,7 +115,7 @@ def test_scores_and_gradients_are_those_of_each_completion_alone(name, checkpoin
     if checkpointing:
         packed.train()
         packed.gradient_checkpointing_enable({"use_reentrant": False})
-    scores = completion_scores(packed, GROUPS, 0.7)
+    scores = completion_scores(packed, GROUPS, Distribution(0.7))
     wanted = plain_scores(own, GROUPS, 0.7)
     torch.testing.assert_close(scores.logprobs, wanted.logprobs, atol=1e-5, rtol=0)
     packed_gradients, gradients = (gradients_of(m, s) for m, s in ((packed, scores), (own, wanted)))
@@ -138,9 +139,9 @@ def test_pictures_of_several_groups_go_through_one_forward(name):
     model, forwards = general.model(packed=True), []
     groups = [general.group((IMAGE,), 1), general.group((SQUARE, IMAGE), 3)]
     model.get_decoder().register_forward_hook(lambda *_: forwards.append(1))
-    together = completion_scores(model, general.inputs(groups), 1.0)
+    together = completion_scores(model, general.inputs(groups))
     assert len(forwards) == 1
-    apart = [completion_scores(model, general.inputs([g]), 1.0).logprobs for g in groups]
+    apart = [completion_scores(model, general.inputs([g])).logprobs for g in groups]
     for rows, alone in zip(together.logprobs.split([2, 3]), apart, strict=True):
         torch.testing.assert_close(rows[:, : alone.shape[1]], alone, atol=1e-5, rtol=0)
 
@@ -338,13 +339,13 @@ def test_lengths_on_both_sides_of_what_turns_rotary_angles_are_refused(kind, pac
     short = [group(20, (6, 9))]
     alone = plain_scores(model, short, 1.0).logprobs
     model.config.model_type = "any"
-    got = completion_scores(model, short, 1.0).logprobs
+    got = completion_scores(model, short).logprobs
     torch.testing.assert_close(got, alone, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match=rf"type '{kind}', and a sequence of 40 .* original 32"):
-        completion_scores(model, [group(20, (6, 20))], 1.0)
+        completion_scores(model, [group(20, (6, 20))])
     with pytest.raises(ValueError, match=rf"type '{kind}', and a sequence of 60 .* original 32"):
         # A rank with early tokens alone would take the angles of short sequences.
-        completion_scores(model, [group(40, (6, 20))], 1.0, context=Context(0, 2, None))
+        completion_scores(model, [group(40, (6, 20))], context=Context(0, 2, None))
 
 
 def test_a_familys_attention_drops_no_sinks():
@@ -369,6 +370,6 @@ def test_soft_caps_are_computed_also_where_prompts_are_not_shared():
     assert gap.abs().max() > 1e-4
     assert_same(
         capped,
-        completion_scores(capped, GROUPS[:1], 1.0),
+        completion_scores(capped, GROUPS[:1]),
         plain_scores(capped, GROUPS[:1], 1.0),
     )

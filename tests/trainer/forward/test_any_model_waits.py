@@ -39,7 +39,7 @@ def waits(layers: int) -> int:
     assert verdict.status == "packed", verdict.why
     admit(model, verdict)
     with Waits() as counted:
-        completion_scores(model, groups, 1.0).logprobs.sum().backward()
+        completion_scores(model, groups).logprobs.sum().backward()
     return counted.count
 
 

@@ -13,17 +13,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import Cut, frame_parts, pack_own
 from mmr1.trainer.forward.packing import pack
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
-from tests.trainer.tiny_groups import family, group, image, new_model, video
+from tests.trainer.tiny_groups import family, group, image, new_model, video, with_support
 
 CPU = torch.device("cpu")
 PLACEHOLDERS = (family().image_id, family().video_id)
 
 
+UNCUT, CUT = Distribution(0.7), Distribution(0.7, top_k=9)
 GROUPS: dict[str, Callable[[], list[GroupInput]]] = {
     "text": lambda: [group([], 9, [3, 7, 1, 12], 0), group([], 5, [6], 1)],
     "image": lambda: [
@@ -43,10 +45,14 @@ def context_of(rank: int, size: int) -> Context:
     return Context(rank, size, dist.group.WORLD)
 
 
-def learnt(groups: list[GroupInput], context: Context | None) -> tuple[TokenScores, dict[str, Any]]:
+def learnt(
+    groups: list[GroupInput],
+    context: Context | None,
+    distribution: Distribution = UNCUT,
+) -> tuple[TokenScores, dict[str, Any]]:
     """Scores, and the gradients of a sum in which every token weighs otherwise."""
     model = new_model()
-    scores = completion_scores(model, groups, 0.7, context=context)
+    scores = completion_scores(model, groups, distribution, context=context)
     weights = torch.linspace(-1.0, 2.0, scores.logprobs.numel()).view(scores.logprobs.shape)
     (scores.logprobs * weights + scores.entropy * weights.flip(0)).sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -54,12 +60,13 @@ def learnt(groups: list[GroupInput], context: Context | None) -> tuple[TokenScor
 
 
 @pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("distribution", [UNCUT, CUT], ids=["uncut", "cut"])
 @pytest.mark.parametrize("case", GROUPS)
-def test_ranks_together_learn_what_one_process_learns(on_threads, case, size):
+def test_ranks_together_learn_what_one_process_learns(on_threads, case, size, distribution):
     """Each has all scores; their gradients add up."""
-    groups = GROUPS[case]()
-    expected, wanted = learnt(groups, None)
-    found = on_threads(size, lambda rank: learnt(groups, context_of(rank, size)))
+    groups = with_support(GROUPS[case](), size)
+    expected, wanted = learnt(groups, None, distribution)
+    found = on_threads(size, lambda rank: learnt(groups, context_of(rank, size), distribution))
     for scores, _ in found:
         torch.testing.assert_close(scores.logprobs, expected.logprobs, atol=1e-5, rtol=0)
         torch.testing.assert_close(scores.entropy, expected.entropy, atol=1e-5, rtol=0)

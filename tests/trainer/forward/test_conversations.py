@@ -75,7 +75,7 @@ def test_groups_with_and_without_an_environment_share_a_packed_sequence():
 def test_equals_the_plain_forward_of_each_conversation_by_itself(turns):
     model, cache = new_model(), media()
     group = conversations(family(), cache, TURNS[turns], PROMPTS["a picture"])
-    got = completion_scores(model, inputs_of(group, cache=cache), 1.0).logprobs
+    got = completion_scores(model, inputs_of(group, cache=cache)).logprobs
     expected = torch.zeros_like(got)
     for row, completion in enumerate(group.completions):
         expected[row, : len(completion.token_ids)] = plain_logprobs(model, cache, group, completion)
@@ -117,7 +117,7 @@ def test_one_pixel_of_a_tools_picture_moves_the_tokens_after_it_alone():
         cache = media()
         turns = [[4, [3, picture(1, pixel=pixel), 2], 5], [6, [2], 3]]
         group = conversations(family(), cache, turns)
-        rows.append(completion_scores(model, inputs_of(group, cache=cache), 1.0).logprobs)
+        rows.append(completion_scores(model, inputs_of(group, cache=cache)).logprobs)
     moved = (rows[0] - rows[1]).abs()
     after = torch.zeros_like(moved, dtype=torch.bool)
     after[0, -5:] = True
@@ -138,7 +138,7 @@ def test_only_sampled_tokens_have_a_log_prob():
     assert [int(row.sum()) for row in mask] == [
         c.sampled_tokens for g in groups for c in g.completions
     ]
-    scores = completion_scores(new_model(), inputs, 1.0)
+    scores = completion_scores(new_model(), inputs)
     assert (scores.logprobs[mask] < 0).all()
     assert not scores.logprobs[~mask].any()
     assert not scores.entropy[~mask].any()
@@ -151,7 +151,7 @@ def test_a_picture_of_several_completions_is_encoded_once():
     model.model.visual.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     turns = [[4, [3, ZOOMED, 2], 5]] * 3 + [[2, [1, ZOOMED, 1, ZOOMED, 1], 4]]
     group = conversations(family(), cache, turns, [ZOOMED])
-    completion_scores(model, inputs_of(group, cache=cache), 1.0)
+    completion_scores(model, inputs_of(group, cache=cache))
     assert seen == [len(cache[ZOOMED].patches)]
     assert cache.processor_calls == 1
 
@@ -160,7 +160,7 @@ def test_a_picture_of_several_completions_is_encoded_once():
 def test_micro_batches_add_up_to_the_whole(budget):
     model, cache = new_model(), media()
     inputs = inputs_of(*mixed(cache), cache=cache)
-    whole = completion_scores(model, inputs, 1.0)
+    whole = completion_scores(model, inputs)
     wanted = gradients(model, whole._replace(entropy=0 * whole.entropy))
     model.zero_grad()
     generator = torch.Generator().manual_seed(0)
@@ -168,7 +168,7 @@ def test_micro_batches_add_up_to_the_whole(budget):
     batches = micro_batches(inputs, budget)
     assert (len(batches) == 1) == (budget == 10_000)
     for batch in batches:
-        scores = completion_scores(model, batch.groups, 1.0).logprobs
+        scores = completion_scores(model, batch.groups).logprobs
         expected = whole.logprobs[batch.rows, : scores.shape[1]]
         torch.testing.assert_close(scores, expected, atol=TOLERANCE, rtol=0)
         (scores * weights[batch.rows, : scores.shape[1]]).sum().backward()
@@ -189,9 +189,9 @@ def test_kept_features_serve_completions_too():
     model, cache = new_model(), media()
     model.model.visual.requires_grad_(False)
     inputs = inputs_of(*mixed(cache), cache=cache)
-    expected, features = completion_scores(model, inputs, 1.0).logprobs, FeatureCache()
+    expected, features = completion_scores(model, inputs).logprobs, FeatureCache()
     for _ in range(2):
-        got = completion_scores(model, inputs, 1.0, features=features).logprobs
+        got = completion_scores(model, inputs, features=features).logprobs
         torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
     assert len(features) == len({m.digest for g in inputs for m in g.all_media})
 
@@ -200,7 +200,7 @@ def test_padded_scores_are_zero_where_the_environment_speaks():
     cache = media()
     inputs = inputs_of(*mixed(cache), cache=cache)
     _, mask = completion_batch(inputs)
-    assert not padded_scores(new_model(), inputs, 1.0).logprobs[~mask].any()
+    assert not padded_scores(new_model(), inputs).logprobs[~mask].any()
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
@@ -216,7 +216,7 @@ def test_a_text_model_goes_on_after_an_answer():
     tiny = FAMILIES["qwen2"]
     model, cache = tiny.model(), MediaCache(tiny.family.prepare_media)
     group = conversations(tiny.family, cache, TURNS["text of a tool"])
-    got = completion_scores(model, [group_input(tiny.family, cache, group)], 1.0).logprobs
+    got = completion_scores(model, [group_input(tiny.family, cache, group)]).logprobs
     expected = torch.zeros_like(got)
     for row, completion in enumerate(group.completions):
         own = completion.token_ids.tolist()

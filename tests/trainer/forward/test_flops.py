@@ -28,7 +28,7 @@ def test_flops_are_those_of_the_shapes(n):
     groups = common.new_groups(family(), 1, n, response, pixels)
 
     def step():
-        completion_scores(model, groups, 1.0).logprobs.sum().backward()
+        completion_scores(model, groups).logprobs.sum().backward()
 
     prompt = len(groups[0].prompt_ids)
     limit = common.step_flops(model.config, prompt, pixels // 14, n, response, shared=True)

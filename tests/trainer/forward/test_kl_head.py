@@ -10,6 +10,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl
 from mmr1.trainer.forward.scores import completion_states
@@ -43,8 +44,9 @@ def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbi
     sizes = ((7, 8), (30, 8), (7, 8), (30, 8))
     ours = [torch.randn(*size, requires_grad=True) for size in sizes]
     theirs = [t.detach().clone().requires_grad_() for t in ours]
+    distribution = Distribution(temperature, forbidden=forbidden)
     actual = token_kl(
-        Distributions(*ours[:2]), Distributions(*ours[2:]), temperature, forbidden, chunk, beta
+        Distributions(*ours[:2]), Distributions(*ours[2:]), distribution, None, chunk, beta
     )
     expected = naive(*theirs, temperature, forbidden, beta)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
@@ -69,7 +71,9 @@ def moved(model):
 def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     family, model, media, scored = parts
     own = copy.deepcopy(model)
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget
+    )
     reference = FrozenReference(packed_model, replace(packed_model, model=moved(model)))
     config = AlgorithmConfig(name="rloo", kl={"type": "full", "coef": 0.5})
     algorithm = build_algorithm(config)
@@ -97,7 +101,9 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
     family, model, media, scored = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), NewLoraConfig(rank=4, dropout=0.1), False)
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 100
+    )
     reference = AdapterReference(packed_model)
     config = AlgorithmConfig(kl={"type": "full", "coef": 0.1})
     algorithm = build_algorithm(config)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.logprob_head import token_logprobs
 
 N, H, V = 23, 16, 50
@@ -27,7 +28,7 @@ def plain(hidden, weight, targets, temperature):
 @pytest.mark.parametrize("use", ["logprobs", "entropy", "both"])
 def test_values_and_gradients(temperature, chunk, use):
     hidden, weight, targets = inputs()
-    got = token_logprobs(hidden, weight, targets, temperature, chunk_elements=chunk)
+    got = token_logprobs(hidden, weight, targets, Distribution(temperature), chunk_elements=chunk)
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     expected = plain(*exact, targets, temperature)
     for a, b in zip(got, expected, strict=True):
@@ -61,7 +62,7 @@ def test_gradients_in_half_precision_are_rounded_once(use):
     """To the nearest number of the plain head's gradient by the logits, which is in float32."""
     hidden, weight, targets = inputs(torch.bfloat16)
     factors = torch.randn(2, N) * torch.tensor([[1.0], [0.7 if use == "both" else 0.0]])
-    got = token_logprobs(hidden, weight, targets, 0.6, chunk_elements=4 * V)
+    got = token_logprobs(hidden, weight, targets, Distribution(0.6), chunk_elements=4 * V)
     loss = (factors[0] * got[0]).sum()
     if use == "both":
         loss = loss + (factors[1] * got[1]).sum()

@@ -8,12 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import completion_batch, length_mask, to_rows
 from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.features import FeatureCache, encode_media
-from tests.trainer.tiny_groups import family, group, image, new_model, video
+from tests.trainer.tiny_groups import family, group, image, new_model, video, with_support
 
 TOLERANCE = 1e-5
 
@@ -64,9 +65,9 @@ def assert_gradients(actual, wanted):
 
 
 def assert_same(model, groups, temperature=0.7, **options):
-    expected = padded_scores(model, groups, temperature)
+    expected = padded_scores(model, groups, Distribution(temperature))
     wanted = gradients(model, expected)
-    got = completion_scores(model, groups, temperature, **options)
+    got = completion_scores(model, groups, Distribution(temperature), **options)
     torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
     assert_gradients(gradients(model, got), wanted)
@@ -102,13 +103,33 @@ def test_forbidden_tokens_are_outside_the_distribution():
     model, groups = new_model(), GROUPS["everything"]()
     used = {int(t) for g in groups for row in g.completions for t in row}
     forbidden = tuple(i for i in range(640) if i not in used)[:200]
-    expected = padded_scores(model, groups, 0.7, forbidden)
-    free = completion_scores(model, groups, 0.7)
-    got = completion_scores(model, groups, 0.7, forbidden)
+    expected = padded_scores(model, groups, Distribution(0.7, forbidden=forbidden))
+    free = completion_scores(model, groups, Distribution(0.7))
+    got = completion_scores(model, groups, Distribution(0.7, forbidden=forbidden))
     torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
     assert_gradients(gradients(model, got), gradients(model, expected))
     assert (got.logprobs >= free.logprobs).all()  # their mass went to the others
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", ["text", "everything"])
+def test_kept_ids_equal_the_padded_forward(case, seed, lora):
+    """The reference masks all logits; autograd differentiates it."""
+    model = new_model()
+    if lora:
+        torch.manual_seed(0)
+        config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        model = peft.get_peft_model(model, config)
+    groups, distribution = with_support(GROUPS[case](), seed), Distribution(0.7, top_k=9)
+    expected = padded_scores(unwrapped(model), groups, distribution)
+    got = completion_scores(model, groups, distribution)
+    whole = completion_scores(model, groups, Distribution(0.7))
+    torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
+    assert_gradients(gradients(model, got), gradients(model, expected))
+    assert (got.logprobs > whole.logprobs + 1).any()
 
 
 def test_small_chunks_change_nothing():
@@ -118,10 +139,10 @@ def test_small_chunks_change_nothing():
 @pytest.mark.parametrize("case", ["image", "everything"])
 def test_with_activation_checkpointing(case):
     model = new_model()
-    wanted = gradients(model, padded_scores(model, GROUPS[case](), 1.0))
+    wanted = gradients(model, padded_scores(model, GROUPS[case]()))
     model.train()  # layers checkpoint only in training
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    actual = gradients(model, completion_scores(model, GROUPS[case](), 1.0))
+    actual = gradients(model, completion_scores(model, GROUPS[case]()))
     assert_gradients(actual, wanted)
 
 
@@ -136,8 +157,8 @@ def test_with_lora(checkpointing):
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     groups = GROUPS["everything"]()
-    wanted = gradients(model, padded_scores(unwrapped(model), groups, 1.0))
-    actual = gradients(model, completion_scores(model, groups, 1.0))
+    wanted = gradients(model, padded_scores(unwrapped(model), groups))
+    actual = gradients(model, completion_scores(model, groups))
     assert any("visual" in n and "lora" in n for n in wanted)
     assert_gradients(actual, wanted)
 
@@ -148,11 +169,11 @@ def test_a_frozen_tower_is_run_once():
     groups, features = GROUPS["everything"](), FeatureCache()
     runs = []
     model.model.visual.register_forward_pre_hook(lambda _, args: runs.append(len(args[0])))
-    expected = completion_scores(model, groups, 1.0)
+    expected = completion_scores(model, groups)
     wanted = gradients(model, expected)
     del runs[:]
     for _ in range(3):
-        got = completion_scores(model, groups, 1.0, features=features)
+        got = completion_scores(model, groups, features=features)
         torch.testing.assert_close(got.logprobs, expected.logprobs, atol=1e-6, rtol=0)
         assert_gradients(gradients(model, got), wanted)
     media = {m.digest: m for g in groups for m in g.media}
@@ -173,7 +194,7 @@ def test_kept_features_do_not_depend_on_what_is_encoded_beside_them():
 
 def test_features_of_a_trained_tower_cannot_be_kept():
     with pytest.raises(ValueError, match="only be kept where the vision tower is frozen"):
-        completion_scores(new_model(), GROUPS["image"](), 1.0, features=FeatureCache())
+        completion_scores(new_model(), GROUPS["image"](), features=FeatureCache())
 
 
 def test_feature_cache_is_bounded():
@@ -189,7 +210,7 @@ def test_each_image_goes_through_the_tower_once():
     model = new_model()
     seen = []
     model.model.visual.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    completion_scores(model, GROUPS["one image in two prompts"](), 1.0)
+    completion_scores(model, GROUPS["one image in two prompts"]())
     assert seen == [len(one_image().patches) + len(image(28, 28, 9).patches)]
 
 
@@ -197,7 +218,7 @@ def test_each_image_goes_through_the_tower_once():
 def test_split_groups_add_up_to_the_whole(case):
     groups = GROUPS[case]()
     model = new_model()
-    whole = completion_scores(model, groups, 1.0)
+    whole = completion_scores(model, groups)
     model.zero_grad()
     whole.logprobs.square().sum().backward()
     wanted = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -208,7 +229,7 @@ def test_split_groups_add_up_to_the_whole(case):
         for part in (g.completions[:half], g.completions[half:]):
             if part:
                 piece = replace(g, completions=part)
-                scores = completion_scores(model, [piece], 1.0)
+                scores = completion_scores(model, [piece])
                 scores.logprobs.square().sum().backward()
                 rows += [row[: len(c)] for row, c in zip(scores.logprobs, part, strict=True)]
     _, mask = completion_batch(groups)
@@ -264,10 +285,10 @@ def whole_sequence(model, one):
 def test_sequences_do_not_see_each_other():
     model = new_model()
     a, b = group([], 9, [6, 5], 0), group([one_image()], 7, [4, 8], 1)
-    alone = completion_scores(model, [a], 1.0).logprobs
+    alone = completion_scores(model, [a]).logprobs
     other = group([image(84, 84, 3)], 12, [9, 2], 5)
     for neighbour in (b, other):
-        together = completion_scores(model, [a, neighbour], 1.0).logprobs[:2, : alone.shape[1]]
+        together = completion_scores(model, [a, neighbour]).logprobs[:2, : alone.shape[1]]
         torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
 
 
@@ -278,16 +299,16 @@ def test_layers_that_do_not_run_packed_attention_are_noticed():
     own._attn_implementation = "sdpa"
     attention.config = own
     with pytest.raises(AssertionError, match="1 of 2 layers mixed the packed sequences"):
-        completion_scores(model, GROUPS["text"](), 1.0)
+        completion_scores(model, GROUPS["text"]())
 
 
 def test_the_model_still_generates_and_takes_padded_batches():
     model = new_model()
     groups = GROUPS["everything"]()
-    before = padded_scores(model, groups, 1.0)
+    before = padded_scores(model, groups)
     generated = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
-    completion_scores(model, groups, 1.0)
-    after = padded_scores(model, groups, 1.0)
+    completion_scores(model, groups)
+    after = padded_scores(model, groups)
     torch.testing.assert_close(after.logprobs, before.logprobs, atol=TOLERANCE, rtol=0)
     again = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
     assert torch.equal(generated, again)
@@ -299,21 +320,21 @@ def test_sampled_placeholders_are_refused():
     bad[1] = family().image_id
     g = replace(g, completions=(bad, g.completions[1]))
     with pytest.raises(ValueError, match="forbid them in sampling"):
-        completion_scores(new_model(), [g], 1.0)
+        completion_scores(new_model(), [g])
 
 
 def test_lora_on_the_output_layer_is_refused():
     config = peft.LoraConfig(r=4, target_modules=["lm_head"])
     model = peft.get_peft_model(new_model(), config)
     with pytest.raises(ValueError, match="leave lm_head out"):
-        completion_scores(model, GROUPS["text"](), 1.0)
+        completion_scores(model, GROUPS["text"]())
 
 
 def test_bf16_autocast_is_close_to_float32():
     model, groups = new_model(), GROUPS["everything"]()
-    exact = completion_scores(model, groups, 1.0).logprobs
+    exact = completion_scores(model, groups).logprobs
     with torch.autocast("cpu", torch.bfloat16):
-        got = completion_scores(model, groups, 1.0)
+        got = completion_scores(model, groups)
     assert got.logprobs.dtype == torch.float32
     torch.testing.assert_close(got.logprobs, exact, atol=0.1, rtol=0)
     weighted_sum(got).backward()

@@ -211,7 +211,7 @@ def test_the_cut_does_not_change_the_gradient(budget):
     def gradient(batches):
         model.zero_grad()
         for batch in batches:
-            scores = completion_scores(model, batch.groups, 1.0)
+            scores = completion_scores(model, batch.groups)
             (scores.logprobs * advantages[batch.rows, None]).sum().backward()
         return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 

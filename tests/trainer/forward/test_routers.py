@@ -13,6 +13,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import Routing, route, watch_routers
@@ -120,7 +121,7 @@ def test_replayed_experts_are_those_of_a_forward_with_them_fixed(way, checkpoint
     if checkpointing:
         model.train()
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    scores = completion_scores(model, groups, 0.7, routers=REPLAY)
+    scores = completion_scores(model, groups, Distribution(0.7), routers=REPLAY)
     torch.testing.assert_close(scores.logprobs, logprobs, rtol=0, atol=1e-5)
     scores.logprobs.sum().backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -129,7 +130,7 @@ def test_replayed_experts_are_those_of_a_forward_with_them_fixed(way, checkpoint
     for name, gradient in wanted.items():
         largest = max(1.0, gradient.abs().max().item())
         assert (found[name] - gradient).abs().max() < 1e-5 * largest, name
-    own = completion_scores(model, groups, 0.7, routers=COMPARE)
+    own = completion_scores(model, groups, Distribution(0.7), routers=COMPARE)
     assert (own.logprobs - logprobs).abs().max() > 0.01  # by its own experts it differs
     assert own.expert_gap.max() == 1
 
@@ -156,7 +157,7 @@ def test_the_gap_is_that_of_the_choice_of_each_completion_alone():
             ]
             alone.append(torch.tensor(differ).float().mean(0))
     watch_routers(model, "test")
-    gap = completion_scores(model, groups, 1.0, routers=COMPARE).expert_gap
+    gap = completion_scores(model, groups, routers=COMPARE).expert_gap
     assert torch.equal(gap, torch.nn.utils.rnn.pad_sequence(alone, batch_first=True))
     assert 0 < gap[gap > 0].mean() < 1  # some layers agree
 
@@ -228,7 +229,7 @@ def test_by_replay_the_trainer_computes_what_the_engine_sampled_from(way):
     for inputs, group_ in zip(ModelInputs(family, media).of(groups), groups, strict=True):
         rows = [torch.from_numpy(c.logprobs) for c in group_.completions]
         sampled = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        common = ([inputs], 0.7, family.forbidden_ids)
+        common = ([inputs], Distribution(0.7, forbidden=family.forbidden_ids))
         scores = completion_scores(model, *common, routers=REPLAY)
         torch.testing.assert_close(scores.logprobs, sampled, rtol=0, atol=1e-5)
         assert scores.expert_gap[sampled != 0].min() > 0
@@ -248,7 +249,9 @@ def test_an_engine_of_the_same_weights_chooses_the_same_experts(way):
     layers = model.config.get_text_config().num_hidden_layers
     assert all(c.routed_experts[0].shape[1:] == (layers, 2) for c in groups[0].completions)
     for use in (COMPARE, REPLAY):
-        scores = completion_scores(model, inputs, 1.0, family.forbidden_ids, routers=use)
+        scores = completion_scores(
+            model, inputs, Distribution(forbidden=family.forbidden_ids), routers=use
+        )
         assert not scores.expert_gap.any()
 
 
@@ -280,7 +283,7 @@ def test_the_load_balancing_loss_is_that_of_transformers(way, checkpointing):
     if checkpointing:
         model.train()
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    loss = completion_scores(model, groups, 1.0, routers=BALANCE).router_loss
+    loss = completion_scores(model, groups, routers=BALANCE).router_loss
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-6)
     loss.backward()
     for name, gradient in gates.items():
@@ -294,7 +297,7 @@ def test_one_sequence_has_the_loss_of_the_model_itself():
     ids = torch.cat([g.prompt_ids, g.completions[0][:-1]])[None]
     wanted = copy.deepcopy(model)(input_ids=ids, output_router_logits=True).aux_loss
     watch_routers(model, "test")
-    loss = completion_scores(model, [g], 1.0, routers=BALANCE).router_loss
+    loss = completion_scores(model, [g], routers=BALANCE).router_loss
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-6)
 
 
@@ -308,7 +311,7 @@ def test_a_router_that_chooses_otherwise_is_refused():
     model = next(twins(transformers.PhimoeForCausalLM, CONFIG_MAPPING["phimoe"](), reads=False))
     watch_routers(model, "test")
     with pytest.raises(ValueError, match="does not choose experts by one topk"):
-        completion_scores(model, [group(5, (3,), 1)], 1.0, routers=COMPARE)
+        completion_scores(model, [group(5, (3,), 1)], routers=COMPARE)
 
 
 def test_another_number_of_tokens_than_the_engine_read_is_refused():
@@ -317,7 +320,7 @@ def test_another_number_of_tokens_than_the_engine_read_is_refused():
     watch_routers(model, "test")
     shorter = replace(g, experts=(g.experts[0][1:], g.experts[1]))
     with pytest.raises(ValueError, match="the engine chose experts"):
-        completion_scores(model, [shorter], 1.0, routers=REPLAY)
+        completion_scores(model, [shorter], routers=REPLAY)
 
 
 CHOOSE = ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "deepseek_v3", "glm4_moe",
@@ -332,17 +335,17 @@ def test_routers_of_many_models_are_followed(name):
     model = next(twins(own, CONFIG_MAPPING[name](), reads=False))
     groups = [group(13, (7,), 3)]
     routers = watch_routers(model, "test")
-    plain = completion_scores(model, groups, 1.0).logprobs
+    plain = completion_scores(model, groups).logprobs
     routing = Routing()
     route(model, routing)
     ids = torch.cat([groups[0].prompt_ids, groups[0].completions[0]])[None]
     model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     (chosen,) = routing.chosen(routers.layers)
     kept = replace(groups[0], experts=(chosen[:13], (chosen[13:-1],)))
-    scores = completion_scores(model, [kept], 1.0, routers=REPLAY)
+    scores = completion_scores(model, [kept], routers=REPLAY)
     torch.testing.assert_close(scores.logprobs, plain, rtol=0, atol=1e-5)
     assert not scores.expert_gap.any()
     moved = replace(kept, experts=(chosen[:13], ((chosen[13:-1] + 1) % routers.experts,)))
-    other = completion_scores(model, [moved], 1.0, routers=REPLAY)
+    other = completion_scores(model, [moved], routers=REPLAY)
     assert (other.logprobs - plain).abs().max() > 1e-3
     assert other.expert_gap.max() > 0

@@ -15,6 +15,7 @@ import torch
 from mmr1.config import ModelConfig
 from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.sequences import (
     GroupInput,
     ModelInputs,
@@ -54,7 +55,13 @@ def model_of(path: Path, media: MediaCache, features: FeatureCache | None = None
     """One whose micro-batches have a group each."""
     model = load_model(ModelConfig(path=str(path), dtype="float32")).requires_grad_(False)
     inputs = ModelInputs(load_family(str(path)), media)
-    return PackedModel(model, inputs, temperature=1.0, budget=1, features=features)
+    return PackedModel(
+        model,
+        inputs,
+        distribution=Distribution(forbidden=inputs.family.forbidden_ids),
+        budget=1,
+        features=features,
+    )
 
 
 def groups_of(path: Path, records: Path, *kinds: str) -> list[RolloutGroup]:

@@ -31,7 +31,7 @@ def test_checkpointed_layers_run_twice_and_gradients_are_equal(parts, layers):
         runs: Counter[int] = Counter()
         for number, layer in enumerate(model_parts(own).layers):
             layer.self_attn.register_forward_hook(partial(count, runs, number))
-        completion_scores(own, inputs, 1.0).logprobs.sum().backward()
+        completion_scores(own, inputs).logprobs.sum().backward()
         gradients.append({n: p.grad for n, p in own.named_parameters() if p.grad is not None})
         again = len(runs) if checkpointed is True else int(checkpointed)
         assert [runs[n] for n in range(len(runs))] == [2] * again + [1] * (len(runs) - again)

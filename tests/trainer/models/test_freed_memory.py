@@ -33,7 +33,7 @@ for step in range(6):
     for _ in range(2):
         lengths = [int(n) for n in rng.integers(4, 120, 4)]
         groups = [group([], int(rng.integers(10, 120)), lengths, int(rng.integers(1 << 20)))]
-        completion_scores(model, groups, 1.0)[0].sum().backward()
+        completion_scores(model, groups)[0].sum().backward()
     optimizer.step()
     counted.append(resident())
 print(json.dumps(counted))

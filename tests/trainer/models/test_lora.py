@@ -12,6 +12,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import AlgorithmConfig, Config, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters
@@ -37,7 +38,11 @@ class Adapted:
         self.model = add_adapters(copy.deepcopy(model), NewLoraConfig(**lora), freeze_vision_tower)
         cache = FeatureCache() if freeze_vision_tower else None
         self.packed_model = PackedModel(
-            self.model, ModelInputs(family, media), 1.0, 100, features=cache
+            self.model,
+            ModelInputs(family, media),
+            Distribution(forbidden=family.forbidden_ids),
+            100,
+            features=cache,
         )
         self.groups = [s.group for s in self.scored]
         self.reference = AdapterReference(self.packed_model)
@@ -57,7 +62,9 @@ class Adapted:
 def logprobs(parts, model) -> torch.Tensor:
     """Of the plain model, without any adapter code."""
     family, _, media, scored = parts
-    packed_model = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    packed_model = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     return packed_model.logprobs([s.group for s in scored])
 
 

@@ -12,6 +12,7 @@ import torch
 from mmr1.algorithms.interface import LossInputs
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
@@ -95,7 +96,7 @@ def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     naive = moved[1]  # as the second step found it
     naive.zero_grad()
     inputs = [group_input(family, media, scored[2].group)]
-    new = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    new = padded_scores(naive, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs
     loss, clipped, tokens = torch.zeros(()), 0, 0
     for row in range(4):
         length = len(scored[2].group.completions[row].token_ids)

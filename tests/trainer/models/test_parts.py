@@ -8,6 +8,7 @@ import torch
 from mmr1.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.data.responses import group_of_responses
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import load_trainable
@@ -65,7 +66,9 @@ def test_a_text_teaches_the_projector_nothing(tiny_model, parts):
     model = model_of(tiny_model, ("language_model",))
     sample = Sample("text", (Message("user", (TextPart("1 + 1"),)),))
     answered = group_of_responses(family, family.render_prompt(sample), ("2", "3"))
-    packed = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    packed = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     assert add_nll_gradient(packed, [answered]) > 0
     config = AlgorithmConfig()
     algorithm = build_algorithm(config)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
@@ -26,7 +27,9 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
     """A policy with its own copy of the model, and that copy."""
     family, model, media, _ = parts
     own = copy.deepcopy(model)
-    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    packed_model = PackedModel(
+        own, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget
+    )
     optimizer = Optimizer(
         own, OptimizerConfig(lr=lr, max_grad_norm=1000000000.0, scheduler={"warmup_steps": 0}), 10
     )
@@ -56,7 +59,7 @@ def naive_gradient(parts, loss_agg_mode: str, advantages: list[list[float]]):
     family, model, media, scored = parts
     own = copy.deepcopy(model)
     inputs = [group_input(family, media, s.group) for s in scored]
-    logprobs = padded_scores(own, inputs, 1.0, family.forbidden_ids).logprobs
+    logprobs = padded_scores(own, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs
     lengths = [len(c.token_ids) for s in scored for c in s.group.completions]
     flat = [a for row in advantages for a in row]
     loss = torch.zeros(())
@@ -99,7 +102,11 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     with torch.no_grad():
         frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
     inputs = ModelInputs(family, media)
-    reference = PackedModel(frozen, inputs, 1.0, 100) if "kl" in config else None
+    reference = (
+        PackedModel(frozen, inputs, Distribution(forbidden=inputs.family.forbidden_ids), 100)
+        if "kl" in config
+        else None
+    )
     whole, stats = gradients_of_update(parts, settings, 10_000, reference)
     cut, other = gradients_of_update(parts, settings, budget, reference)
     assert_close(cut, whole, 1e-6)
@@ -112,9 +119,9 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     seen: list[int] = []
     token_scores = PackedModel.token_scores
 
-    def counting(self, batch, reference=None):
+    def counting(self, batch, *options):
         seen.append(len(batch.groups))
-        return token_scores(self, batch, reference)
+        return token_scores(self, batch, *options)
 
     monkeypatch.setattr(PackedModel, "token_scores", counting)
     gradients_of_update(parts, AlgorithmConfig())

@@ -152,7 +152,7 @@ def test_vllms_server_scores_as_the_model_itself(server, parts):
     groups = [s.group for s in scored]
     served = ServedReference(server, inputs).logprobs(groups)
     # vLLM's log-probs of a prompt are over the whole vocabulary, forbidden tokens included.
-    own = completion_scores(model, inputs.of(groups), 1.0, forbidden_ids=()).logprobs
+    own = completion_scores(model, inputs.of(groups)).logprobs
     torch.testing.assert_close(served, own.detach(), atol=2e-5, rtol=0)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, Config, SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.protocol import OfBatches, complete
@@ -101,7 +102,9 @@ def naive(parts, scored, prompts) -> Any:
         rows = group.group.completions
         for row, prompt, advantage in zip(rows, of_rows, advantages, strict=True):
             alone = group_input(family, media, RolloutGroup(prompt, (row,)))
-            logprobs = padded_scores(own, [alone], 1.0, family.forbidden_ids).logprobs
+            logprobs = padded_scores(
+                own, [alone], Distribution(forbidden=family.forbidden_ids)
+            ).logprobs
             loss, tokens = loss - advantage * logprobs.sum(), tokens + len(row.token_ids)
     (loss / tokens).backward()
     return {n: p.grad for n, p in own.named_parameters()}
@@ -131,7 +134,9 @@ def test_the_loss_reads_all_completions_under_the_clean_view(parts, noisy):
 
 def test_the_gap_of_the_engine_is_that_of_the_clean_completions(parts, noisy):
     family, model, media, scored = parts
-    read = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    read = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     config = AlgorithmConfig(entropy={"coef": 0.01})  # so that all groups take part
     _, stats = gradients(parts, config, noisy)
     gaps: dict[bool, list[torch.Tensor]] = {False: [], True: []}
@@ -161,7 +166,9 @@ def test_the_loss_reads_each_completion_under_its_own_view(parts, noisy):
 
 def test_before_several_updates_log_probs_are_those_of_the_view_of_the_loss(parts, noisy):
     family, model, media, _ = parts
-    read = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    read = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     algorithm = build_algorithm(AlgorithmConfig(ppo_epochs=2))
     clean = build_experience(noisy, algorithm, Models(read)).tokens
     own = build_experience(noisy, algorithm, Models(read), shown=by_own_view(noisy)).tokens

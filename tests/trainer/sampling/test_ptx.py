@@ -14,6 +14,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -58,7 +59,7 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     of_policy = naive_gradient(parts, "token-mean", advantages)
     _, naive = policy(parts, config)
     inputs = [group_input(family, media, group) for group in demonstrations]
-    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    logprobs = padded_scores(naive, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs
     tokens = sum(len(g.completions[0].token_ids) for g in demonstrations)
     loss = -logprobs.sum() / tokens
     (0.5 * loss).backward()
@@ -71,11 +72,16 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
 def test_the_demonstrations_likelihood_is_the_models_own(parts, demonstrations):
     """At the rollout's temperature of 0.7 the gradient would be larger by 1.43."""
     family, model, media, _ = parts
-    packed = PackedModel(copy.deepcopy(model), ModelInputs(family, media), 0.7, 10_000)
+    packed = PackedModel(
+        copy.deepcopy(model),
+        ModelInputs(family, media),
+        Distribution(0.7, forbidden=family.forbidden_ids),
+        10_000,
+    )
     loss = add_nll_gradient(packed, demonstrations)
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, group) for group in demonstrations]
-    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    logprobs = padded_scores(naive, inputs, Distribution(forbidden=family.forbidden_ids)).logprobs
     expected = -logprobs.sum() / sum(len(g.completions[0].token_ids) for g in demonstrations)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
@@ -120,7 +126,13 @@ def test_the_divergence_from_a_reference_at_the_demonstrations_tokens(parts, dem
     """By the definition in GKD (arXiv 2306.13649), all logits at once."""
     family, model, media, _ = parts
     teacher = moved(model)
-    packed = PackedModel(copy.deepcopy(model), ModelInputs(family, media), 0.7, 60, jsd_beta=beta)
+    packed = PackedModel(
+        copy.deepcopy(model),
+        ModelInputs(family, media),
+        Distribution(0.7, forbidden=family.forbidden_ids),
+        60,
+        jsd_beta=beta,
+    )
     reference = FrozenReference(packed, replace(packed, model=teacher))
     loss = add_distillation_gradient(packed, demonstrations, reference, 0.5)
     naive = copy.deepcopy(model)

@@ -10,6 +10,7 @@ import torch
 
 from mmr1.algorithms.interface import AdvantageInputs
 from mmr1.config import AlgorithmConfig, OptimizerConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
@@ -132,7 +133,9 @@ def policys_tokens(completion) -> torch.Tensor:
 
 
 def policy_of(model, media, config, budget=10_000):
-    packed_model = PackedModel(model, ModelInputs(family(), media), 1.0, budget)
+    packed_model = PackedModel(
+        model, ModelInputs(family(), media), Distribution(forbidden=family().forbidden_ids), budget
+    )
     optimizer = Optimizer(
         model,
         OptimizerConfig(lr=0.001, max_grad_norm=1000000000.0, scheduler={"warmup_steps": 0}),

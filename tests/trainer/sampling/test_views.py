@@ -15,6 +15,7 @@ from PIL import Image
 
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.views import (
@@ -121,7 +122,9 @@ def test_what_is_lost_equals_a_plain_forward_of_each_completion(parts):
     other = torch.cat(
         [x for g, p in zip(groups, pictures[::-1], strict=True) for x in logprobs(g, p)]
     )
-    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    policy = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     found = vision_use(policy, groups)
     means = found.metrics
     assert means["vision/blank"] == pytest.approx(float((plain - blanked).mean()), abs=1e-5)
@@ -153,7 +156,9 @@ def test_pieces_are_whole_characters_and_have_all_nats(parts):
 def test_masked_logprobs_are_those_with_the_masked_picture(parts):
     """By a policy's forward on groups whose pictures were masked in their files."""
     family, model, media, scored = parts
-    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    policy = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     groups = [s.group for s in scored[:2]]
     text = RolloutGroup(replace(groups[0].prompt, shown=()), groups[0].completions)
     found = masked_logprobs(policy, [groups[0], text, groups[1]], 0.6, seed=5)
@@ -174,7 +179,9 @@ def test_masked_logprobs_are_those_with_the_masked_picture(parts):
 def test_prompts_without_media_have_no_figure(parts):
     family, model, media, scored = parts
     text = [RolloutGroup(replace(s.group.prompt, shown=()), s.group.completions) for s in scored]
-    policy = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    policy = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 10_000
+    )
     assert vision_use(policy, text) == VisionUse()
     assert VisionUse().metrics == {}
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.padded import padded_hidden, padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.vision.families.loading import architecture_of, model_parts, unwrapped
@@ -88,8 +89,10 @@ def test_packed_and_padded_equal_the_plain_forward(name, case):
     model, groups = tiny.model(), CASES[case](tiny)
     plain = plain_scores(model, groups, 0.7)
     if tiny.sees:
-        assert_same(model, padded_scores(model, groups, 0.7), plain)
-    assert_same(model, completion_scores(model, groups, 0.7), plain_scores(model, groups, 0.7))
+        assert_same(model, padded_scores(model, groups, Distribution(0.7)), plain)
+    assert_same(
+        model, completion_scores(model, groups, Distribution(0.7)), plain_scores(model, groups, 0.7)
+    )
     if case != "text":
         tower = model_parts(model).tower
         assert all(p.grad is not None and p.grad.any() for p in tower.blocks[0].parameters())
@@ -97,10 +100,10 @@ def test_packed_and_padded_equal_the_plain_forward(name, case):
 
 def test_checkpointing_changes_nothing(tiny):
     model, groups = tiny.model(), fullest(tiny)
-    wanted = gradients(model, completion_scores(model, groups, 1.0))
+    wanted = gradients(model, completion_scores(model, groups))
     model.train()  # layers checkpoint only in training
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    actual = gradients(model, completion_scores(model, groups, 1.0))
+    actual = gradients(model, completion_scores(model, groups))
     for name, gradient in wanted.items():
         torch.testing.assert_close(actual[name], gradient, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -111,9 +114,9 @@ def test_adapters(tiny):
         tiny.model(), peft.LoraConfig(target_modules="all-linear", **settings)
     )
     groups = fullest(tiny)
-    assert_same(model, completion_scores(model, groups, 1.0), plain_scores(model, groups, 1.0))
+    assert_same(model, completion_scores(model, groups), plain_scores(model, groups, 1.0))
     if tiny.sees:  # layers are adapted in place; the padded forward takes the model itself
-        got = padded_scores(unwrapped(model), groups, 1.0)
+        got = padded_scores(unwrapped(model), groups)
         assert_same(model, got, plain_scores(model, groups, 1.0))
     trained = [n for n, p in model.named_parameters() if p.requires_grad]
     assert any("visual" in n for n in trained) == tiny.sees
@@ -128,7 +131,7 @@ def test_a_frozen_tower_runs_once_for_each_medium(name):
     tower.requires_grad_(False)
     tower.register_forward_pre_hook(lambda _, args: runs.append(len(args[0])))
     for _ in range(3):
-        kept = completion_scores(model, groups, 1.0, features=features)
+        kept = completion_scores(model, groups, features=features)
     assert runs == [len(m.patches) for m in {m.digest: m for g in groups for m in g.media}.values()]
     assert_same(model, kept, plain_scores(model, groups, 1.0))
 

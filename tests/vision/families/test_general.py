@@ -23,6 +23,7 @@ from mmr1.config import Config
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
+from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import Observed, Seen
@@ -65,7 +66,9 @@ def packed(request) -> bool:
 
 def test_scores_and_gradients_are_those_of_the_plain_forward(general, packed):
     model, groups = general.model(packed), general.groups()
-    got = completion_scores(model, general.inputs(groups), 0.7, general.family.forbidden_ids)
+    got = completion_scores(
+        model, general.inputs(groups), Distribution(0.7, forbidden=general.family.forbidden_ids)
+    )
     assert_same(model, got, plain_scores(general, model, groups, 0.7))
     # Seen, too: each part of the model has learned from the images.
     for module in (model_parts(model).tower, model_parts(model).language_model):
@@ -76,10 +79,10 @@ def test_each_completion_is_scored_as_if_it_were_alone(general, packed):
     """In training, where layers checkpoint, dropout is off and Gemma 3 wants its token types."""
     model, group = general.model(packed).train(), general.groups()[-1]
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    together = completion_scores(model, general.inputs([group]), 1.0).logprobs
+    together = completion_scores(model, general.inputs([group])).logprobs
     for index, completion in enumerate(group.completions):
         alone = RolloutGroup(group.prompt, (completion,))
-        scores = completion_scores(model, general.inputs([alone]), 1.0).logprobs[0]
+        scores = completion_scores(model, general.inputs([alone])).logprobs[0]
         torch.testing.assert_close(together[index, : len(scores)], scores, atol=1e-5, rtol=0)
 
 
@@ -93,20 +96,26 @@ def test_kept_features_are_those_computed_again(general, packed):
     features = FeatureCache()
     if general.name == "qwen3_omni_moe_thinker":  # has features of inner layers beside them
         assert not keeps_features(model)
-        got = completion_scores(model, inputs, 0.7, forbidden, features)
-        assert_same(model, got, completion_scores(model, inputs, 0.7, forbidden))
+        got = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden), features)
+        assert_same(
+            model, got, completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden))
+        )
         assert len(features) == 0
         return
     for _ in range(2):
-        got = completion_scores(model, inputs, 0.7, forbidden, features)
-        assert_same(model, got, completion_scores(model, inputs, 0.7, forbidden))
+        got = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden), features)
+        assert_same(
+            model, got, completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden))
+        )
     assert len(features) >= sum(bool(g.prompt.media) for g in groups)
-    wanted = completion_scores(model, inputs, 0.7, forbidden).logprobs
+    wanted = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden)).logprobs
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in frozen:
                 parameter.fill_(torch.nan)
-    kept = completion_scores(model, inputs, 0.7, forbidden, features).logprobs
+    kept = completion_scores(
+        model, inputs, Distribution(0.7, forbidden=forbidden), features
+    ).logprobs
     torch.testing.assert_close(kept, wanted, atol=1e-5, rtol=0)
 
 
@@ -134,9 +143,9 @@ def test_kept_features_of_tools_pictures(packed):
         observed=(None, observed),
     )
     features = FeatureCache()
-    wanted = completion_scores(model, [turned], 1.0).logprobs
+    wanted = completion_scores(model, [turned]).logprobs
     for _ in range(2):
-        got = completion_scores(model, [turned], 1.0, features=features).logprobs
+        got = completion_scores(model, [turned], features=features).logprobs
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
     assert len(features) == 2
 
@@ -150,7 +159,9 @@ def test_adapters(general, packed):
         general.model(packed), peft.LoraConfig(target_modules=targets, **settings)
     )
     groups = general.groups()[:2]
-    got = completion_scores(model, general.inputs(groups), 1.0, general.family.forbidden_ids)
+    got = completion_scores(
+        model, general.inputs(groups), Distribution(forbidden=general.family.forbidden_ids)
+    )
     assert_same(model, got, plain_scores(general, model, groups, 1.0))
 
 
@@ -244,9 +255,7 @@ def test_what_an_environment_said_is_read_and_not_scored(packed):
     spans = [(Span("assistant", 3, ""), Span("tool", 3, ""), Span("assistant", 2, "")), (), ()]
     turns = [replace(c, spans=s) for c, s in zip(group.completions, spans, strict=True)]
     talk = replace(group, completions=tuple(turns))
-    whole, got = (
-        completion_scores(model, general.inputs([g]), 1.0).logprobs for g in (group, talk)
-    )
+    whole, got = (completion_scores(model, general.inputs([g])).logprobs for g in (group, talk))
     whole[0, 3:6] = 0
     torch.testing.assert_close(got, whole, atol=1e-6, rtol=0)
 

@@ -12,6 +12,7 @@ from mmr1.config import SamplingConfig, ToolsConfig
 from mmr1.data.responses import demonstration
 from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurns
@@ -84,7 +85,9 @@ def packed(request) -> bool:
 def test_scores_and_gradients_are_those_of_each_conversation_by_itself(name, packed):
     general = GENERAL[name]
     model, groups = general.model(packed), groups_of(general)
-    got = completion_scores(model, general.inputs(groups), 1.0, general.family.forbidden_ids)
+    got = completion_scores(
+        model, general.inputs(groups), Distribution(forbidden=general.family.forbidden_ids)
+    )
     assert_same(model, got, plain_scores(general, model, groups))
 
 
@@ -93,8 +96,7 @@ def test_packed_is_padded(name):
     general = GENERAL[name]
     groups = groups_of(general)
     packed, padded = (
-        completion_scores(general.model(p), general.inputs(groups), 1.0).logprobs
-        for p in (True, False)
+        completion_scores(general.model(p), general.inputs(groups)).logprobs for p in (True, False)
     )
     torch.testing.assert_close(packed, padded, atol=1e-5, rtol=0)
 
@@ -116,7 +118,9 @@ def test_what_is_sampled_after_a_picture_is_what_the_trainer_scores(name):
     groups = conversing.generate(requests, SamplingConfig(max_tokens=200))
     conversing.close()
     scores = completion_scores(
-        general.model(packed=True), general.inputs(groups), 1.0, family.forbidden_ids
+        general.model(packed=True),
+        general.inputs(groups),
+        Distribution(forbidden=family.forbidden_ids),
     ).logprobs
     for completion, row in zip([c for g in groups for c in g.completions], scores, strict=True):
         assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
@@ -138,7 +142,7 @@ def test_demonstrations_with_answers_of_tools():
     assert [span.role for span in completion.spans] == ["assistant", "tool", "assistant"]
     text = family.chat.observation_text([answer], ended=True)
     assert completion.spans[1].tokens == len(family.read_text(text, [media[SQUARE]]))
-    got = completion_scores(general.model(), general.inputs([group]), 1.0).logprobs
+    got = completion_scores(general.model(), general.inputs([group])).logprobs
     assert (got[0] != 0).sum() == completion.sampled_tokens
 
 
@@ -147,4 +151,4 @@ def test_a_picture_of_another_size_where_sizes_are_not_filled_up():
     (inputs,) = general.inputs([conversations(general, 1, (IMAGE,), [[(SQUARE,)]])])
     odd = {**inputs.arguments, "image_grid_thw": torch.ones(1, 4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=r"'image_grid_thw' of shapes .* several sizes"):
-        completion_scores(general.model(), [replace(inputs, arguments=odd)], 1.0)
+        completion_scores(general.model(), [replace(inputs, arguments=odd)])

@@ -13,6 +13,7 @@ from transformers import (
 
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.any_model.forward import verdict_of
@@ -58,7 +59,9 @@ def test_log_probs_are_those_of_each_completion_alone(name, sharing):
     assert (len(calls) < 2 * 24) == (sharing == "packed" and name in TOGETHER)
     media = MediaCache(family.prepare_media)
     inputs = [group_input(family, media, group) for group in groups]
-    scores = completion_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    scores = completion_scores(
+        model, inputs, Distribution(forbidden=family.forbidden_ids)
+    ).logprobs.detach()
     rows = iter(scores.numpy())
     for group in groups:
         conversation = [{"role": "system", "content": "Be brief."},
@@ -122,7 +125,9 @@ def test_vllm(name, tmp_path):
         trainer={"threads": 1},
     )
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
-    packed = PackedModel(model, ModelInputs(family, media), 1.0, budget=1000)
+    packed = PackedModel(
+        model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), budget=1000
+    )
     try:
         for version in (1, 2):
             with torch.no_grad():

@@ -116,7 +116,7 @@ def test_a_sliding_window_is_seen():
     plain = plain_scores(model, groups, 1.0).logprobs.detach()
     settle(model, tiny.family, "packed", tiny.name)
     torch.testing.assert_close(
-        completion_scores(model, groups, 1.0).logprobs.detach(), plain, atol=1e-5, rtol=0
+        completion_scores(model, groups).logprobs.detach(), plain, atol=1e-5, rtol=0
     )
-    everything = completion_scores(tiny.model(), groups, 1.0).logprobs.detach()
+    everything = completion_scores(tiny.model(), groups).logprobs.detach()
     assert (everything - plain).abs().max() > 1e-3

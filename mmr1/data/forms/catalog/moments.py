@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.media_kinds import media_in
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.videos import probe_video
 
@@ -102,13 +103,15 @@ def described_moment(
         raise ValueError(f"the moment begins at {start:g} s of a {duration:g} s video")
     clipped = min(end, duration)
     question = f'When does this happen: "{sentence.strip().rstrip(".")}"? Give start and end.'
+    kept = ("id", "qid", "difficulty")
     sample = assemble(
-        {k: v for k, v in row.items() if k in ("id", "qid", "difficulty")},
+        row,
         place,
         [("user", question)],
         videos=video,
         answer=[start, clipped],
         task="tiou",
+        used=[n for n, v in row.items() if n not in kept and (v is video or not any(media_in(v)))],
         untagged=True,
         meta={"duration": duration, "sentence": sentence},
     )

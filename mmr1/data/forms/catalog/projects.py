@@ -73,9 +73,9 @@ def _read_lmm_r1(row: Row, place: Place) -> Sample:
     """The question is in the conversation; the column ``question`` repeats it."""
     chat = read_chat(row["message"])
     return assemble(
-        row, place, chat.turns, images=row.get("image_urls") or chat.images(None),
+        row, place, chat.turns, images=chat.images(row.get("image_urls")),
         videos=chat.videos(None), answer=row["answer"], task="math",
-        used=("message", "answer", "question", "image_urls"),
+        used=("message", "answer", "question"),
     )  # fmt: skip
 
 

@@ -141,10 +141,11 @@ def shared_states(
             hidden.update(zip(places, of_rows.split(sizes), strict=True))
     states = torch.cat([hidden[i] for i in range(len(groups))])
     targets, tokens = (x.to(base.device) for x in (completion_ids[mask], mask.nonzero().T))
+    own = None
     if context is not None:
         own = torch.cat([here[i] for i in range(len(groups))])
         targets, tokens = targets[own], tokens[:, own]
-    padded = PaddedRows((len(mask), mask.shape[1]), tokens, context)
+    padded = PaddedRows((len(mask), mask.shape[1]), tokens, context, own)
     # Of several forwards nobody asks for the rows.
     return CompletionStates(states, targets, padded, rows)
 

@@ -1,1 +1,0 @@
-"""Recipes beside the projects that they reproduce: ``mmr1 recipe check``."""
