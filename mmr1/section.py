@@ -42,7 +42,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
-Coefficient = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(gt=0)]
 """Above 0: a term whose coefficient is 0 is a section that is null."""
 Interval = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Url = Annotated[str, Field(pattern="^https?://")]
@@ -88,7 +88,7 @@ class Section(BaseModel):
     with ``variant_of``, and each has a ``variant``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
     variant: ClassVar[str] = ""
     needs: ClassVar[tuple[Need, ...]] = ()
 

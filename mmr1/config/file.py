@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from mmr1.config.secrets import (
     secret_keys,
 )
 from mmr1.config.tree import Config
+from mmr1.config.yaml_limits import one_line, read_mapping
 from mmr1.files import OPEN_MODE, atomic
 from mmr1.section import Section, Shape, shapes
 
@@ -216,7 +218,7 @@ def _load(files: list[Tree], overrides: Sequence[str], command: str, source: str
             resolved_but_for_environment(_container(merged, resolve=False)), values
         )
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{source}: {one_line(error)}") from error
     optional = optional_sections()
     values = {k: v for k, v in values.items() if v is not None or k not in optional}
     values = with_learning_rate(values, command)
@@ -297,13 +299,8 @@ def read_written(path: Path) -> Config:
     Raises:
         ValueError: There is no such file, or it is not a configuration.
     """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
-    values = in_its_folder(path, values)
+    text, _ = read_mapping(path)
+    values = in_its_folder(path, yaml.safe_load(text) or {})
     return _validate(values, str(path)).for_command(command_of(values))
 
 
@@ -331,19 +328,16 @@ def _read_yaml(path: Path) -> Tree:
     if not path.is_file():
         hint = "; a YAML file comes first, then KEY=VALUE" if "=" in str(path) else ""
         raise ValueError(f"{path}: no such configuration file{hint}")
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"))
-        is_mapping = node is None or isinstance(node, yaml.MappingNode)
-        tree = OmegaConf.load(path) if is_mapping else None  # which has its own idea of the others
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not OmegaConf.is_dict(tree):
-        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    text, node = read_mapping(path)
     if empty := list(empty_keys(node)):
         raise ValueError(
             f"{path}: {', '.join(empty)}: no value is given; write null, or {{}} for the "
             "defaults of a section"
         )
+    try:
+        tree = OmegaConf.load(StringIO(text))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path} is not valid YAML: {one_line(error)}") from error
     return in_its_folder(path, _container(tree, resolve=False))
 
 

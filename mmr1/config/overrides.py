@@ -11,7 +11,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mmr1.config.tree import Config
+from mmr1.config.yaml_limits import one_line
 from mmr1.section import Section, Shape, section_classes, shapes
+
+UNREADABLE = (ValueError, AttributeError, RecursionError)
+"""Errors of PyYAML for some texts, besides its own."""
 
 
 class Entries(dict[str, Any]):
@@ -110,7 +114,7 @@ def kinds_of(key: str) -> set[Any]:
 def _number(text: str) -> bool | int | float | None:
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *UNREADABLE):
         return None
     return value if isinstance(value, bool | int | float) else None
 
@@ -119,11 +123,12 @@ def _yaml(key: str, text: str) -> Any:
     try:
         node = yaml.compose(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, *UNREADABLE) as error:
         if not _at(key):
             return text  # the key itself is unknown
-        why = " ".join(str(error).split()).partition(" full_key")[0]
-        raise ValueError(f"override '{key}={text}' is not valid YAML: {why}") from error
+        if isinstance(error, UNREADABLE):
+            raise ValueError(f"override '{key}': its value is not valid YAML") from error
+        raise ValueError(f"override '{key}={text}' is not valid YAML: {one_line(error)}") from error
     assert isinstance(value, dict)
     if isinstance(node, yaml.MappingNode) and (empty := list(empty_keys(node))):
         raise ValueError(

@@ -15,10 +15,9 @@ from mmr1.section import ALL, Coefficient, Fraction, Need, Positive, Section, va
 class RewardFunctionConfig(Section):
     """One reward function. Its value is a component of the reward."""
 
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the sum; 0: log only")
+    weight: float = Field(1.0, description="Weight in the sum; 0: log only")
     gate: float | None = Field(
         None,
-        allow_inf_nan=False,
         description="If the value is below this, later functions are skipped and count as 0",
     )
     options: dict[str, Any] = Field(

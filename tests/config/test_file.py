@@ -316,6 +316,47 @@ def test_mistakes_are_named_with_their_file(file, text, message):
     assert all(line.startswith(str(path)) for line in str(error.value).splitlines())
 
 
+NESTED = "seed: " + "[" * 2000
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{now}: &{now} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, now in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NESTED,
+        "seed: " + "[" * 100 + "]" * 100,
+        BOMB,
+        "a: &a [*a]",
+        "a: {x: &a {y: *a}}",
+        "? [1, 2]\n: 3",
+        "a: !!timestamp x",
+        "seed: !!int x",
+        f"seed: 1{'0' * 5000}",
+        "a: [{'${': '${'}]",
+        "a: [!!set {x}]",
+        "# long\n" * 50_000,
+        "a: !!python/object:os.system x",
+    ],
+)
+def test_yaml_that_is_no_configuration_is_one_line(text, file):
+    path = file(text)
+    for read in (load_config, read_written):
+        if read is read_written and "${" in text:
+            continue  # a text for it
+        with pytest.raises(ValueError, match=str(path)) as refused:
+            read(path)
+        assert "object_type" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["[" * 3000, "!!int x", "!!timestamp x", f"1{'0' * 5000}"])
+def test_an_override_that_is_no_yaml_is_named(value):
+    with pytest.raises(ValueError, match="override 'seed': its value is not valid YAML"):
+        load_config(None, ["model.path=m", f"seed={value}"])
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.yaml: no such configuration file"):
         load_config(tmp_path / "nowhere.yaml")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
 import pytest
 from pydantic import ValidationError
 
@@ -20,6 +24,7 @@ from mmr1.config import (
 )
 from mmr1.config.explain import key_paths
 from mmr1.config.file import config_from
+from mmr1.section import Section
 
 
 def config(**sections) -> Config:
@@ -170,3 +175,37 @@ def _sections(section):
     for shape in shapes(section).values():
         for inner in shape.classes:
             yield from _sections(inner)
+
+
+def _sections(section: type[Section] = Section) -> Iterator[type[Section]]:
+    for below in section.__subclasses__():
+        yield below
+        yield from _sections(below)
+
+
+def _written(annotation: Any, number: float) -> Any:
+    """The number in the place that an annotation has for one; None where it has none."""
+    if annotation is float:
+        return number
+    inner = [_written(each, number) for each in get_args(annotation)]
+    found = next((each for each in inner if each is not None), None)
+    if found is None or get_origin(annotation) is None:
+        return None
+    if get_origin(annotation) is tuple:
+        return [0.1 if each is None or i else each for i, each in enumerate(inner)]
+    return {"x": found} if get_origin(annotation) is dict else found
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_no_setting_is_infinite_or_no_number(number):
+    seen = 0
+    for section in set(_sections()):
+        for key, field in section.model_fields.items():
+            if (value := _written(field.annotation, number)) is None:
+                continue
+            seen += 1
+            with pytest.raises(ValidationError) as refused:
+                section.model_validate({key: value})
+            errors = [error for error in refused.value.errors() if error["loc"][:1] == (key,)]
+            assert errors, f"{section.__name__}.{key}={value}"
+    assert seen > 40

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
-from mmr1.runtime import return_freed_memory
+from mmr1.runtime import FreedMemory
 from mmr1.trainer.models.measured import ParameterNorms, stacked_norms
 from mmr1.trainer.models.parts import parameters_of
 from mmr1.trainer.models.weights import local, whole
@@ -57,6 +57,7 @@ class Optimizer:
         self._copied = any(master is not parameter for parameter, master in pairs)
         self._buffers: list[torch.Tensor] = []  # of the masters, with optimizer.offload
         self._config = config
+        self._freed = FreedMemory()
         self._steps = steps
         self.steps_taken = 0
         self.adamw = torch.optim.AdamW(
@@ -122,7 +123,7 @@ class Optimizer:
         self.zero_grad()
         if self._copied:
             self._masters_to_parameters()
-        return_freed_memory()
+        self._freed.end_step()
         return {"grad_norm": norm, "lr": lr}
 
     def _apply_adamw(self, generators: Generators) -> None:
