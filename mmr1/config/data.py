@@ -116,7 +116,8 @@ class DataConfig(Section):
     prompt_template: str | None = Field(
         None,
         description="Prompt template: a name such as think_answer or boxed, or a .jinja or .txt "
-        "file; or FILE.py:CONSTANT, a text of another project's file",
+        "file; or FILE.py:function, called with the columns of each record; or FILE.py:CONSTANT, a "
+        "text of another project's file",
     )
     system_prompt: str | None = Field(
         None,
