@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 from huggingface_hub import snapshot_download
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoConfig
 
 from mmr1.algorithms.advantages.distillation import TeacherModel
@@ -302,10 +301,9 @@ def _media(inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
 def print_result(config: Config, result: Result) -> None:
     """Print the facts, what a step of the run should take, and the findings."""
     console = Console(highlight=False, markup=False, emoji=False)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for fact in result.facts:
-        table.add_row(*fact)
-    console.print(table)
+    width = max(len(subject) for subject, _ in result.facts)
+    for subject, state in result.facts:
+        console.print(f"{subject:<{width}}  {state}", soft_wrap=True)
     if result.load is not None:
         console.print(time_table(config, result.load))
         console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)

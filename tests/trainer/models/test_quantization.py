@@ -123,7 +123,9 @@ def test_stored_4_bit_weights_train_below_adapters(parts, base, tmp_path, nested
     groups = [s.group for s in scored]
     start = models.policy.logprobs(groups)
     torch.testing.assert_close(start, logprobs(parts, written), atol=1e-4, rtol=0)
-    batch = build_experience(scored, build_algorithm(own.algorithm), Models(models.policy, None))
+    batch = build_experience(
+        scored, build_algorithm(own.algorithm), Models(models.policy, models.reference)
+    )
     assert models.policy.update(batch)["grad_norm"] > 0
     models.policy.snapshot()(tmp_path / "out")
     saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out", dtype=torch.float32)
