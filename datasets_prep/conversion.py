@@ -33,6 +33,7 @@ from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.record_files import rows_of
 from mmr1.data.contents import described, media_class, unread_columns
+from mmr1.data.forms import shortened
 from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.form import Place
 from mmr1.data.lines import pieces
@@ -300,7 +301,9 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                     unread |= dict.fromkeys(left)
         except ValueError as error:
             boxes.add(error)
-            reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
+            reason = (
+                shortened(str(error)).encode(errors="backslashreplace").decode()
+            )  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
     media: Counter[str] = Counter()
@@ -397,10 +400,7 @@ def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
     """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
     tally = BoxTally()
     for outcome_file in outcome_files:
-        boxes = parse_json(outcome_file.read_bytes())["boxes"]
-        tally.inside += boxes["inside"]
-        tally.outside += boxes["outside"]
-        tally.fits.update(boxes["fits"])
+        tally.merge(BoxTally(**parse_json(outcome_file.read_bytes())["boxes"]))
     try:
         tally.check(str(plan.files[0]))
     except ValueError:

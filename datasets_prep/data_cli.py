@@ -142,13 +142,16 @@ def convert(
 
 @app.command()
 def validate(
-    path: Records,
+    path: Annotated[Path, typer.Argument(help="A file or folder that data.train reads")],
     deep: Annotated[bool, typer.Option(help="Decode every frame of the videos")] = False,
+    needs_task: Annotated[
+        bool, typer.Option(help="Each answer needs a task, as the reward auto does")
+    ] = True,
 ) -> None:
     """Check records, media, gold answers and hashes; exit code 2 when anything is wrong."""
     from datasets_prep.validate import validate
 
-    total, problems = validate(path, deep)
+    total, problems = validate(path, deep, needs_task)
     for where, what in problems[:20]:
         typer.echo(f"{where}: {what}", err=True)
     if problems:
@@ -159,7 +162,7 @@ def validate(
 
 @app.command()
 def stats(
-    path: Records,
+    path: Annotated[Path, typer.Argument(help="A file or folder that data.train reads")],
     png: Annotated[Path | None, typer.Option(help="Plot the distributions to this file")] = None,
     min_tokens: Annotated[int, typer.Option(help="Minimum vision tokens per image")] = 4,
     max_tokens: Annotated[int, typer.Option(help="Maximum vision tokens per image")] = 1280,
@@ -175,8 +178,8 @@ def stats(
     if distributions.unusable:
         count = len(distributions.unusable)
         typer.echo(
-            f"{count:,} of {distributions.samples + count:,} record(s) would be left out: their "
-            "media cannot be shown to a model",
+            f"{count:,} of {distributions.samples + count:,} record(s) would be left out: they "
+            "cannot be read, or their media cannot be shown to a model",
             err=True,
         )
     print_table(str(path), ("", ""), figures.rows(distributions))

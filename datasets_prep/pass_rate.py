@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from jinja2 import Template
-
 from datasets_prep.server import PARALLEL, Server, in_order, prompt_of
 from mmr1.config import RewardsConfig
-from mmr1.data.templates import apply_template
+from mmr1.data.templates import PromptTemplate, apply_template
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.judges.replies import Reply
 from mmr1.types import Sample, Status, TextPart
@@ -32,7 +30,7 @@ class PassRates:
     server: Server
     count: int
     rewards: RewardsConfig
-    template: Template | None = None
+    template: PromptTemplate | None = None
     replies: int = 0
     without_answer: int = 0
 

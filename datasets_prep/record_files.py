@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mmr1.config import DataConfig
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place as FormPlace
 from mmr1.data.ids import hash64
 from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, text_of, total_size
 from mmr1.data.plain import Find
 from mmr1.data.readers import kind_of
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
+from mmr1.data.sources import read_samples
 from mmr1.files import sha256_of, stamp
 from mmr1.machine import cores
 from mmr1.parallel import in_order
@@ -24,6 +29,8 @@ from mmr1.vision.paths import resolve_media
 T = TypeVar("T")
 _NOT_RECORDS = {"quarantine.jsonl"}
 MB = 1_000_000
+BLOCK = 64
+"""Rows that a process checks at a time, where one has to read them all."""
 SMALL = 1 << 14
 """Bytes of the smallest piece: some fifty records."""
 
@@ -84,6 +91,85 @@ def map_pieces(
             yield result
             before, done = done, done + piece.size
             progress.advance(done // MB - before // MB)
+
+
+Part = Piece | Sequence[tuple[str, Sample | ValueError]]
+"""Lines of a JSON Lines file; or of other data some rows with their locations."""
+Place = int | str
+"""The byte where a line begins, or the location of a row."""
+
+
+def map_parts(
+    function: Callable[..., T],
+    path: Path,
+    what: str,
+    extra: Iterable[tuple[Any, ...]] = repeat(()),
+) -> Iterator[tuple[Part, T]]:
+    """``(part, function(part, *extra))`` of a dataset in any format that ``data.train`` reads.
+
+    Args:
+        function: Of a module.
+        path: A file or a folder, or what names a dataset.
+        what: Said beside the progress bar.
+        extra: More arguments for each part.
+    """
+    if files := _json_lines(path):
+        total = total_size(files)
+        size = min(PIECE, max(SMALL, total // (8 * cores())))
+        parts: Iterator[Part] = iter(pieces(files, size))
+    else:
+        rows = read_samples(str(path), DataConfig())
+        parts = iter(lambda: list(islice(rows, BLOCK)), [])
+    with Progress(what, "parts") as progress:
+        kept: deque[Part] = deque()
+
+        def jobs() -> Iterator[tuple[Any, ...]]:
+            for part, more in zip(parts, extra, strict=False):
+                kept.append(part)
+                yield (part, *more)
+
+        for result in in_order(function, jobs()):
+            yield kept.popleft(), result
+            progress.advance(1)
+
+
+def _json_lines(path: Path) -> list[Path]:
+    """The files, if the data are JSON Lines, which several processes can read."""
+    try:
+        return record_files(path)
+    except ValueError:
+        return []
+
+
+def samples_of(part: Part) -> Iterator[tuple[Place, Sample | ValueError]]:
+    """``(place, sample or why it is none)`` of each row of a part, in whatever known format."""
+    if not isinstance(part, Piece):
+        yield from part
+        return
+    root, find, source = part.path.parent, finder(), part.path.stem
+    for position, line in part.lines():
+        try:
+            row = row_of(line, position)
+            own = isinstance(row, dict) and "version" in row
+            place = FormPlace(root, source, position)
+            yield position, decode(row, root, find) if own else _read(row, place)
+        except ValueError as error:
+            yield position, error
+
+
+def _read(row: Any, place: FormPlace) -> Sample:
+    if not isinstance(row, dict):
+        raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
+    return read_row(row, place)
+
+
+def located(part: Part, places: Iterable[tuple[Place, str]]) -> list[tuple[str, str]]:
+    """``(FILE:LINE or another location, text)`` of places in a part."""
+    found = list(places)
+    if not isinstance(part, Piece):
+        return [(str(place), text) for place, text in found]
+    lines = line_numbers(part.path, [int(place) for place, _ in found])
+    return [(f"{part.path}:{lines[int(place)]}", text) for place, text in found]
 
 
 def rows_of(piece: Piece) -> Iterator[tuple[int, Any, Sample]]:

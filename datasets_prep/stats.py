@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets_prep.outputs import refuse_empty
-from datasets_prep.record_files import bad_line, map_pieces, record_files, rows_of
-from mmr1.data.lines import Piece
+from datasets_prep.record_files import Part, located, map_parts, samples_of
 from mmr1.extras import needs_extra
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
@@ -30,8 +29,8 @@ class Stats:
     """Statistics of a dataset: how often each value occurs.
 
     Attributes:
-        unusable: ``(location, reason)`` of the records whose media no model can be shown. They are
-            not counted.
+        unusable: ``(location, reason)`` of the records that cannot be read, or whose media no
+            model can be shown. They are not counted.
         pictures: The pictures of each record, and the tokens of its videos. The vision tokens that
             they make are counted by the process that adds all up: their arithmetic loads torch.
     """
@@ -57,36 +56,35 @@ class Stats:
 
 
 def collect(path: Path, budget: PixelBudget) -> Stats:
-    """The statistics of the records; of media only the headers are read.
+    """The statistics of data in any known format; of media only the headers are read.
 
     Raises:
-        ValueError: A record cannot be used, or there is none.
+        ValueError: There is no record.
     """
     stats = Stats()
-    parts = map_pieces(collect_piece, record_files(path), f"reading {path.name}", repeat((budget,)))
-    for piece, part in parts:
-        known = {picture for pictures, _ in part.pictures for picture in pictures}
+    for part, found in map_parts(collect_part, path, f"reading {path.name}", repeat((budget,))):
+        known = {picture for pictures, _ in found.pictures for picture in pictures}
         if unfit := frozenset(picture for picture in known if not _fits(picture)):
-            _, part = collect_piece(piece, budget, unfit)
-        for (pictures, of_videos), count in part.pictures.items():
-            part.vision_tokens[of_videos + sum(map(_tokens_of, pictures))] += count
-        part.pictures.clear()
-        stats.add(part)
+            found = collect_part(part, budget, unfit)
+        for (pictures, of_videos), count in found.pictures.items():
+            found.vision_tokens[of_videos + sum(map(_tokens_of, pictures))] += count
+        found.pictures.clear()
+        stats.add(found)
     refuse_empty(path, stats.samples + len(stats.unusable))
     return stats
 
 
-def collect_piece(
-    piece: Piece, budget: PixelBudget, unfit: Set[Picture] = frozenset()
-) -> tuple[Piece, Stats]:
-    """The statistics of the records of a piece; ``unfit`` pictures cannot be shown."""
+def collect_part(part: Part, budget: PixelBudget, unfit: Set[Picture] = frozenset()) -> Stats:
+    """The statistics of the records of a part; ``unfit`` pictures cannot be shown."""
     stats = Stats()
-    for position, _, sample in rows_of(piece):
-        media = sample.media
+    for place, sample in samples_of(part):
         try:
+            if isinstance(sample, ValueError):
+                raise sample
+            media = sample.media
             shown = _shown(media, budget, unfit)
         except ValueError as error:
-            stats.unusable.append(bad_line(piece.path, position, str(error)))
+            stats.unusable += located(part, [(place, str(error))])
             continue
         stats.samples += 1
         stats.tasks[sample.task or "none"] += 1
@@ -96,7 +94,7 @@ def collect_piece(
         stats.question_characters[len(sample.question)] += 1
         stats.pictures[shown] += 1
         stats.sizes.update(size for size, _ in shown[0])
-    return piece, stats
+    return stats
 
 
 def _shown(

@@ -17,7 +17,7 @@ from mmr1.vision.videos import probe_video, sampled_grid
 OF_PLUGINS = ("tracking",)
 """Task types of our converters that no built-in reward function scores."""
 
-LATE_S = 1.0
+LATE_S = 0.5
 """Seconds that a gold span may end after its video. Annotators round, and headers do too."""
 
 
@@ -51,16 +51,18 @@ def _check_task(sample: Sample) -> None:
             f"unknown task '{task}'{suggest(task, TASKS)}; known are {', '.join(sorted(TASKS))}. "
             "A task of your own reward function belongs under 'meta'"
         )
-    if sample.answer is None and not _is_demonstration(sample):
+    if sample.answer is None and not is_demonstration(sample):
         raise ValueError(
             f"no gold: the task '{task}' needs an 'answer'; without one the record needs a final "
             "assistant message (SFT) or 'chosen' and 'rejected' in 'meta' (DPO)"
         )
 
 
-def _is_demonstration(sample: Sample) -> bool:
+def is_demonstration(sample: Sample) -> bool:
+    """True if a record has what it teaches beside an answer: a reply, a ranking, labels."""
     replies = bool(sample.messages) and sample.messages[-1].role == "assistant"
-    return replies or "ranking" in sample.meta or {"chosen", "rejected"} <= sample.meta.keys()
+    taught = ({"ranking"}, {"chosen", "rejected"}, {"completions", "labels"})
+    return replies or any(keys <= sample.meta.keys() for keys in taught)
 
 
 def _check_medium(ref: MediaRef) -> None:

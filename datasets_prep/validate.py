@@ -13,11 +13,20 @@ import numpy as np
 
 from datasets_prep.finish import check_gold, check_media
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
-from datasets_prep.record_files import find_ids, finder, map_pieces, record_files, row_of
-from datasets_prep.task_checks import check_needs
+from datasets_prep.record_files import (
+    Part,
+    Place,
+    find_ids,
+    located,
+    map_parts,
+    map_pieces,
+    samples_of,
+)
+from datasets_prep.task_checks import check_needs, is_demonstration
+from mmr1.data.forms import shortened
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece, line_numbers
-from mmr1.data.record import decode
 from mmr1.files import stamp
 from mmr1.parallel import one_pool
 from mmr1.types import MediaRef, Sample
@@ -27,75 +36,83 @@ Problem = tuple[str, str]
 
 
 @one_pool()
-def validate(path: Path, deep: bool = False) -> tuple[int, list[Problem]]:
-    """The number of records, and all problems.
+def validate(path: Path, deep: bool = False, needs_task: bool = True) -> tuple[int, list[Problem]]:
+    """The number of records, and all problems, of data in any format that ``data.train`` reads.
 
     Checks the schema, ids, placeholders, media (they decode and have the stated size), gold answers
-    (the reward function of the task can read them), and the hashes of the manifest. With ``deep``
-    every frame of a video is decoded, else its packets are read.
+    (the reward function of the task can read them), and the hashes of the manifest.
+
+    Args:
+        path: A file or a folder.
+        deep: Decode every frame of a video, else its packets are read.
+        needs_task: A record with an answer needs a task, as the reward ``auto`` does.
     """
-    total, problems = 0, list(_check_manifest(path)) if path.is_dir() else []
-    for file in record_files(path):
-        count, found = _check_file(file, deep)
-        total += count
-        problems += found or ([] if count else [(str(file), "holds no records")])
-    return total, problems
+    problems = list(_check_manifest(path)) if path.is_dir() else []
+    boxes, total, ids = BoxTally(), 0, [np.array([], np.uint64)]
+    files: dict[Path, None] = {}
+    for part, checked in map_parts(
+        check_part, path, f"validating {path.name}", repeat((deep, needs_task))
+    ):
+        total += checked.count
+        problems += located(part, checked.problems)
+        ids.append(np.asarray(checked.ids, np.uint64))
+        boxes.merge(checked.boxes)
+        if isinstance(part, Piece):
+            files[part.path] = None
+    twice = frozenset(repeated(np.concatenate(ids)).tolist())
+    if twice:
+        problems += _repeated_ids(path, list(files), twice)
+    if (reason := boxes.most_outside()) is not None:
+        problems.append((str(path), reason))
+    return total, problems or ([] if total else [(str(path), "holds no records")])
 
 
 @dataclass
 class Checked:
-    """The findings in a piece of a record file.
+    """The findings in a part of a dataset.
 
     Attributes:
         count: Its records.
-        problems: ``(position of the line, what is wrong)``.
+        problems: ``(place of the record, what is wrong)``.
         ids: Hashes of the ids.
+        boxes: Its gold boxes.
     """
 
     count: int = 0
-    problems: list[tuple[int, str]] = field(default_factory=list)
+    problems: list[tuple[Place, str]] = field(default_factory=list)
     ids: array[int] = field(default_factory=lambda: array("Q"))
+    boxes: BoxTally = field(default_factory=BoxTally)
 
 
-def _check_file(file: Path, deep: bool) -> tuple[int, list[Problem]]:
-    pieces = list(map_pieces(check_piece, [file], f"validating {file.name}", repeat((deep,))))
-    problems = [problem for piece in pieces for problem in piece.problems]
-    ids = np.concatenate([np.array([], np.uint64), *(piece.ids for piece in pieces)])
-    problems += _repeated_ids(file, ids)
-    lines = line_numbers(file, [position for position, _ in problems])
-    located = [(f"{file}:{lines[position]}", what) for position, what in sorted(problems)]
-    return sum(piece.count for piece in pieces), located
-
-
-def check_piece(piece: Piece, deep: bool = False) -> Checked:
-    """Check the records of a piece, except for ids that other pieces have too."""
-    checked, root, find = Checked(), piece.path.parent, finder()
-    for position, line in piece.lines():
+def check_part(part: Part, deep: bool = False, needs_task: bool = True) -> Checked:
+    """Check the records of a part, except for ids that other parts have too."""
+    checked = Checked()
+    for place, sample in samples_of(part):
         checked.count += 1
+        checked.boxes.add(sample)
         try:
-            sample = decode(row_of(line, position), root, find)
+            if isinstance(sample, ValueError):
+                raise sample
             checked.ids.append(hash64(sample.id))
-            check_sample(sample, deep)
+            check_sample(sample, deep, needs_task)
         except ValueError as error:
-            checked.problems.append((position, str(error)))
+            checked.problems.append((place, shortened(str(error))))
     return checked
 
 
-def _repeated_ids(file: Path, hashes: np.ndarray) -> list[tuple[int, str]]:
-    twice = frozenset(repeated(hashes).tolist())
-    if not twice:
-        return []
-    first: dict[str, int] = {}
-    later: list[tuple[int, str]] = []
-    for found in map_pieces(find_ids, [file], "looking up repeated ids", repeat((twice,))):
-        for position, name in found:
-            if first.setdefault(name, position) != position:
-                later.append((position, name))
-    lines = line_numbers(file, [first[name] for _, name in later])
-    return [
-        (position, f"the id '{name}' appears on line {lines[first[name]]} already")
-        for position, name in later
-    ]
+def _repeated_ids(path: Path, files: list[Path], twice: frozenset[int]) -> list[Problem]:
+    first: dict[str, str] = {}
+    problems = []
+    for file in files:
+        for found in map_pieces(find_ids, [file], "looking up repeated ids", repeat((twice,))):
+            lines = line_numbers(file, [position for position, _ in found])
+            for position, name in found:
+                place = f"{file}:{lines[position]}"
+                if (before := first.setdefault(name, place)) != place:
+                    where = before.removeprefix(f"{file}:")
+                    where = f"on line {where}" if where.isdigit() else f"in {before}"
+                    problems.append((place, f"the id '{name}' appears {where} already"))
+    return problems or [(str(path), "an id appears twice; ids must be unique")]
 
 
 def _check_manifest(folder: Path) -> list[Problem]:
@@ -117,12 +134,17 @@ def _check_manifest(folder: Path) -> list[Problem]:
     return problems
 
 
-def check_sample(sample: Sample, deep: bool = False) -> None:
+def check_sample(sample: Sample, deep: bool = False, needs_task: bool = True) -> None:
     """Raises ValueError for what the task lacks, media that do not decode and unreadable golds.
 
     With ``deep`` every frame of a video is decoded.
     """
     check_needs(sample)
+    if needs_task and sample.task is None and not is_demonstration(sample):
+        raise ValueError(
+            "no task: the reward 'auto' scores an answer by its record's task; give the record a "
+            "'task', or name your own reward function and validate with --no-needs-task"
+        )
     for ref in sample.media:
         size = _size(ref, deep)
         if ref.size is not None and tuple(ref.size) != size:

@@ -2,9 +2,10 @@
 
 A step allocates and frees tensors of the same sizes again and again. glibc hands large ones back
 to the kernel at once, and the next one pays a page fault for every 4 KiB of it, which on a CPU can
-cost more than the arithmetic. So freed memory is kept within a step, and returned after it: with a
-large vocabulary and ragged lengths the pieces that fit no later tensor would pile up. There is
-nothing to gain on a GPU, where torch caches device memory itself.
+cost more than the arithmetic. So freed memory is kept within a step, and from step to step as much
+as a step needs. What grows beyond that is returned: with a large vocabulary and ragged lengths the
+pieces that fit no later tensor would pile up. There is nothing to gain on a GPU, where torch caches
+device memory itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -78,9 +80,44 @@ _malloc_trim: Callable[[int], int] | None = None
 
 
 def return_freed_memory() -> None:
-    """Return what ``keep_freed_memory`` has kept to the kernel: once a step."""
+    """Return what ``keep_freed_memory`` has kept to the kernel."""
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+class FreedMemory:
+    """Keeps as much freed memory from step to step as a step needs, and returns what has grown.
+
+    A step that begins with nothing kept shows what it needs: by so much the process has grown at
+    its end. Memory that was returned costs a page fault for each page that is used again.
+    """
+
+    SLACK = 1.25
+    """Share of the largest need that may be kept: steps differ in length."""
+
+    def __init__(self) -> None:
+        self._bare = self._need = 0
+        self._is_bare = False
+
+    def end_step(self) -> None:
+        """Return freed memory to the kernel if more is kept than the neediest step has used."""
+        if _malloc_trim is None:
+            return
+        resident = anonymous_bytes()
+        if self._is_bare:
+            self._need = max(self._need, resident - self._bare)
+        self._is_bare = resident > self._bare + self.SLACK * self._need
+        if self._is_bare:
+            return_freed_memory()
+            self._bare = anonymous_bytes()
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that no file backs, in bytes, as Linux counts it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 @contextlib.contextmanager

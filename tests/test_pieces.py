@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.data.constants import Choice, constant
+from mmr1.data.constants import constant
 from mmr1.pieces import block, function, parsed
 from mmr1.registry import Registry
 
@@ -78,7 +78,6 @@ def program(tmp_path: Path) -> Path:
         ("QUESTION", "{Question} Think."),
         ("main.QUESTION", "{Question} Think."),
         ("Module.PROMPT", "{Question} In the class."),
-        ("Module.turn", "{question} Think {{}}."),
     ],
 )
 def test_a_text_wherever_it_stands(program, name, text):
@@ -86,9 +85,7 @@ def test_a_text_wherever_it_stands(program, name, text):
 
 
 def test_texts_by_key(program):
-    assert constant(program, "BY_KIND") == Choice({"letter": " A letter.", "number": " A number."})
-    cases = {"box": "{Question} A box.", "long": "Start. {Question}"}
-    assert constant(program, "Module.template") == Choice(cases, "{Question} Else.")
+    assert constant(program, "BY_KIND") == {"letter": " A letter.", "number": " A number."}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,7 @@ def test_texts_by_key(program):
         ("COUNT", r"this is computed, .*: len\('abc'\)"),
         ("NOTHING", "has no constant 'NOTHING'; its texts: HEAD"),
         ("Other.PROMPT", "no function or class 'Other'"),
-        ("helper", "helper returns no texts by the cases of a match"),
-        ("Module.keyed", "adds several texts to columns .*; copy the one that is meant"),
+        ("helper", "has no constant 'helper'"),
     ],
 )
 def test_what_is_no_constant(program, name, message):

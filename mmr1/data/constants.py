@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmr1.pieces import Function, Scope, holder, parsed
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A constant that is chosen by a key: of a dict, or by the cases of a function.
-
-    Attributes:
-        texts: The constants by their keys.
-        other: That of all other keys, if there is one.
-    """
-
-    texts: Mapping[str, str]
-    other: str | None = None
-
-
-def constant(path: Path, name: str) -> str | Choice:
+def constant(path: Path, name: str) -> str | dict[str, str]:
     """A text, or several by key, that a file assigns to ``name``; also in a function or class.
 
-    ``Class.name`` and ``function.name`` look there alone. The name of a function stands for the
-    texts that it returns by the cases of its ``match``, or for the text that it adds to a column,
-    with a field in the column's place.
+    ``Class.name`` and ``function.name`` look there alone.
 
     Raises:
         ValueError: There is no such constant, or it is computed.
@@ -40,9 +24,6 @@ def constant(path: Path, name: str) -> str | Choice:
         scopes = [holder(path, scopes[0], part).body, *scopes]
     found = _assigned(scopes[0], last)
     if found is None:
-        for node in ast.walk(ast.Module([*scopes[0]], [])):
-            if isinstance(node, Function) and node.name == last:
-                return _of_function(path, node, [node.body, *scopes])
         known = sorted(_names_of_texts(tree))
         raise ValueError(
             f"{path} has no constant '{name}'"
@@ -51,8 +32,20 @@ def constant(path: Path, name: str) -> str | Choice:
     value, within = found
     if isinstance(value, ast.Dict):
         keys = [_text(path, key, within) for key in value.keys if key is not None]
-        return Choice(dict(zip(keys, (_text(path, v, within) for v in value.values), strict=True)))
+        return dict(zip(keys, (_text(path, v, within) for v in value.values), strict=True))
     return _text(path, value, within)
+
+
+def is_function(path: Path, name: str) -> bool:
+    """True if a file defines a function, method or inner function of this name."""
+    body: Scope = parsed(path).body
+    try:
+        for part in name.split("."):
+            found = holder(path, body, part)
+            body = found.body
+    except ValueError:
+        return False
+    return isinstance(found, Function)
 
 
 def _assigned(body: Scope, name: str) -> tuple[ast.expr, list[Scope]] | None:
@@ -77,35 +70,6 @@ def _statements(body: Scope, outer: list[Scope]) -> Iterator[tuple[list[Scope], 
             inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
             for child in inner:
                 yield from _statements([child], scopes)
-
-
-def _of_function(path: Path, function: Function, scopes: list[Scope]) -> str | Choice:
-    """The text that it adds to a column, or those that it returns by the cases of a match."""
-    added: set[str] = set()
-    texts: dict[str, str] = {}
-    other = None
-    for node in ast.walk(function):
-        match node:
-            case ast.BinOp(left=ast.Subscript(), op=ast.Add(), right=right):
-                added.add(_text(path, right, scopes))
-            case ast.match_case(
-                pattern=pattern, body=[*_, ast.Return(value=ast.expr() as value)] as body
-            ):
-                text = _text(path, value, [body, *scopes])
-                if isinstance(pattern, ast.MatchValue):
-                    texts[_text(path, pattern.value, scopes)] = text
-                elif isinstance(pattern, ast.MatchAs):
-                    other = text
-    if len(added) > 1:
-        raise ValueError(
-            f"{path}: {function.name} adds several texts to columns "
-            f"({', '.join(map(repr, sorted(added)))}); copy the one that is meant"
-        )
-    if added:
-        return "{question}" + added.pop().replace("{", "{{").replace("}", "}}")
-    if not texts:
-        raise ValueError(f"{path}: {function.name} returns no texts by the cases of a match")
-    return Choice(texts, other)
 
 
 def _text(path: Path, node: ast.expr, scopes: Sequence[Scope]) -> str:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jinja2 import Template
 
 from mmr1.config import Config, DataConfig
 from mmr1.data.contents import contents, unread_columns
@@ -26,7 +25,7 @@ from mmr1.data.readers.classes import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kinds_of, measured, open_rows, select
 from mmr1.data.stores import Store, store_of
-from mmr1.data.templates import apply_template, load_template
+from mmr1.data.templates import PromptTemplate, apply_template, load_template
 from mmr1.types import Sample
 
 
@@ -103,7 +102,7 @@ def _open_large(
     spec: str | Path,
     store: Store,
     config: DataConfig,
-    template: Template | None,
+    template: PromptTemplate | None,
     quarantine: Quarantine,
 ) -> Rows:
     sample_of = _reader(spec, config)

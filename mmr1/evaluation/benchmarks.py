@@ -18,6 +18,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import redacted, write_yaml
+from mmr1.config.run_folder import INPUTS
 from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.progress import Progress, report_activity
@@ -32,6 +33,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.runs.fingerprints import changed, fingerprints, write_fingerprints
 from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -251,18 +253,21 @@ class Store:
     def __init__(self, folder: Path, config: Config, samples: Sequence[Sample]) -> None:
         self._folder = folder
         self._settings = settings(config, samples)
-        file = folder / "settings.json"
-        if file.is_file():
-            self._check(json.loads(file.read_text()))
-        elif (folder / "completions.jsonl").exists():
+        evaluated = {str(config.eval_records): samples[: config.eval.limit]}
+        self._fingerprints = fingerprints(folder, config, evaluated)
+        described = [(folder / name).is_file() for name in ("settings.json", INPUTS)]
+        if all(described):
+            self._check(json.loads((folder / "settings.json").read_text()))
+        elif any(described) or (folder / "completions.jsonl").exists():
             raise ValueError(
-                f"{folder} holds completions but no settings.json that describes them; name "
-                "another eval.output_dir, or remove it"
+                f"{folder} holds an evaluation without settings.json and {INPUTS} that describe "
+                "it; name another eval.output_dir, or remove it"
             )
         self.config = config
 
     def _check(self, stored: dict[str, object]) -> None:
         differs = [key for key, value in self._settings.items() if stored.get(key) != value]
+        differs += changed(self._folder, self._fingerprints)
         if differs:
             raise ValueError(
                 f"{self._folder} holds an evaluation with another {', '.join(differs)}; name "
@@ -282,6 +287,7 @@ class Store:
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "settings.json"
         if not file.exists():
+            write_fingerprints(self._folder, self._fingerprints)
             file.write_text(json.dumps(self._settings, indent=2) + "\n")
             write_yaml(self._folder / "config.yaml", self.config)
         append_json(self._folder / "completions.jsonl", rows)
@@ -306,14 +312,5 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values |= {"eval.vision_use": True} if tree["eval"]["vision_use"] else {}
     values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
-    return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
-
-
-def _weights(model: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a local model's weight files, which change when it is retrained."""
-    files = sorted(Path(model).glob("*.safetensors"))
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()
+    digest = hashlib.sha256(repr(records).encode("utf-8", "replace")).hexdigest()
+    return values | {"records": digest}

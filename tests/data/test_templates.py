@@ -124,6 +124,51 @@ def test_constants_of_a_file_of_another_project(tmp_path: Path) -> None:
         wrapped(by_kind, row={"kind": "other"})
 
 
+CALLED = """
+import no_such_training_stack
+END = " Think."
+
+def text(row):
+    key = row["id"] + "-x"
+    return {key: row["problem"] + END}[key]
+
+def main(args):
+    def chat(example):
+        return {
+            "problem": example["problem"],
+            "prompt": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": [
+                    *({"type": "image", "text": None} for _ in example["image_path"]),
+                    {"type": "text", "text": example["question"] + END},
+                ]},
+            ],
+        }
+    return chat
+
+def without(row):
+    return "Nothing."
+
+def broken(row):
+    return row["no such column"]
+"""
+
+
+def test_a_function_makes_the_prompt_of_each_record(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.py"
+    path.write_text(CALLED)
+    assert wrapped(f"{path}:text", "2 + {x}?", row={"id": "7"}) == "2 + {x}? Think."
+    made = apply_template(
+        sample(IMAGE, TextPart("What?")), load_template(f"{path}:main.chat")
+    ).messages
+    assert [(m.role, m.text) for m in made] == [("system", "Be brief."), ("user", "What? Think.")]
+    assert made[1].parts[0] == IMAGE
+    with pytest.raises(ValueError, match="without uses the question 0 times"):
+        wrapped(f"{path}:without")
+    with pytest.raises(ValueError, match=r"broken: KeyError: .* it gets the columns"):
+        wrapped(f"{path}:broken")
+
+
 def test_templates_of_easyr1_and_verl_load_as_they_are(tmp_path: Path) -> None:
     jinja, text = tmp_path / "math.jinja", tmp_path / "math.txt"
     jinja.write_text("{{ content | trim }} You think \\boxed{}.\n")

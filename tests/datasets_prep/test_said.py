@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 from datasets_prep.conversion import convert
 from datasets_prep.data_cli import app
 from datasets_prep.frames import list_frames
+from datasets_prep.stats import collect
 from datasets_prep.validate import validate
 from mmr1.data import sources
 from mmr1.data.sources import load_samples
+from mmr1.vision.budget import PixelBudget
 from tests.data.form_rows import read, write_media, written
 from tests.vision.media import encoded, noise
 
@@ -116,11 +118,11 @@ def test_the_processes_that_read_records_for_statistics_load_no_torch(tmp_path: 
 import sys
 from pathlib import Path
 from datasets_prep.record_files import record_files
-from datasets_prep.stats import collect_piece
+from datasets_prep.stats import collect_part
 from mmr1.data.lines import pieces
 from mmr1.vision.budget import PixelBudget
 [piece] = pieces(record_files(Path({str(path)!r})))
-_, stats = collect_piece(piece, PixelBudget())
+stats = collect_part(piece, PixelBudget())
 print(stats.samples, list(stats.sizes), "torch" in sys.modules)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -225,15 +227,37 @@ def test_a_playlist_is_no_video(tmp_path: Path) -> None:
         read(row, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["rows.parquet", "shard.tar", "rows.csv", "rows.json"])
-@pytest.mark.parametrize("command", ["validate", "stats"])
-def test_commands_of_records_name_what_reads_other_files(
-    tmp_path: Path, name: str, command: str
-) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    for path in (tmp_path / name, tmp_path):
-        with pytest.raises(ValueError, match=r"mmr1-data convert .* --input .*; data.train reads"):
-            CliRunner().invoke(app, [command, str(path)], catch_exceptions=False)
+@pytest.mark.parametrize("kind", [".jsonl", ".json", ".parquet", ".csv"])
+def test_validate_and_stats_read_rows_of_other_projects(tmp_path: Path, kind: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_media(tmp_path)
+    rows = [
+        {"problem": "How many?", "image": name, "answer": "3"} for name in ("a.png", "gone.png")
+    ]
+    path = tmp_path / f"rows{kind}"
+    if kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == ".csv":
+        lines = [",".join(line) for line in (rows[0].keys(), *(row.values() for row in rows))]
+        path.write_text("\n".join(lines))
+    else:
+        path.write_text(json.dumps(rows) if kind == ".json" else "\n".join(map(json.dumps, rows)))
+    total, problems = validate(path)
+    assert total == 2
+    assert [what for where, what in problems if where.startswith(str(path))] == [problems[0][1]]
+    assert "gone.png' does not exist" in problems[0][1]
+    found = collect(path, PixelBudget())
+    assert (found.samples, len(found.unusable)) == (1, 1)
+    assert found.tasks == {"math": 1}
+
+
+def test_other_commands_of_records_name_what_reads_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"x")
+    arguments = ["leakage", str(tmp_path), str(tmp_path)]
+    with pytest.raises(ValueError, match=r"mmr1-data convert .* --input .*; data.train reads"):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 def test_a_folder_of_datasets_is_converted(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from datasets_prep.record_files import map_pieces
 from datasets_prep.select import carry_kept, keep, rule
 from datasets_prep.split import group_of_record, keys_of, parts, split
 from datasets_prep.stats import percentile
-from datasets_prep.validate import check_piece, validate
+from datasets_prep.validate import check_part, validate
 from mmr1.data.lines import Piece, line_numbers, pieces
 from mmr1.data.record import read_records, write_records
 from mmr1.machine import cores
@@ -144,7 +144,7 @@ def test_work_on_pieces_is_work_on_the_file(records: Path, tmp_path: Path) -> No
     cut = list(pieces([records], 1000))
     assert len(cut) > 5
     assert keys_of(whole).media.tolist() == [m for p in cut for m in keys_of(p).media]
-    assert check_piece(whole).ids.tolist() == [i for p in cut for i in check_piece(p).ids]
+    assert check_part(whole).ids.tolist() == [i for p in cut for i in check_part(p).ids]
     kept = [carry_kept(piece, "answer | int > 20", tmp_path / "out") for piece in (whole, *cut)]
     assert kept[0][0] == b"".join(lines for lines, _, _ in kept[1:])
 

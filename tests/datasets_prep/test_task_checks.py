@@ -52,6 +52,8 @@ def sampled(**options: Any) -> dict[str, Any]:
         (span(0.5, 1.9, start=1.0, end=1.6), "ends after the video, which shows 0.60 s"),
         (row(TEXT, answer=[0, 1], task="tiou"), "is about a video, and the record has none"),
         (row(answer="5", task="maths"), r"unknown task 'maths' \(did you mean 'math'\?\)"),
+        (row(answer="5"), "no task: the reward 'auto' scores an answer by its record's task"),
+        (span(0.5, 2.9), "ends after the video, which shows 2.00 s"),
         (row(task="math"), "no gold: the task 'math' needs an 'answer'"),
         (row({"type": "text", "text": " "}, answer="5", task="math"), "no question"),
         (sampled(nframes=100000), "clip.mp4: too few or too many frames requested: there are 20"),
@@ -84,7 +86,7 @@ def test_what_can_be_used_is_none(tmp_path: Path) -> None:
     pair = row(task="math", meta={"chosen": "a", "rejected": "b"})
     sound = [
         box(5, 5, 40, 30), box(0, 0, 1.5, 1), span(0.5, 2.0), span(0.1, 0.5, start=1.0, end=1.6),
-        demonstration, pair, row(), row(answer="5"), row(IMAGE, answer="5", task="math"),
+        demonstration, pair, row(IMAGE, answer="5", task="math"),
         sampled(nframes=4, min_pixels=3136), sampled(fps=2.0, start=0, end=1.5),
         row(VIDEO, TEXT, answer=[[0, 0, 1, 1]], task="tracking"),
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,53 @@ def test_another_evaluation_is_not_mixed_in(config, mmr1):
     assert code == 2
     assert "another eval.sampled.temperature" in message
     assert mmr1("eval", config, "data.train_batch_size=4")[0] == 0  # decides nothing
+
+
+REWARD = "def reward(completion, answer, **row):\n    return {value}\n"
+
+
+@pytest.fixture
+def own(tmp_path, tiny_model, digits) -> Path:
+    """The configuration of an evaluation whose model, pictures and reward are files of the test."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    shutil.copytree(digits, tmp_path / "digits")
+    (tmp_path / "model/generation_config.json").write_text("{}")
+    (tmp_path / "my.py").write_text(REWARD.format(value=0.25))
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        f"model: {{path: {tmp_path}/model, dtype: float32}}\n"
+        "rollout: {engine: hf, max_prompt_length: 156, max_response_length: 4}\n"
+        f"rewards: {{functions: {{mine: {{use: '{tmp_path}/my.py:reward'}}}}}}\n"
+        f"eval: {{limit: 4, output_dir: {tmp_path}/out, data: {tmp_path}/digits/eval.jsonl}}\n"
+    )
+    return path
+
+
+def test_nothing_is_reused_that_has_changed(own, tmp_path, mmr1):
+    assert mmr1("eval", own)[0] == 0
+    assert mmr1("eval", own)[0] == 0  # nothing has changed
+    picture = (
+        tmp_path
+        / "digits"
+        / json.loads((tmp_path / "digits/eval.jsonl").read_text().splitlines()[0])["messages"][0][
+            "content"
+        ][0]["path"]
+    )
+    edited = {
+        tmp_path / "my.py": REWARD.format(value=0.75).encode(),
+        picture: picture.read_bytes() + b" ",
+        tmp_path / "model/chat_template.jinja": b"{{ messages }}",
+        tmp_path / "model/model.safetensors": b"other weights",
+        tmp_path / "model/generation_config.json": b'{"do_sample": true}',
+    }
+    for file, content in edited.items():
+        before = file.read_bytes() if file.exists() else None
+        file.write_bytes(content)
+        code, _, message = mmr1("eval", own)
+        assert (code, "holds an evaluation with another" in message) == (2, True), (file, message)
+        assert ("media of" if file == picture else str(file)) in message
+        file.unlink() if before is None else file.write_bytes(before)
+    assert mmr1("eval", own)[0] == 0
 
 
 def test_nothing_to_evaluate_on(tiny_model):

@@ -184,22 +184,29 @@ class BoxTally:
         elif isinstance(result, Sample) and reward_of_task(result.task) == "iou":
             self.inside += result.answer is not None
 
-    def check(self, name: str) -> None:
-        """Check that the boxes of a file are in pixels.
+    def merge(self, other: BoxTally) -> None:
+        """Count what the other counted."""
+        self.inside += other.inside
+        self.outside += other.outside
+        self.fits.update(other.fits)
 
-        Raises:
-            ValueError: Most leave their pictures: those that fit do so by chance.
-        """
+    def most_outside(self) -> str | None:
+        """The reason to use no box of a file: most leave their pictures; None if they do not."""
         total = self.inside + self.outside
         if self.outside < 2 or 2 * self.outside <= total:
-            return
+            return None
         (space, count), *_ = [*self.fits.most_common(1), ("", 0)]
         named = f"; {count} fit as {space}: convert the numbers to" if space else "; they must be"
-        raise ValueError(
-            f"{name}: the gold boxes of {self.outside} of {total} records do not lie in their "
-            f"pictures, so those of the others fit by chance{named} x1, y1, x2, y2 in pixels of "
-            "the original image"
+        return (
+            f"the gold boxes of {self.outside} of {total} records do not lie in their pictures, so "
+            f"those of the others fit by chance{named} x1, y1, x2, y2 in pixels of the original "
+            "image"
         )
+
+    def check(self, name: str) -> None:
+        """Check that the boxes of a file are in pixels. Raises ValueError if most are not."""
+        if (reason := self.most_outside()) is not None:
+            raise ValueError(f"{name}: {reason}")
 
 
 def with_size(sample: Sample, size: tuple[int, int]) -> Sample:

@@ -30,7 +30,7 @@ def parquet_rows(path: Path) -> Iterator[Located]:
             for row in batch.to_pylist():
                 yield f"{path}[{number}]", mend(row)
                 number += 1
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a valid parquet file: {error}") from error
 
 

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
-from mmr1.runtime import return_freed_memory
+from mmr1.runtime import FreedMemory
 from mmr1.trainer.models.measured import ParameterNorms, stacked_norms
 from mmr1.trainer.models.parts import parameters_of
 from mmr1.trainer.models.weights import local, whole
@@ -57,6 +57,7 @@ class Optimizer:
         self._copied = any(master is not parameter for parameter, master in pairs)
         self._buffers: list[torch.Tensor] = []  # of the masters, with optimizer.offload
         self._config = config
+        self._freed = FreedMemory()
         self._steps = steps
         self.steps_taken = 0
         self.adamw = torch.optim.AdamW(
@@ -122,7 +123,7 @@ class Optimizer:
         self.zero_grad()
         if self._copied:
             self._masters_to_parameters()
-        return_freed_memory()
+        self._freed.end_step()
         return {"grad_norm": norm, "lr": lr}
 
     def _apply_adamw(self, generators: Generators) -> None:
@@ -235,15 +236,19 @@ class Optimizer:
 def _groups(
     model: torch.nn.Module, masters: Mapping[str, torch.Tensor], config: OptimizerConfig
 ) -> list[dict[str, Any]]:
-    """AdamW's parameter groups: one for each learning rate, with its share of ``lr``."""
+    """Return AdamW's groups: one for each learning rate and decay, with its share of ``lr``."""
     rates = dict.fromkeys(masters, config.lr)
     for part, rate in config.lr_of_parts.items():
         rates |= dict.fromkeys(
             parameters_of(model, part, "optimizer.lr_of_parts") & rates.keys(), rate
         )
+    groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+    for name, master in masters.items():
+        decays = config.decay_norms_and_biases or master.dim() > 1
+        groups.setdefault((rates[name], config.weight_decay if decays else 0.0), []).append(master)
     return [
-        {"params": [masters[n] for n in masters if rates[n] == rate], "share": rate / config.lr}
-        for rate in dict.fromkeys(rates.values())
+        {"params": params, "share": rate / config.lr, "weight_decay": decay}
+        for (rate, decay), params in groups.items()
     ]
 
 

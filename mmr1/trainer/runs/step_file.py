@@ -160,7 +160,7 @@ class StepFiles:
             "parameters": record.update.parameters,
             "rows": [self._place(prompt.sample) for prompt in prompts],
             "prompts": [prompt.text for prompt in prompts],
-            "messages": [_messages(prompt.sample, self._folder) for prompt in prompts],
+            "messages": [messages_of(prompt.sample, self._folder) for prompt in prompts],
             "forbidden": sorted(self._inputs.family.forbidden_ids),
             "coefficients": asdict(record.experience.coefficients),
             "config": redacted(self._config),
@@ -272,8 +272,8 @@ def _update_tensors(update: MeasuredUpdate) -> dict[str, torch.Tensor]:
     }
 
 
-def _messages(sample: Sample, run: Path) -> list[dict[str, Any]]:
-    """Return the sample's messages up to its demonstration, as chat templates take them.
+def messages_of(sample: Sample, run: Path) -> list[dict[str, Any]]:
+    """Return a sample's messages up to its demonstration, as chat templates take them.
 
     Media are files: the record's own, or for media inside the record those of the run's folder.
     """

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
 
 def audit(
-    files: Annotated[list[Path], typer.Argument(help="Folder of a run, or one or two step files")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Folder of a run, or one or two step files")
+    ] = None,
     step: Annotated[int | None, typer.Option(help="Step of the run; default: the first")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Configuration that a file of another project should follow")
+    ] = None,
+    hook: Annotated[
+        str | None,
+        typer.Option(help="Print a writer of step files for trl, verl, easyr1 or openrlhf instead"),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show every difference, not only the first")
@@ -28,23 +34,34 @@ def audit(
     The exit code is 0 if the step is what its configuration says, 1 if something differs, and 2 if
     it cannot be recomputed.
     """
-    raise typer.Exit(run_audit(files, step, config, every))
+    if hook is not None:
+        typer.echo(_hook(hook), nl=False)
+    else:
+        raise typer.Exit(run_audit(files or (), step, config, every))
+
+
+def _hook(project: str) -> str:
+    from mmr1_contrib.lab.audit.hooks import HOOKS
+
+    if project not in HOOKS:
+        raise ValueError(f"--hook {project}: it knows {', '.join(HOOKS)}")
+    return HOOKS[project]
 
 
 def run_audit(files: Sequence[Path], step: int | None, config: Path | None, every: bool) -> int:
     """Run the command; return its exit code."""
-    from mmr1_contrib.lab.audit.step_file import AuditError, StepFile, read_step_file
+    from mmr1_contrib.lab.audit.step_file import AuditError, read_step_file
 
     try:
         if len(files) == 2:
             left, right = map(read_step_file, files)
             return _compare_files(left, right, every)
-        if len(files) > 2:
+        if len(files) != 1:
             raise AuditError("name a run, one step file, or two to compare")
         file, folder = _step_of(files[0], step)
         run = read_step_file(file)
         if config is not None:
-            run = StepFile(file, run.tensors, {**run.manifest, **_ours(config)})
+            run = _by_our_configuration(run, config)
         return _audit_step(run, folder, every)
     except AuditError as error:
         typer.echo(f"error: {error}", err=True)
@@ -67,20 +84,45 @@ def _step_of(path: Path, step: int | None) -> tuple[Path, Path | None]:
     return found[number], path
 
 
-def _ours(config: Path) -> dict[str, object]:
-    """The manifest's entries of one of our configurations, for a file of another project."""
-    from mmr1.config.file import load_config, redacted
+def _by_our_configuration(file: StepFile, path: Path) -> StepFile:
+    """A file of another project as a step of one of our configurations.
 
-    resolved = load_config(config)
-    return {
-        "config": redacted(resolved),
-        "weights": resolved.model.path,
-        "coefficients": {
-            "kl": resolved.algorithm.kl.coef if resolved.algorithm.kl else 0.0,
-            "entropy": resolved.algorithm.entropy.coef if resolved.algorithm.entropy else 0.0,
-            "ppo_kl": getattr(resolved.algorithm.loss, "coef", 0.0),
-        },
+    Its prompts are found among the rows of ``data.train``.
+    """
+    from mmr1.config.file import load_config, redacted
+    from mmr1.data.sources import load_samples
+    from mmr1.trainer.runs.step_file import messages_of
+    from mmr1.vision.build import family_of
+    from mmr1_contrib.lab.audit.forward import processor_of
+    from mmr1_contrib.lab.audit.matching import matched, rows_of_prompts
+    from mmr1_contrib.lab.audit.prompts import read_prompt
+    from mmr1_contrib.lab.audit.recipe import read_recipe
+    from mmr1_contrib.lab.audit.step_file import AuditError, StepFile
+
+    config = load_config(path)
+    if not isinstance(data := config.data.train, str):
+        raise AuditError(f"{path}: data.train must be one source, whose rows the prompts are")
+    algorithm, family = config.algorithm, family_of(config)
+    coefficients = {
+        "kl": algorithm.kl.coef if algorithm.kl else 0.0,
+        "entropy": algorithm.entropy.coef if algorithm.entropy else 0.0,
+        "ppo_kl": getattr(algorithm.loss, "coef", 0.0),
     }
+    tree = redacted(config)
+    recipe, processor = read_recipe(tree, coefficients), processor_of(config.model.path)
+    rows = [messages_of(s, Path()) for s in load_samples(data, config.data)]
+    step = matched(file)
+    read = [read_prompt(processor, row, recipe, 1.0) for row in rows]
+    found = rows_of_prompts(step, read, sorted(family.placeholder_kinds))
+    manifest = {
+        **step.manifest,
+        "config": tree,
+        "weights": config.model.path,
+        "coefficients": coefficients,
+        "forbidden": sorted(family.forbidden_ids),
+        "messages": [rows[row] for row in found],
+    }
+    return StepFile(step.path, step.tensors, manifest)
 
 
 def _audit_step(run: StepFile, folder: Path | None, every: bool) -> int:

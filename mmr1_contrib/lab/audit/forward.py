@@ -58,8 +58,7 @@ class Model:
             path, dtype=dtype, attn_implementation="eager"
         )
         self.module.eval()
-        reader = AutoProcessor if with_images else AutoTokenizer
-        self.processor = reader.from_pretrained(path)
+        self.processor = processor_of(path)
         vision = getattr(config, "vision_config", None)
         self.tokens_per_second = float(getattr(vision, "tokens_per_second", 1) or 1)
         self.adapters = _adapters(self.module, recipe, adapters)
@@ -142,6 +141,12 @@ class Model:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def processor_of(path: str) -> Any:
+    """Return the processor of a model, or the tokenizer of a text model."""
+    with_images = hasattr(AutoConfig.from_pretrained(path), "vision_config")
+    return (AutoProcessor if with_images else AutoTokenizer).from_pretrained(path)
 
 
 def _adapters(

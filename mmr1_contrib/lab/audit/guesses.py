@@ -5,7 +5,7 @@ A mistake is named only if its number equals the run's and differs from the soun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,10 +123,11 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
         alter: Any = None,
         temperature: float | None = None,
         blind: bool = False,
+        forbidden: Sequence[int] = run.manifest.get("forbidden", ()),
         whole: bool = False,
     ) -> Any:
         rows = torch.split(run.tensors["token/ids"], run.lengths)
-        forbidden, everywhere = run.manifest.get("forbidden", ()), [None] * len(run.lengths)
+        everywhere = [None] * len(run.lengths)
         with policy.blind() if blind else nullcontext():
             return torch.cat(
                 [
@@ -138,6 +139,7 @@ def _logprobs(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tupl
             )
 
     yield "temperature 1", lambda: scored(temperature=1.0)
+    yield "tokens that are never sampled keep their probability", lambda: scored(forbidden=())
     if "token/kept" in run.tensors:
         yield "over all ids, and not over those that were kept", lambda: scored(whole=True)
     if any(prompt.inputs for prompt in own.prompts):
@@ -278,6 +280,23 @@ def _losses(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tuple[
         told = "no KL term" if word == "the KL term" else told
         yield told, lambda recipe=recipe: _total_losses(own, recipe)  # type: ignore[misc]
     yield "the sign of the loss", lambda: _total_losses(own, own.recipe, -1.0)
+    if "token/weight" not in run.tensors:  # else they are compared themselves
+        for mode in AGG_MODES:
+            yield f"agg_mode {mode}", lambda mode=mode: _losses_by(own, mode)  # type: ignore[misc]
+
+
+def _losses_by(own: Recomputed, mode: str) -> torch.Tensor:
+    """Losses with the token weights of another mode."""
+    limit = own.recipe.get("rollout.max_response_length")
+    totals = []
+    for rows in own.losses:
+        weights = formulas.token_weights(mode, [x.counted for x, _ in rows], limit)
+        of_rows = torch.split(weights, [len(x.counted) for x, _ in rows])
+        terms = zip(rows, of_rows, strict=True)
+        totals.append(
+            sum(float((w * formulas.token_loss(own.recipe, x)).sum()) for (x, _), w in terms)
+        )
+    return torch.tensor(totals)
 
 
 def _rates(run: StepFile, own: Recomputed, step: int | None) -> Iterator[tuple[str, Guess]]:

@@ -95,14 +95,15 @@ def test_importance_weight_is_one_on_policy(parts, sampled, name):
 
 @pytest.mark.parametrize("name", [name for name in CUTS if name != "uncut"])
 def test_trainer_without_the_kept_ids_is_off_by_their_mass(parts, sampled, name):
-    """Over the whole vocabulary the weight is the kept mass, and the gradient shrinks."""
+    """Over the whole vocabulary the weight is the kept mass, and the gradient another one."""
     whole = [replace(s, group=without_support(s.group)) for s in sampled[name]]
     uncut = {"temperature": CUTS[name].get("temperature", 1.0)}
     correction = {"form": "token", "cap": math.inf, "outlier": None}
     stats, gradient = updated(parts, whole, uncut, **correction)
     right, wanted = updated(parts, sampled[name], CUTS[name], **correction)
     assert stats["rollout/is_weight"] == pytest.approx(right["policy/kept_mass_mean"], abs=1e-4)
-    assert norm(gradient) < norm(wanted)
+    off = {name: gradient[name] - wanted[name] for name in wanted}
+    assert norm(off) > 0.05 * norm(wanted)
 
 
 def without_support(group: RolloutGroup) -> RolloutGroup:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 STEPS = """
-import json, sys
+import json, resource, sys
 from pathlib import Path
 import numpy as np, torch
 from transformers import AutoConfig, AutoModelForImageTextToText
@@ -29,21 +29,38 @@ config = AutoConfig.from_pretrained(sys.argv[1])
 config.text_config.vocab_size = 151_936
 model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
 optimizer, rng, counted = Optimizer(model, OptimizerConfig(), 100), np.random.default_rng(0), []
-for step in range(6):
+for step in range(14):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(2):
         lengths = [int(n) for n in rng.integers(4, 120, 4)]
         groups = [group([], int(rng.integers(10, 120)), lengths, int(rng.integers(1 << 20)))]
         completion_scores(model, groups)[0].sum().backward()
     optimizer.step()
-    counted.append(resident())
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    counted.append((resident(), faults))
 print(json.dumps(counted))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux counts the bytes")
-def test_ragged_lengths_and_a_real_vocabulary_leave_nothing_behind(tiny_model):
+@pytest.fixture(scope="module")
+def counted(tiny_model) -> list[tuple[int, int]]:
+    """Resident bytes after each step of ragged lengths over a real vocabulary, and its faults."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("Linux counts the bytes")
     command = [sys.executable, "-c", STEPS, str(tiny_model)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    first, *_, last = json.loads(output.splitlines()[-1])
-    assert last - first < 32 << 20
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_freed_memory_does_not_grow_from_step_to_step(counted):
+    kept = [resident for resident, _ in counted]
+    bare, need = kept[0], max(kept[1:4]) - kept[0]
+    assert max(kept) - bare < 1.5 * need
+
+
+@pytest.mark.slow
+def test_steps_use_the_memory_that_the_last_one_freed(counted):
+    """A page is 4 KiB: what a step allocates would be as many faults, if it were given back."""
+    faults = [faults for _, faults in counted]
+    assert sum(faults[-6:]) < 0.3 * 6 * faults[1]

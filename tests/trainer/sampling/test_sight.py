@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
@@ -20,7 +21,7 @@ from mmr1.vision import features
 
 def checked(parts, prompts):
     family, model, media, _ = parts
-    packed = PackedModel(model, ModelInputs(family, media), 1.0, budget=1000)
+    packed = PackedModel(model, ModelInputs(family, media), Distribution(), budget=1000)
     engine = HfEngine(model, family, media)
     sampling = SamplingConfig(max_tokens=6)
     return check_parity(engine, packed, family, media, prompts, sampling, tolerance=1.0)
