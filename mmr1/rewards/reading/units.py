@@ -11,8 +11,8 @@ from mmr1.rewards.reading.stance import is_qualifier
 from mmr1.rewards.reading.vocabulary import VOCABULARY, pairs
 
 # Not by pint: docs/decisions.md says why.
-_SYMBOLS: dict[str, tuple[str, *tuple[Fraction, ...]]] = {
-    symbol: (dimension, *map(Fraction, numbers))
+_SYMBOLS: dict[str, tuple[str, tuple[Fraction, ...]]] = {
+    symbol: (dimension, tuple(map(Fraction, numbers)))
     for dimension, units in VOCABULARY["units"].items()
     for symbol, *numbers in (unit.split() for unit in units.split(","))
 }
@@ -174,11 +174,12 @@ def _listed(word: str) -> Unit | None:
         return Unit(_MONEY[_singular(lower)])
     symbol = _symbol(word.replace("µ", "μ"))
     if symbol in _SYMBOLS:
-        return Unit(*_SYMBOLS[symbol])
+        dimension, numbers = _SYMBOLS[symbol]
+        return Unit(dimension, *numbers)
     if symbol[:1] not in _PREFIXES or symbol[1:] not in _PREFIXED:
         return None
-    dimension, factor = _SYMBOLS[symbol[1:]]
-    return Unit(dimension, factor * _PREFIXES[symbol[0]])
+    dimension, numbers = _SYMBOLS[symbol[1:]]
+    return Unit(dimension, numbers[0] * _PREFIXES[symbol[0]])
 
 
 def _symbol(word: str) -> str:
