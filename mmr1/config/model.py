@@ -185,6 +185,11 @@ class OptimizerConfig(Section):
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's beta1 and beta2")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
+    decay_norms_and_biases: bool = Field(
+        True,
+        description="Weight decay of norms and biases too, as in verl and EasyR1; false: of "
+        "matrices alone, as in TRL and OpenRLHF",
+    )
     lr_of_parts: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
         description="Learning rates of parts in place of lr; 0 freezes. Parts are language_model, "

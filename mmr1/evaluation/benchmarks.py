@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +33,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.runs.fingerprints import fingerprints
 from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -293,7 +295,11 @@ class Store:
 
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
-    """All settings that a completion and its score depend on, mostly keys of the configuration."""
+    """Return all that a completion and its score depend on.
+
+    Keys of the configuration, digests of the files that it names and of the model's other files,
+    sizes and times of weights and media, and the version of mmr1.
+    """
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
     for key in ("train_batch_size", "media_cache"):
@@ -306,13 +312,29 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values |= {"eval.vision_use": True} if tree["eval"]["vision_use"] else {}
     values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
-    return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
+    media = [(str(m.path), *_stamp(m.path)) for s in samples for m in s.media if m.path is not None]
+    return {
+        **values,
+        **fingerprints(config, free=("trainer", "resources")),
+        "records": _digest(records),
+        "weights": _digest(_weights(config.model.path)),
+        "media": _digest(media),
+        "mmr1": version("mmr1"),
+    }
 
 
 def _weights(model: str) -> list[tuple[str, int, int]]:
     """Names, sizes and times of a local model's weight files, which change when it is retrained."""
-    files = sorted(Path(model).glob("*.safetensors"))
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return [(file.name, *_stamp(file)) for file in sorted(Path(model).glob("*.safetensors"))]
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Size and time of a file; of one that is not there, numbers that none has."""
+    try:
+        state = file.stat()
+    except OSError:
+        return -1, -1
+    return state.st_size, state.st_mtime_ns
 
 
 def _digest(value: object) -> str:

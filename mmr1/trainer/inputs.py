@@ -22,6 +22,7 @@ from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.runs.existing import check_output_dir
+from mmr1.trainer.runs.fingerprints import model_files
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
@@ -214,18 +215,14 @@ def _refuse_unseen_pictures(config: Config) -> None:
         )
 
 
-# A model's folder changes its prompts by these; its weights do not.
-_PROMPT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
-
-
 def length_facts(config: Config) -> dict[str, Any]:
     """The settings that a prompt's length depends on: the model's files, template and format."""
-    folder = Path(config.model.path)
-    files = sorted(p for pattern in _PROMPT_FILES for p in folder.glob(pattern))
     data = config.data.model_dump(mode="json", exclude={"train", "train_batch_size"})
     return {
         "model": config.model.model_dump(mode="json"),
-        "files": [(p.name, *_stamp(p)) for p in (*files, *sorted(_files(data)))],
+        "files": [
+            (p.name, *_stamp(p)) for p in (*model_files(config.model.path), *sorted(_files(data)))
+        ],
         "data": data,
         "transformers": version("transformers"),
     }

@@ -295,6 +295,8 @@ def _optimizer(flat: Tree, migration: Migration) -> None:
 
 def set_optimizer(flat: Tree, migration: Migration, prefix: str) -> None:
     """Set the optimizer of a model whose keys begin with ``prefix``."""
+    if flat[f"{prefix}adam.weight_decay"]:
+        migration.set("optimizer.decay_norms_and_biases", False)
     if (name := flat.pop(f"{prefix}optim")) != "adam":
         migration.note(f"{prefix}optim", name, "AdamW is the optimizer")
     if (epsilon := flat.pop(f"{prefix}adam.eps")) != 1e-8:

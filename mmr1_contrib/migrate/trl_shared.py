@@ -76,6 +76,8 @@ def processes(flat: Tree, migration: Migration) -> None:
 
 
 def optimizer(flat: Tree, migration: Migration) -> None:
+    if flat["weight_decay"]:
+        migration.set("optimizer.decay_norms_and_biases", False)
     migration.set("optimizer.betas", [flat.pop("adam_beta1"), flat.pop("adam_beta2")])
     if (epsilon := flat.pop("adam_epsilon")) != 1e-8:
         migration.note("adam_epsilon", epsilon, "it is 1e-8")

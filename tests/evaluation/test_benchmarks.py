@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
+from mmr1.data.record import read_records
 from mmr1.evaluation.benchmarks import run_evaluations, settings
 from mmr1.report.run_reader import open_run
 from mmr1.vision.families.tiny import new_model
@@ -91,6 +93,38 @@ def test_another_evaluation_is_not_mixed_in(config, mmr1):
     assert code == 2
     assert "another eval.sampled.temperature" in message
     assert mmr1("eval", config, "data.train_batch_size=4")[0] == 0  # decides nothing
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("reward.py", "reward.py"),
+        ("digits/images", "media"),
+        ("model/chat_template.jinja", "chat_template.jinja"),
+        ("model/generation_config.json", "generation_config.json"),
+        ("model/model.safetensors", "weights"),
+    ],
+)
+def test_evaluation_is_not_reused_when_a_file_changed(tiny_model, digits, tmp_path, file, named):
+    shutil.copytree(tiny_model, tmp_path / "model")
+    shutil.copytree(digits, tmp_path / "digits")
+    (tmp_path / "reward.py").write_text("def mine(completion, answer, **_): return 1.0\n")
+    (tmp_path / "run.yaml").write_text(
+        f"model: {{path: {tmp_path}/model, dtype: float32}}\n"
+        "rollout: {engine: hf, max_prompt_length: 156, max_response_length: 4}\n"
+        f"rewards: {{functions: {{mine: {{use: '{tmp_path}/reward.py:mine'}}}}}}\n"
+        f"eval: {{limit: 2, accuracy_function: mine, data: {tmp_path}/digits/eval.jsonl}}\n"
+    )
+    config = load_config(tmp_path / "run.yaml", (), "eval")
+    samples = read_records(tmp_path / "digits/eval.jsonl")[:2]
+    before = settings(config, samples)
+    assert settings(config, samples) == before
+    path = tmp_path / file
+    changed = samples[0].media[0].path if path.is_dir() else path
+    changed.write_bytes(changed.read_bytes() + b" ")
+    after = settings(config, samples)
+    (key,) = (key for key in after if after[key] != before.get(key))
+    assert key.endswith(named)
 
 
 def test_nothing_to_evaluate_on(tiny_model):

@@ -236,15 +236,19 @@ class Optimizer:
 def _groups(
     model: torch.nn.Module, masters: Mapping[str, torch.Tensor], config: OptimizerConfig
 ) -> list[dict[str, Any]]:
-    """AdamW's parameter groups: one for each learning rate, with its share of ``lr``."""
+    """Return AdamW's groups: one for each learning rate and decay, with its share of ``lr``."""
     rates = dict.fromkeys(masters, config.lr)
     for part, rate in config.lr_of_parts.items():
         rates |= dict.fromkeys(
             parameters_of(model, part, "optimizer.lr_of_parts") & rates.keys(), rate
         )
+    groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+    for name, master in masters.items():
+        decays = config.decay_norms_and_biases or master.dim() > 1
+        groups.setdefault((rates[name], config.weight_decay if decays else 0.0), []).append(master)
     return [
-        {"params": [masters[n] for n in masters if rates[n] == rate], "share": rate / config.lr}
-        for rate in dict.fromkeys(rates.values())
+        {"params": params, "share": rate / config.lr, "weight_decay": decay}
+        for (rate, decay), params in groups.items()
     ]
 
 

@@ -14,7 +14,7 @@ from mmr1.config import Config
 from mmr1.config.file import read_written, redacted
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
-from mmr1.trainer.runs.named_files import FREE_KEYS, FREE_SECTIONS, accept, changed_files
+from mmr1.trainer.runs.fingerprints import FREE_KEYS, FREE_SECTIONS, accept, changed_files
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from mmr1.trainer.runs.checkpoint import (
     step_of,
     verify_checkpoint,
 )
-from mmr1.trainer.runs.named_files import write_digests
+from mmr1.trainer.runs.fingerprints import write_digests
 from mmr1.trainer.runs.step import StoppedError
 from mmr1.types import Completion, MediaRef, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium

@@ -563,7 +563,8 @@ class AdamW:
     """AdamW (arXiv 1711.05101) in float64, with a clip by the global norm before it.
 
     Attributes:
-        settings: lr-independent settings: betas, weight_decay, max_grad_norm.
+        settings: lr-independent settings: betas, weight_decay, max_grad_norm, and decays_vectors,
+            false where norms and biases do not decay.
         rates: Learning rate of each parameter over the run's ``lr``; 1 where it is not listed.
         state: First and second moment and step count by parameter.
     """
@@ -588,7 +589,8 @@ class AdamW:
             m, v, count = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g, count + 1
             self.state[name] = (m, v, count)
             own = rate * self.rates.get(name, 1.0)
-            new = parameter.double() * (1 - own * self.settings["weight_decay"])
+            decays = self.settings.get("decays_vectors", True) or parameter.dim() > 1
+            new = parameter.double() * (1 - own * self.settings["weight_decay"] * decays)
             denominator = (v / (1 - beta2**count)).sqrt() + 1e-8
             new = new - own * (m / (1 - beta1**count)) / denominator
             new = new.float() if parameter.dtype != torch.float64 else new

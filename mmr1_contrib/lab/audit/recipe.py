@@ -109,6 +109,7 @@ USED: Mapping[str, tuple[Any, ...] | None] = {
     "optimizer.lr": None,
     "optimizer.betas": None,
     "optimizer.weight_decay": None,
+    "optimizer.decay_norms_and_biases": (True, False),
     "optimizer.lr_of_parts": None,
     "optimizer.max_grad_norm": None,
     "optimizer.scheduler.type": ("constant", "linear", "cosine"),

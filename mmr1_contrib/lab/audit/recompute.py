@@ -424,6 +424,7 @@ def _optimizer(
 ) -> AdamW:
     settings = {key: recipe.get(f"optimizer.{key}") for key in ("betas", "weight_decay")}
     settings["max_grad_norm"] = recipe.get("optimizer.max_grad_norm")
+    settings["decays_vectors"] = recipe.get("optimizer.decay_norms_and_biases", True)
     if recipe.get("optimizer.lr_of_parts"):
         raise AuditError("it cannot be recomputed: optimizer.lr_of_parts")
     optimizer = AdamW(settings)

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Trainer
 
 from mmr1.config import OptimizerConfig
 from mmr1.trainer.models import optimizer as optimizer_module
@@ -36,6 +37,25 @@ def steps_of_one(dtype: torch.dtype, count: int) -> torch.Tensor:
         layer.weight.sum().backward()
         optimizer.step()
     return layer.weight.detach().float().squeeze()
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_weight_decay_reaches_norms_and_biases_only_where_asked(decays):
+    """As transformers.Trainer's groups, with a gradient of 0: what changes is the decay."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+    torch.nn.init.ones_(model[0].bias)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    config = OptimizerConfig(lr=0.1, weight_decay=0.5, decay_norms_and_biases=decays)
+    for parameter in model.parameters():
+        parameter.grad = None
+    optimizer = Optimizer(model, config.changed({"scheduler.warmup_steps": 0}), 1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    decayed = Trainer.get_decay_parameter_names(None, model)
+    for name, parameter in model.named_parameters():
+        factor = 0.95 if decays or name in decayed else 1.0
+        torch.testing.assert_close(parameter.detach(), factor * before[name])
 
 
 def test_small_steps_are_not_rounded_away_in_bfloat16():

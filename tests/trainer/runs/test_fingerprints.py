@@ -11,7 +11,7 @@ import pytest
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, write_yaml
 from mmr1.trainer.runs.existing import accept_changes, check_output_dir
-from mmr1.trainer.runs.named_files import changed_files, write_digests
+from mmr1.trainer.runs.fingerprints import changed_files, model_files, write_digests
 from tests.jsonl import read_jsonl
 
 
@@ -120,7 +120,8 @@ def test_a_real_run_is_refused_and_goes_on_with_accept_changes(tiny_model, digit
     file = tmp_path / "run.yaml"
     file.write_text(dump_yaml(config.for_command("sft")))
     assert mmr1("sft", file)[0] == 0
-    assert json.loads((tmp_path / "run/inputs.json").read_text()).keys() == {str(rows)}
+    digests = json.loads((tmp_path / "run/inputs.json").read_text())
+    assert digests.keys() == {str(rows), *map(str, model_files(str(tiny_model)))}
     rows.write_text(rows.read_text().replace("digit is", "number is"))
     longer = ("sft", file, "trainer.max_steps=2", "--resume")
     code, _, said = mmr1(*longer)

@@ -1,8 +1,10 @@
-"""The files that a run's configuration names: their digests, and which of them have changed.
+"""The files that a run depends on: their digests, and which of them have changed.
 
-Rows, plugins and templates. A resumed run would otherwise continue with other questions, answers or
-rewards under the same names. ``OUTPUT/inputs.json`` holds the digests. Not in it: the model's
-weights, media, datasets of the Hub, and modules that are named by ``package.module:attribute``.
+Rows, plugins and templates that the configuration names, and the files of the model besides its
+weights: tokenizer, chat template, generation settings. A resumed run or evaluation would otherwise
+continue with other questions, answers or rewards under the same names. ``OUTPUT/inputs.json`` holds
+the digests. Not in it: the model's weights, media, datasets of the Hub, and modules that are named
+by ``package.module:attribute``.
 
 Imports no torch.
 """
@@ -28,6 +30,24 @@ FREE_SECTIONS = ("trainer", "eval", "resources")
 """Sections that may change when a run is resumed; they do not affect what a step computes."""
 FREE_KEYS = ("optimizer.scheduler.steps",)
 """Keys that may change too, as a run that becomes longer has a schedule to choose."""
+
+
+MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+"""Files of a model's folder that change its prompts and what it generates, besides its weights."""
+
+
+def model_files(path: str) -> list[Path]:
+    """Return the files of a local model besides its weights; none of one that is on the Hub."""
+    return sorted(file for pattern in MODEL_FILES for file in Path(path).glob(pattern))
+
+
+def fingerprints(config: Config, free: Collection[str] = FREE_SECTIONS) -> dict[str, str]:
+    """Return the digests of the files that a configuration depends on, by their paths.
+
+    Args:
+        free: Sections whose files do not count.
+    """
+    return {name: _facts(path, None)["sha256"] for name, path in _named(config, free)}
 
 
 def write_digests(folder: Path, config: Config) -> None:
@@ -101,12 +121,13 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _named(config: Config) -> Iterator[tuple[str, Path]]:
+def _named(config: Config, free: Collection[str] = FREE_SECTIONS) -> Iterator[tuple[str, Path]]:
     """Each file once, with its path as the configuration names it."""
-    tree = {key: v for key, v in redacted(config).items() if key not in FREE_SECTIONS}
+    tree = {key: v for key, v in redacted(config).items() if key not in free}
     texts = [(section, text) for section, part in tree.items() for text in _texts(part)]
     texts += [("data", config.eval_records)] if config.eval_records else []
-    files = (path for section, text in texts for path in _files(section, text))
+    files = [path for section, text in texts for path in _files(section, text)]
+    files += model_files(config.model.path)
     yield from dict.fromkeys((str(path), path) for path in files)
 
 
