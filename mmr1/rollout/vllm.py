@@ -51,6 +51,9 @@ from mmr1.vision.prepare import Medium, as_decoded
 
 logger = logging.getLogger(__name__)
 
+TIES = 16
+"""Ids beyond ``top_k`` that a CPU is asked for: vLLM keeps all whose logit equals the last one's,
+and in bfloat16 many logits are equal."""
 MAX_VISION_TOKENS = 65_536
 """Vision tokens of the prompts that wait or run, so that their media fit in memory."""
 
@@ -128,7 +131,7 @@ class VllmEngine:
         self._trained = Distribution.of(config.sampling, family.forbidden_ids)
         cuts = not self._trained.keeps_all
         self._returns_masks = cuts and not self._on_cpu
-        self._candidates = self._trained.top_k if cuts and self._on_cpu else 0
+        self._candidates = self._trained.top_k + TIES if cuts and self._on_cpu else 0
         self._keeps = config.queue.kv_cache == "keep"
         settings = {
             "model": model_path,
@@ -166,6 +169,7 @@ class VllmEngine:
             raise ValueError(_refusal(error, config)) from error
         self._core = Core(self._llm.llm_engine.engine_core, apart)
         vllm_config = self._llm.llm_engine.vllm_config
+        self._candidates = min(self._candidates, vllm_config.model_config.get_vocab_size())
         if not apart:
             replace_in_vllm(vllm_config)
         self._causal_pictures = self._on_cpu and vllm_config.model_config.is_mm_prefix_lm

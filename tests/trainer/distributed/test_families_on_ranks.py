@@ -14,7 +14,7 @@ import torch.distributed as dist
 from PIL import Image
 
 from mmr1.config import ModelConfig
-from mmr1.rollout.distribution import Distribution
+from mmr1.rollout.distribution import Distribution, support_of
 from mmr1.routers import watch_routers
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
@@ -23,7 +23,7 @@ from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores
 from mmr1.trainer.models.loading import LoadModel, load_here
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.weights import whole
-from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart
+from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, Support, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family, unwrapped
 from mmr1.vision.prepare import MediaCache
@@ -33,6 +33,7 @@ from tests.vision.families.tiny_family import TEXT
 from tests.vision.media import encoded, noise, write_video
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "kept": {},
     "whole": {},
     "checkpointed": {"gradient_checkpointing": True},
     "frozen tower": {"freeze_vision_tower": True},
@@ -45,6 +46,7 @@ CASES = [
     *(("qwen3_vl", of) for of in ("frozen tower", "adapters")),
     *(("llava_onevision", of) for of in ("checkpointed", "frozen tower", "adapters")),
     ("qwen3_vl_moe", "replayed"),
+    ("qwen3_vl", "kept"),
 ]
 
 
@@ -101,6 +103,9 @@ def learnt(
         layers = watch_routers(unwrapped(model), "test").layers
         every = [routed(g, i, layers) for g, i in zip(every, inputs.of(every), strict=True)]
         packed = replace(packed, routers=RouterUse(compares=True, replays=True))
+    if of == "kept":
+        every = [kept(g, i) for i, g in enumerate(every)]
+        packed = replace(packed, distribution=replace(packed.distribution, top_k=9))
     own = every if process_group.size == 1 else (every[:3], every[3:])[process_group.rank]
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -126,6 +131,18 @@ def routed(group: RolloutGroup, inputs: GroupInput, layers: int) -> RolloutGroup
     rows = [
         replace(c, routed_experts=(prompt, chosen(len(c.token_ids) - 1))) for c in group.completions
     ]
+    return replace(group, completions=tuple(rows))
+
+
+def kept(group: RolloutGroup, seed: int) -> RolloutGroup:
+    """The group, as if an engine had kept a few random ids for each token."""
+    rng = np.random.default_rng(seed)
+
+    def support(tokens: np.ndarray) -> Support:
+        rows = [np.unique([token, *rng.integers(0, 200, rng.integers(0, 9))]) for token in tokens]
+        return support_of([row.astype(np.int32) for row in rows])
+
+    rows = [replace(c, support=support(c.token_ids)) for c in group.completions]
     return replace(group, completions=tuple(rows))
 
 

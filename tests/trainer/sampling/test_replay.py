@@ -12,8 +12,16 @@ import pytest
 
 from mmr1.config import ReplayConfig
 from mmr1.config.file import load_config
+from mmr1.rollout.distribution import support_of
 from mmr1.trainer.sampling.dynamic_sampling import rewards_differ
-from mmr1.trainer.sampling.replay import KeptGroups, Replay, mean_advantage, prompt_finder
+from mmr1.trainer.sampling.replay import (
+    KeptGroups,
+    Replay,
+    completion_as_json,
+    completion_from_json,
+    mean_advantage,
+    prompt_finder,
+)
 from mmr1.types import (
     Completion,
     Prompt,
@@ -118,6 +126,19 @@ def test_what_is_kept_survives_a_checkpoint():
     gone = kept(SAMPLES[1:])
     with pytest.raises(ValueError, match=r"sample 's0' of a, which the data do not have"):
         gone.load_state_dict(own.kept.state_dict())
+
+
+def test_kept_ids_survive_a_checkpoint():
+    (completion, *_) = group(0, 1, 0).group.completions
+    kept = [np.array(ids, np.int32) for ids in ([token, 70_000] for token in completion.token_ids)]
+    kept[-1] = kept[-1][:0]
+    cut = replace(completion, support=support_of(kept))
+    back = completion_from_json(json.loads(json.dumps(completion_as_json(cut))))
+    assert back.support.ids.tolist() == cut.support.ids.tolist()
+    assert back.support.sizes.tolist() == cut.support.sizes.tolist()
+    assert back.support.ids.dtype == back.support.sizes.dtype == np.int32
+    plain = completion_from_json(json.loads(json.dumps(completion_as_json(completion))))
+    assert plain.support is None
 
 
 def test_a_conversation_cannot_be_replayed():
