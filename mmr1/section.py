@@ -49,6 +49,10 @@ Url = Annotated[str, Field(pattern="^https?://")]
 
 
 CommandKind = Literal["policy", "offline", "evaluation"]
+POLICY: tuple[CommandKind, ...] = ("policy",)
+OFFLINE: tuple[CommandKind, ...] = ("offline",)
+TRAINING: tuple[CommandKind, ...] = ("policy", "offline")
+ALL: tuple[CommandKind, ...] = ("policy", "offline", "evaluation")
 OWN = "own"
 """Variant of a section for a part from a user's own code."""
 
@@ -72,7 +76,7 @@ class Need:
     why: str
     broken_by: tuple[str, ...]
     warns: bool = False
-    commands: tuple[CommandKind, ...] = ("policy",)
+    commands: tuple[CommandKind, ...] = POLICY
     command: str = "train"
 
 
@@ -110,6 +114,13 @@ class Section(BaseModel):
             return values
         known = shapes(cls)
         return {k: known[k].complete(v) if k in known else v for k, v in values.items()}
+
+    def sets(self, *keys: str) -> bool:
+        """True if one of the keys has another value than its default."""
+        fields = type(self).model_fields
+        return any(
+            getattr(self, key) != fields[key].get_default(call_default_factory=True) for key in keys
+        )
 
     def changed(self, values: Mapping[str, Any] | None = None, /, **keys: Any) -> Self:
         """A copy with other values, checked as those of a file are.
@@ -194,6 +205,11 @@ class CustomPart(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
 
+def _one_text(c: Any) -> bool:
+    reads_text = c.algorithm.advantage.per_step
+    return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+
+
 class EnvironmentSection(Section):
     """What answers the policy between its turns: one of the types of the section ``environment``.
 
@@ -201,6 +217,39 @@ class EnvironmentSection(Section):
     returns the engine that samples completions with it. ``rewards_turns``: a turn may have a reward
     of its own, beside that of the whole completion.
     """
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("environment", "algorithm.advantage.type", "rewards.functions"),
+            _one_text,
+            "process supervision and reward models read a completion as one text; leave one of "
+            "them out",
+            (
+                "environment.tools=[zoom]",
+                "algorithm=process_grpo",
+                "algorithm.advantage.step_rewards=a.py:f",
+            ),
+        ),
+        Need(
+            ("environment", "algorithm.filter_groups.type"),
+            lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
+            "replay and keep_surplus keep completions without what tools showed in them; leave one "
+            "of them out",
+            ("environment.tools=[zoom]", "algorithm.filter_groups=replay"),
+        ),
+        Need(
+            ("environment", "rollout.views"),
+            lambda c: c.environment is not None and c.rollout.views is not None,
+            "a tool would show the original; leave one of them out",
+            ("environment.tools=[zoom]", "rollout.views.view=noise", "rollout.views.strength=0.5"),
+        ),
+        Need(
+            ("environment", "rollout.stop"),
+            lambda c: c.environment is not None and bool(c.rollout.stop),
+            "a stop string could end a turn within a call; leave one of them out",
+            ("environment.tools=[zoom]", "rollout.stop=[x]"),
+        ),
+    )
 
     builder: ClassVar[str]
     rewards_turns: ClassVar[bool] = False
@@ -272,6 +321,14 @@ def shapes(section: type[Section]) -> Mapping[str, Shape]:
     """The shapes of a section's fields that hold sections, by key."""
     found = {key: _shape(field.annotation) for key, field in section.model_fields.items()}
     return {key: shape for key, shape in found.items() if shape is not None}
+
+
+def every_section(section: type[Section]) -> Iterator[type[Section]]:
+    """Yield a section class and the classes of all sections within it."""
+    yield section
+    for shape in shapes(section).values():
+        for inner in shape.classes:
+            yield from every_section(inner)
 
 
 def _shape(annotation: Any) -> Shape | None:

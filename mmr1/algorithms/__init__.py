@@ -45,6 +45,23 @@ class LossConfig(Section):
     ``per_completion``: it has one ratio per completion, not one per token.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.advantage.type", "algorithm.loss.type"),
+            lambda c: c.algorithm.advantage.per_token and c.algorithm.loss.per_completion,
+            "these advantages are of tokens, and this loss has one ratio per completion; change "
+            "one of them",
+            ("algorithm=ppo", "algorithm.loss=gspo"),
+        ),
+        Need(
+            ("algorithm.loss.agg_scope",),
+            lambda c: c.algorithm.loss.agg_scope == "rollout" and c.mini_batches < 2,
+            "the only mini-batch is the whole rollout; set algorithm.ppo_mini_batch_size",
+            ("algorithm.loss.agg_scope=rollout",),
+            warns=True,
+        ),
+    )
+
     per_completion: ClassVar[bool] = False
     agg_scope: Literal["mini-batch", "rollout"] = Field(
         "mini-batch",

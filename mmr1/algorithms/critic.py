@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pydantic import Field
 
-from mmr1.section import Coefficient, Count, Positive, Section
+from mmr1.section import Coefficient, Count, Need, Positive, Section
+
+
+def _only_warm_up(c: Any) -> bool:
+    known = c.trainer.max_steps is not None
+    return known and c.policy_steps <= 0
 
 
 class CriticConfig(Section):
@@ -12,6 +19,15 @@ class CriticConfig(Section):
 
     Betas, weight decay and gradient norm of its AdamW are those of the ``optimizer`` section.
     """
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),
+            _only_warm_up,
+            "the policy would never learn; lower the first or raise the second",
+            ("algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"),
+        ),
+    )
 
     path: str | None = Field(
         None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,7 +17,7 @@ from mmr1.algorithms.critic import CriticConfig
 from mmr1.config.kl import Kl, MovingReference, NearMovingReference, NearReference, Reference
 from mmr1.config.presets import PARTS, PRESETS, with_preset
 from mmr1.registry import suggest
-from mmr1.section import Coefficient, Interval, Positive, Section, shapes
+from mmr1.section import Coefficient, Interval, Need, Positive, Section, shapes
 
 if TYPE_CHECKING:
     Advantage = AdvantageConfig
@@ -47,8 +47,67 @@ class PerceptionConfig(Section):
     )
 
 
+def _bound_without_weights(c: Any) -> bool:
+    weights = c.algorithm.importance_sampling
+    if weights is None or c.resources.auto or c.resolved_rollout_is != "none":
+        return False
+    return weights.sets("threshold")
+
+
+def _group_of_one(c: Any) -> bool:
+    compares = c.algorithm.advantage.compares_group or c.algorithm.filter_groups is not None
+    return c.rollout.n < 2 and compares
+
+
+def _keeps_completions(c: Any) -> bool:
+    """True if checkpoints hold completions that a step is still to learn from."""
+    return c.algorithm.learns_from_earlier or c.rollout.streams
+
+
+def _reads_clean_view(c: Any) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "clean"
+
+
+def _routes(c: Any) -> bool:
+    return c.algorithm.compares_experts or c.algorithm.router_aux_loss_coef is not None
+
+
+def _no_divergence(c: Any) -> bool:
+    ptx = c.algorithm.ptx
+    return (
+        ptx is not None
+        and ptx.loss == "distillation"
+        and getattr(c.algorithm.kl, "type", None) != "full"
+    )
+
+
+def _no_surplus(c: Any) -> bool:
+    resamples = c.algorithm.resamples
+    return resamples is not None and resamples.keep_surplus and resamples.gen_batch_size is None
+
+
 class PtxConfig(Section):
     """A supervised loss in every update."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.ptx.batch_size", "algorithm.ppo_mini_batch_size"),
+            lambda c: c.algorithm.ptx is not None and c.algorithm.ptx.batch_size < c.mini_batches,
+            "each mini-batch of a rollout takes its share of the demonstrations; raise one of them",
+            (
+                "algorithm.ptx.data=x",
+                "algorithm.ptx.batch_size=1",
+                "algorithm.ppo_mini_batch_size=8",
+            ),
+        ),
+        Need(
+            ("algorithm.ptx.loss", "algorithm.kl.type"),
+            _no_divergence,
+            "it measures at the demonstrations what kl.type=full measures; set that, or leave "
+            "ptx.loss out",
+            ("algorithm.ptx.data=x", "algorithm.ptx.loss=distillation"),
+        ),
+    )
 
     data: str = Field(description="Demonstrations")
     coef: Coefficient = Field(1.0, description="Coefficient of the loss")
@@ -75,6 +134,16 @@ class RangeConfig(Section):
 class ResampleConfig(Section):
     """DAPO's dynamic sampling: replaces groups without a signal by new ones."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.filter_groups.keep_surplus", "algorithm.filter_groups.gen_batch_size"),
+            _no_surplus,
+            "as many prompts are drawn as groups are missing, so there is no surplus; set "
+            "gen_batch_size, e.g. to data.train_batch_size",
+            ("algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"),
+        ),
+    )
+
     type: Literal["resample"] = "resample"
     range: RangeConfig | None = Field(
         None, description="Which groups are kept; null: those whose rewards differ"
@@ -99,6 +168,15 @@ class ResampleConfig(Section):
 class ReplayConfig(Section):
     """Replaces groups without a signal by earlier ones that had one (VL-Rethinker)."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.filter_groups.type", "algorithm.advantage.normalize_rewards"),
+            lambda c: c.algorithm.replay is not None and c.algorithm.normalize_rewards,
+            "earlier rewards would be counted again; leave one of them out",
+            ("algorithm.filter_groups=replay", "algorithm.advantage.normalize_rewards=true"),
+        ),
+    )
+
     type: Literal["replay"] = "replay"
     capacity: Positive = Field(64, description="Number of the last groups with a signal to keep")
 
@@ -108,6 +186,20 @@ FilterGroups = Annotated[ResampleConfig | ReplayConfig, Field(discriminator="typ
 
 class ImportanceSamplingConfig(Section):
     """Multiplies losses by the trainer's probability over the engine's."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            (
+                "algorithm.rollout_correction.importance_sampling.threshold",
+                "algorithm.rollout_correction.importance_sampling.level",
+                "rollout.engine.type",
+            ),
+            _bound_without_weights,
+            "this engine samples from the very weights that are updated, and level=auto has no "
+            "weights then; set level to token or sequence, or leave threshold out",
+            ("rollout.engine=hf", "algorithm.rollout_correction.importance_sampling.threshold=3"),
+        ),
+    )
 
     level: Literal["auto", "token", "sequence"] = Field(
         "auto",
@@ -144,8 +236,98 @@ class RolloutCorrectionConfig(Section):
     )
 
 
+def _clips_nothing(c: Any) -> bool:
+    """True for a clip that the user set, not the preset, where no update can differ."""
+    loss = c.algorithm.loss
+    if c.updates > 1:
+        return False
+    written = {key: value for key, value in loss if key.startswith("clip_ratio")}
+    return any(value != _preset_value(c, loss, key) for key, value in written.items())
+
+
+def _preset_value(c: Any, loss: LossConfig, key: str) -> object:
+    preset = PRESETS[c.algorithm.name]["loss"]
+    field = type(loss).model_fields[key]
+    same = preset["type"] == type(loss).model_fields["type"].default
+    return preset.get(key, field.default) if same else field.default
+
+
 class AlgorithmConfig(Section):
     """The advantage, the loss and their terms. ``name`` is a preset, which fills the first."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
+            _clips_nothing,
+            "with one update per rollout every ratio is 1, and nothing is clipped; set "
+            "algorithm.ppo_mini_batch_size, or ppo_epochs above 1",
+            ("algorithm.loss.clip_ratio_high=0.3",),
+            warns=True,
+        ),
+        Need(
+            ("algorithm.ppo_mini_batch_size", "data.train_batch_size"),
+            lambda c: bool(c.data.train_batch_size % (c.algorithm.ppo_mini_batch_size or 1)),
+            "the first does not divide the second, and mini-batches have equally many prompts; "
+            "change one of them",
+            ("algorithm.ppo_mini_batch_size=5",),
+        ),
+        Need(
+            ("rollout.n", "algorithm.advantage.type"),
+            _group_of_one,
+            "a group of one has no baseline and no signal; set rollout.n to 2 or more",
+            ("rollout.n=1",),
+        ),
+        Need(
+            ("algorithm.filter_groups.type", "algorithm.rollout_correction.importance_sampling"),
+            lambda c: c.algorithm.learns_from_earlier and c.algorithm.importance_sampling is None,
+            "completions of earlier policies need the correction; leave importance_sampling out",
+            (
+                "algorithm.filter_groups=replay",
+                "algorithm.rollout_correction.importance_sampling=null",
+            ),
+        ),
+        Need(
+            ("algorithm.router_replay", "environment"),
+            lambda c: c.algorithm.compares_experts and c.environment is not None,
+            "the turns of a conversation are separate requests, and the experts of what stands "
+            "between them are not known; leave one of them out",
+            ("algorithm.router_replay=R3", "environment.tools=[zoom]"),
+        ),
+        Need(
+            (
+                "algorithm.router_replay",
+                "algorithm.filter_groups.type",
+                "rollout.queue.at_new_weights",
+            ),
+            lambda c: c.algorithm.compares_experts and _keeps_completions(c),
+            "checkpoints keep completions without their experts; leave replay, keep_surplus and "
+            "at_new_weights out",
+            ("algorithm.router_replay=R3", "algorithm.filter_groups=replay"),
+        ),
+        Need(
+            ("algorithm.router_replay", "rollout.views.loss"),
+            lambda c: c.algorithm.compares_experts and _reads_clean_view(c),
+            "the engine chose experts for pictures that the update does not see; set "
+            "rollout.views.loss=own, or leave router_replay out",
+            (
+                "algorithm.router_replay=compare",
+                "rollout.views.view=noise",
+                "rollout.views.strength=0.5",
+            ),
+        ),
+        Need(
+            ("algorithm.router_replay", "resources.context_parallel_size"),
+            lambda c: _routes(c) and c.resources.context_parallel_size > 1,
+            "routers are followed where a rank has whole sequences; leave router_replay and "
+            "router_aux_loss_coef out, or set context_parallel_size=1",
+            (
+                "algorithm.router_replay=R3",
+                "resources.context_parallel_size=2",
+                "resources.ranks=2",
+                "rollout.engine=vllm",
+            ),
+        ),
+    )
 
     name: str = Field(
         "grpo", description="Preset of docs/algorithms.md: fills advantage, loss and filter_groups"

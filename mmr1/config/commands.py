@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mmr1.registry import Registry
+from mmr1.section import CommandKind, Need
 
 if TYPE_CHECKING:
-    from mmr1.config.rows import Row
     from mmr1.config.tree import Config
-
-Kind = Literal["policy", "offline", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,12 @@ class Command:
             run as ``mmr1.trainer.run.Steps``. None if it cannot be taken step by step.
         run: ``module:function`` with parameters config and resume, which returns the last
             checkpoint's folder. None if ``steps`` is the run.
-        refused: Combinations of keys that are refused for this command alone.
-        warned: Combinations of keys that are warned about for this command alone.
+        needs: Needs of this command alone towards its configuration.
     """
 
     name: str
     about: str
-    kind: Kind
+    kind: CommandKind
     learning_rate: float
     reads: tuple[str, ...]
     may_read: tuple[str, ...] = ()
@@ -56,8 +53,7 @@ class Command:
     evaluates: bool = False
     steps: str | None = None
     run: str | None = None
-    refused: tuple[Row, ...] = ()
-    warned: tuple[Row, ...] = ()
+    needs: tuple[Need, ...] = ()
 
     @property
     def trains(self) -> bool:

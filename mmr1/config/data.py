@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.section import Coefficient, Count, Fraction, Positive, Section, Share
+from mmr1.section import OFFLINE, Coefficient, Count, Fraction, Need, Positive, Section, Share
 
 
 class CurriculumConfig(Section):
     """Draws samples more or less often, by the share of their completions that pass."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("data.curriculum",),
+            lambda c: c.data.curriculum is not None,
+            "this command does not choose samples by their pass rates; leave it out",
+            ("data.curriculum.function=math",),
+            commands=OFFLINE,
+            command="sft",
+        ),
+    )
 
     function: str = Field(
         description="Reward function that tells what passes, with values from 0 to 1; its mean "

@@ -11,11 +11,26 @@ from pydantic import Field, field_validator
 
 from mmr1.config.rewards import SandboxConfig
 from mmr1.registry import Registry
-from mmr1.section import Coefficient, EnvironmentSection, Positive
+from mmr1.section import Coefficient, EnvironmentSection, Need, Positive
 
 
 class EnvironmentConfig(EnvironmentSection):
     """Answers the policy between its turns. Without it a completion is one turn."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        *EnvironmentSection.needs,
+        Need(
+            ("environment.sandbox",),
+            lambda c: (
+                isinstance(c.environment, EnvironmentConfig) and c.environment.sandbox is None
+            ),
+            "tools run without walls, on text that the policy writes: they read, write, start and "
+            "reach what you can; leave it out for tools that need none of it",
+            ("environment={type: tools, tools: [zoom], sandbox: null}",),
+            warns=True,
+            commands=("policy", "evaluation"),
+        ),
+    )
 
     builder: ClassVar[str] = "mmr1.rollout.build:conversation_engine"
     rewards_turns: ClassVar[bool] = True

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pydantic import Field, field_validator
 
 from mmr1.config.views import View, check_strength
-from mmr1.section import Coefficient, Count, Positive, Section, Share
+from mmr1.section import TRAINING, Coefficient, Count, Need, Positive, Section, Share
+
+
+def _evaluates(c: Any) -> bool:
+    """True if a key of ``eval`` is set, besides the one that also ranks or labels completions."""
+    return c.eval.changed(accuracy_function=None) != EvalConfig()
+
+
+def _of_eval_alone(c: Any) -> bool:
+    """True if a key of ``eval`` is set that a run's own evaluation does not read."""
+    return bool(c.eval.data or c.eval.models or c.eval.prompt or c.eval.output_dir)
 
 
 class SampledConfig(Section):
     """Sampled completions, besides the greedy one."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("eval.sampled.best_of", "eval.sampled.n"),
+            lambda c: c.eval.best_of is not None and c.eval.n < 2,
+            "of one completion there is none to pick; raise eval.sampled.n",
+            ("eval.sampled.best_of=math",),
+            warns=True,
+            commands=("policy", "evaluation"),
+            command="eval",
+        ),
+    )
 
     n: Positive = Field(1, description="Completions per prompt")
     temperature: Coefficient = Field(1.0, description="Their sampling temperature")
@@ -25,6 +49,54 @@ class SampledConfig(Section):
 
 class EvalConfig(Section):
     """Evaluation (``mmr1 eval``, and at the end of ``mmr1 train``)."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.engine.type", "eval.vision_use"),
+            lambda c: c.rollout.colocated and c.eval.vision_use,
+            "the policy leaves its GPU to colocated engines while they evaluate; leave vision_use "
+            "out, and measure a checkpoint by mmr1 eval",
+            (
+                "trainer.validation.data=x",
+                "trainer.validation.steps=2",
+                "trainer.checkpoints.save_steps=4",
+                "rollout.engine=vllm_colocate",
+                "eval.vision_use=true",
+            ),
+        ),
+        Need(
+            ("resources.engines", "eval.vision_use"),
+            lambda c: c.engines > 1 and c.eval.vision_use,
+            "one process computes it, which has one engine; leave resources.engines out",
+            (
+                "trainer.validation.data=x",
+                "trainer.validation.steps=2",
+                "trainer.checkpoints.save_steps=4",
+                "resources.engines=2",
+                "eval.vision_use=true",
+            ),
+            commands=("evaluation",),
+            command="eval",
+        ),
+        Need(
+            ("eval", "trainer.validation.data"),
+            lambda c: c.samples and c.trainer.validation is None and _evaluates(c),
+            "this run evaluates nothing without trainer.validation.data; mmr1 eval reads the "
+            "section eval of its file",
+            ("eval.limit=20",),
+            warns=True,
+            commands=TRAINING,
+        ),
+        Need(
+            ("eval.data", "eval.models", "eval.prompt", "eval.output_dir"),
+            lambda c: c.trainer.validation is not None and _of_eval_alone(c),
+            "only mmr1 eval reads them; a run is evaluated on trainer.validation.data, by its own "
+            "prompt",
+            ("trainer.validation.data=x", "eval.prompt=direct"),
+            warns=True,
+            commands=TRAINING,
+        ),
+    )
 
     data: str | dict[str, str] | None = Field(
         None,

@@ -119,10 +119,22 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
         if tag.endswith(".py") and "custom" in known:
             hint = f". Name the function of the file too: {place.key}={tag}:FUNCTION"
         return f"'{place.key}.type': there is no '{tag}'{hint}"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = _message(place, problem)
     value = redact(problem["input"], path=tuple(place.names))
     shown = "" if isinstance(value, Mapping | Section) else f" (it is {value!r})"
     return f"'{place.key}': {message}{shown}" if place.names else f"{message}"
+
+
+def _message(place: _Place, problem: ErrorDetails) -> str:
+    """Say what a value must be, in the words of a configuration file."""
+    kind = problem["type"]
+    if kind in ("tuple_type", "list_type", "set_type", "frozen_set_type"):
+        return "it must be a list, such as [a, b]"
+    if kind in ("dict_type", "mapping_type", "model_type", "model_attributes_type"):
+        return "it must be a mapping, such as {key: value}"
+    if kind == "union_tag_not_found" and place.shape is not None:
+        return f"its keys must tell which of {', '.join(place.shape.variants)} it is"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def _unknown(place: _Place) -> tuple[str, str]:

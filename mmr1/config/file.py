@@ -1,6 +1,6 @@
 """Read and write configuration files.
 
-OmegaConf reads the YAML file and the ``key.path=value`` overrides, so interpolations work.
+OmegaConf reads the YAML file, so interpolations work.
 The file lies over the preset, the command line over the file. Pydantic then checks the values.
 """
 
@@ -28,6 +28,7 @@ from mmr1.config.commands import (
     with_learning_rate,
 )
 from mmr1.config.explain import explain
+from mmr1.config.overrides import Entries, empty_keys, nested, read_overrides
 from mmr1.config.presets import PARTS, with_preset
 from mmr1.config.rewards import default_functions
 from mmr1.config.run_folder import in_its_folder
@@ -71,21 +72,11 @@ def overlay(
         shape = known.get(key)
         if shape is None:
             out[key] = _plain(out.get(key), value)
-        elif shape.is_mapping and isinstance(value, Mapping):
-            entries = out.get(key)
-            out[key] = _entries(
-                entries if isinstance(entries, Mapping) else {}, value, shape, notes, here
-            )
+        elif shape.is_mapping:
+            out[key] = _entries(out.get(key), value, shape, notes, here)
         else:
             out[key] = _one(out.get(key), value, shape, notes, here)
     return out
-
-
-def _entries(
-    low: Mapping[str, Any], high: Mapping[str, Any], shape: Shape, notes: list[str], path: str
-) -> Tree:
-    laid = {k: _one(low.get(k), v, shape, notes, f"{path}.{k}") for k, v in high.items()}
-    return {**low, **laid}
 
 
 def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any:
@@ -102,7 +93,9 @@ def _one(low: Any, value: Any, shape: Shape, notes: list[str], path: str) -> Any
         below = {}
     section = shape.section({**below, **high})
     return (
-        {**below, **high} if section is None else overlay(below, high, section, notes, f"{path}.")
+        {**below, **_plain({}, high)}
+        if section is None
+        else overlay(below, high, section, notes, f"{path}.")
     )
 
 
@@ -117,11 +110,25 @@ def non_defaults(values: Mapping[str, Any], shape: Shape) -> Tree:
     }
 
 
-def _plain(low: Any, high: Any) -> Any:
-    """Merge mappings that are not sections, such as ``options``, key by key."""
-    if not (isinstance(low, Mapping) and isinstance(high, Mapping)):
+def _entries(low: Any, high: Any, shape: Shape, notes: list[str], path: str) -> Any:
+    if not isinstance(high, Mapping):
         return high
-    return {**low, **{key: _plain(low.get(key), value) for key, value in high.items()}}
+    kept = _kept(low, high)
+    laid = {k: _one(kept.get(k), v, shape, notes, f"{path}.{k}") for k, v in high.items()}
+    return {**kept, **laid}
+
+
+def _kept(low: Any, high: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries that stay of a mapping whose keys are the user's own."""
+    return low if isinstance(high, Entries) and isinstance(low, Mapping) else {}
+
+
+def _plain(low: Any, high: Any) -> Any:
+    """Lay a value over another; of a mapping, such as ``options``, dotted keys change entries."""
+    if not isinstance(high, Mapping):
+        return high
+    kept = _kept(low, high)
+    return {**kept, **{key: _plain(kept.get(key), value) for key, value in high.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +173,7 @@ def command_in(path: Path) -> str:
     Raises:
         ValueError: There is no such file, or it is not a mapping.
     """
-    return command_of(_container(_read_yaml(path), resolve=False))
+    return command_of(_read_yaml(path))
 
 
 def config_from(
@@ -180,7 +187,7 @@ def config_from(
     Raises:
         ValueError: As :func:`load_config`.
     """
-    return _load([OmegaConf.create(dict(values))], overrides, command, "configuration").config
+    return _load([dict(values)], overrides, command, "configuration").config
 
 
 def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: str = "train") -> Loaded:
@@ -193,27 +200,15 @@ def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: str = "trai
     """
     layers = list(layers)
     source = ", ".join(str(layer) for layer in layers if isinstance(layer, Path))
-    read = [_read_yaml(layer) if isinstance(layer, Path) else _nested(layer) for layer in layers]
+    read = [_read_yaml(layer) if isinstance(layer, Path) else nested(layer) for layer in layers]
     return _load(read, (), command, source or "configuration")
 
 
-def _nested(values: Mapping[str, Any]) -> Any:
-    wholes = [key for key, value in values.items() if not isinstance(value, Mapping)]
-    _refuse_contradictions(wholes, values)
-    tree = OmegaConf.create()
-    try:
-        for key, value in values.items():
-            OmegaConf.update(tree, key, value, merge=True, force_add=True)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"configuration: {one_line(error)}") from error
-    return tree
-
-
-def _load(files: list[Any], overrides: Sequence[str], command: str, source: str) -> Loaded:
+def _load(files: list[Tree], overrides: Sequence[str], command: str, source: str) -> Loaded:
     notes: list[str] = []
     try:
-        given = _command_line(overrides)
-        layers = [*files, OmegaConf.from_dotlist([f"{k}={v}" for k, v in given.items()])]
+        given = read_overrides(overrides)
+        layers = [*files, nested(given)]
         tree = {**first_layer(command), **_with_default_functions(layers, given)}
         for layer in layers:
             tree = _overlay(tree, layer, notes)
@@ -236,9 +231,14 @@ def _load(files: list[Any], overrides: Sequence[str], command: str, source: str)
     return Loaded(config, tuple(notes), (*unread, *warnings_of(config)))
 
 
-def _overlay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
+def _functions(layer: Tree) -> Any:
+    rewards = layer.get("rewards")
+    return rewards.get("functions") if isinstance(rewards, Mapping) else None
+
+
+def _overlay(tree: Tree, layer: Tree, notes: list[str]) -> Tree:
     """Lay one layer over the tree. One that names a preset first lays down all of that."""
-    raw = _container(layer, resolve=False)
+    raw = dict(layer)
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, str) and "${" not in algorithm:
         raw["algorithm"] = algorithm = {"name": algorithm}
@@ -246,7 +246,8 @@ def _overlay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
         return overlay(tree, raw, Config, notes)
     below = dict(tree.get("algorithm") or {})
     if algorithm.get("name") is not None:
-        name = str(OmegaConf.select(layer, "algorithm.name") or algorithm["name"])
+        values = OmegaConf.create(_plain({}, raw))
+        name = str(OmegaConf.select(values, "algorithm.name") or algorithm["name"])
         notes += _replaced(below, name)
         below = {key: value for key, value in below.items() if key not in PARTS} | {"name": name}
     raw["algorithm"] = {key: value for key, value in algorithm.items() if key != "name"}
@@ -275,84 +276,19 @@ def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"algorithm.{part}: that of {name}; {', '.join(gone)} dropped"
 
 
-def _with_default_functions(layers: Iterable[Any], given: Mapping[str, str]) -> Tree:
+def _with_default_functions(layers: Iterable[Tree], given: Mapping[str, Any]) -> Tree:
     """The default reward functions, if no file names any and an override changes one.
 
     The override ``rewards.functions.format.weight=0.2`` would otherwise leave ``format`` alone.
     """
     *files, _ = layers
-    named = any(OmegaConf.select(file, "rewards.functions") is not None for file in files)
+    named = any(_functions(file) is not None for file in files)
     keys = [f"rewards.functions.{name}" for name in default_functions()]
     changes_one = any(key == own or key.startswith(f"{own}.") for key in given for own in keys)
     if named or not changes_one:
         return {}
     weights = {name: {"weight": f.weight} for name, f in default_functions().items()}
     return {"rewards": {"functions": weights}}
-
-
-def _command_line(overrides: Sequence[str]) -> dict[str, str]:
-    """The overrides by key, the last of a key; what is short is written out.
-
-    Raises:
-        ValueError: One is not ``key=value``, or a value stands beside a key below it.
-    """
-    given: dict[str, str] = {}
-    for override in overrides:
-        key, separator, value = override.partition("=")
-        if not separator or not key:
-            raise ValueError(f"override '{override}' is not of the form key.path=value")
-        for long, written in _expanded(key, value):
-            given.pop(long, None)
-            given[long] = written
-    _refuse_contradictions(given, given)
-    return given
-
-
-def _refuse_contradictions(wholes: Iterable[str], keys: Iterable[str]) -> None:
-    for key in wholes:
-        for other in keys:
-            if other.startswith(f"{key}."):
-                raise ValueError(
-                    f"{key} and {other} contradict each other: one gives the whole, and one a part "
-                    "of it; leave one of them out"
-                )
-
-
-def _expanded(key: str, value: str) -> Iterator[tuple[str, str]]:
-    """Write ``x=gspo`` out as ``x.type=gspo``, so that the order of overrides does not matter."""
-    shape = _shape_at(key.split("."))
-    try:
-        short = yaml.safe_load(value)
-    except yaml.YAMLError:  # OmegaConf tells it
-        short = None
-    except (ValueError, AttributeError, RecursionError) as error:  # PyYAML's, of some texts
-        raise ValueError(f"override '{key}': its value is not valid YAML") from error
-    written = shape.expanded(short) if shape and not isinstance(short, Mapping) else None
-    if not isinstance(written, Mapping):
-        yield key, value
-        return
-    for below, part in written.items():
-        yield f"{key}.{below}", "true" if part is True else str(part)
-
-
-def _shape_at(names: Sequence[str]) -> Shape | None:
-    """The shape of the sections under a key, if it holds any; for mappings, of an entry."""
-    sections: tuple[type[Section], ...] = (Config,)
-    rest = list(names)
-    while rest:
-        name = rest.pop(0)
-        found = [shapes(section)[name] for section in sections if name in shapes(section)]
-        if not found:
-            return None
-        shape = found[0]
-        if shape.is_mapping:
-            if not rest:
-                return None
-            rest.pop(0)
-        if not rest:
-            return shape
-        sections = tuple(inner for each in found for inner in each.classes)
-    return None
 
 
 def read_written(path: Path) -> Config:
@@ -388,12 +324,12 @@ def _validate(values: Any, source: str) -> Config:
         raise ValueError("\n".join(explain(error, source))) from error
 
 
-def _read_yaml(path: Path) -> Any:
+def _read_yaml(path: Path) -> Tree:
     if not path.is_file():
         hint = "; a YAML file comes first, then KEY=VALUE" if "=" in str(path) else ""
         raise ValueError(f"{path}: no such configuration file{hint}")
     text, node = read_mapping(path)
-    if empty := list(_empty_keys(node)):
+    if empty := list(empty_keys(node)):
         raise ValueError(
             f"{path}: {', '.join(empty)}: no value is given; write null, or {{}} for the "
             "defaults of a section"
@@ -402,18 +338,7 @@ def _read_yaml(path: Path) -> Any:
         tree = OmegaConf.load(StringIO(text))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} is not valid YAML: {one_line(error)}") from error
-    return OmegaConf.create(in_its_folder(path, _container(tree, resolve=False)))
-
-
-def _empty_keys(node: yaml.Node | None, path: str = "") -> Iterator[str]:
-    """The keys with nothing behind them: YAML's null, and rarely meant so."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key, value in node.value:
-        here = f"{path}{key.value}"
-        if isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None:
-            yield here
-        yield from _empty_keys(value, f"{here}.")
+    return in_its_folder(path, _container(tree, resolve=False))
 
 
 def redacted(config: Config) -> dict[str, Any]:

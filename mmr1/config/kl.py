@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
-from mmr1.section import Coefficient, Fraction, Positive, Section, Share
+from mmr1.section import Coefficient, Fraction, Need, Positive, Section, Share
 
 Estimator = Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"]
 
@@ -86,8 +86,24 @@ class _Sampled(KlConfig):
     )
 
 
+def _biased_kl(c: Any) -> bool:
+    kl = c.algorithm.kl
+    return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
+
+
 class KlLoss(_Sampled):
     """A term of the loss."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.kl.type", "algorithm.kl.estimator"),
+            _biased_kl,
+            "in the loss the expected gradient of k1 is 0; set estimator to k2 or k3, or "
+            "kl.type=reward",
+            ("algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"),
+            warns=True,
+        ),
+    )
 
     type: Literal["loss"] = "loss"
     estimator: Estimator = Field("k3", description="Estimator of the sampled tokens")

@@ -8,10 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from mmr1.section import (
+    TRAINING,
     AutoDtype,
     Coefficient,
     Count,
     Dtype,
+    Need,
     Positive,
     Section,
     check_patterns,
@@ -19,8 +21,55 @@ from mmr1.section import (
 )
 
 
+def _averaged_adapters(c: Any) -> bool:
+    alpha = getattr(c.algorithm.reference, "mixup_alpha", 1.0)
+    return c.model.lora is not None and alpha < 1
+
+
+def _adapters_alone(c: Any) -> bool:
+    lora = c.model.lora
+    if lora is None or lora.merge:
+        return False
+    other = not c.rollout.uses_vllm
+    return other or not c.model.freeze_vision_tower or lora.load_in_4bit
+
+
+VISION = frozenset(("vision_tower", "multi_modal_projector"))
+
+
 class LoraConfig(Section):
     """LoRA adapters. Only they are trained; the weights of the model are frozen."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("model.lora", "algorithm.kl.reference.mixup_alpha"),
+            _averaged_adapters,
+            "LoRA adapters cannot be averaged; leave one of them out",
+            (
+                "model.lora.rank=4",
+                "algorithm.kl.coef=1",
+                "algorithm.kl.reference.type=moving",
+                "algorithm.kl.reference.sync_steps=5",
+                "algorithm.kl.reference.mixup_alpha=0.5",
+            ),
+        ),
+        Need(
+            ("model.lora", "optimizer.lr_of_parts"),
+            lambda c: c.model.lora is not None and bool(c.optimizer.frozen_parts),
+            "adapters are trained and no other weight is; name the adapted layers in "
+            "model.lora.target_modules, and leave rates of 0 out",
+            ("model.lora.rank=4", "optimizer.lr_of_parts.language_model=0"),
+            commands=TRAINING,
+            command="sft",
+        ),
+        Need(
+            ("model.lora.merge", "rollout.engine.type", "model.freeze_vision_tower"),
+            _adapters_alone,
+            "only vLLM adds adapters itself, not to a vision tower, and not to weights in 4 bits; "
+            "leave model.lora.merge out, or change that",
+            ("model.lora.merge=false", "rollout.engine=hf"),
+        ),
+    )
 
     load_in_4bit: bool = Field(
         False,
@@ -95,6 +144,18 @@ Lora = Annotated[
 
 class ModelConfig(Section):
     """The policy."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("model.freeze_vision_tower", "optimizer.lr_of_parts"),
+            lambda c: c.model.freeze_vision_tower and bool(VISION & c.optimizer.lr_of_parts.keys()),
+            "the first freezes the tower and its projector; leave one of them out. lr_of_parts="
+            "{vision_tower: 0} freezes the tower alone, {multi_modal_projector: 0} the projector",
+            ("model.freeze_vision_tower=true", "optimizer.lr_of_parts.vision_tower=0"),
+            commands=TRAINING,
+            command="sft",
+        ),
+    )
 
     path: str = Field(description="Model directory, or model name on the Hugging Face Hub")
     dtype: AutoDtype = Field(

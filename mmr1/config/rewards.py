@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator
 
 from mmr1.machine import cores
 from mmr1.registry import REWARD_STYLES
-from mmr1.section import Coefficient, Fraction, Positive, Section, variant_in
+from mmr1.section import ALL, Coefficient, Fraction, Need, Positive, Section, variant_in
 
 
 class RewardFunctionConfig(Section):
@@ -137,8 +137,48 @@ def default_functions() -> dict[str, RewardFunction]:
     return {"format": BuiltinRewardConfig(weight=0.5), "math": BuiltinRewardConfig()}
 
 
+def _names(c: Any) -> Iterator[str | None]:
+    """The reward functions that keys name."""
+    if c.declaration.kind == "policy":
+        yield None if c.data.curriculum is None else c.data.curriculum.function
+        within = c.algorithm.resamples and c.algorithm.resamples.range
+        named = within.metric.partition("/")[0] if within else "overall"
+        yield None if named == "overall" else named
+    if c.samples:
+        yield from (c.eval.accuracy_function, c.eval.best_of)
+
+
+def _samples_beside(c: Any) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "none"
+
+
 class RewardsConfig(Section):
     """The reward: a weighted sum of reward functions. Answers are verified in a process pool."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            (
+                "data.curriculum.function",
+                "algorithm.filter_groups.range.metric",
+                "eval.accuracy_function",
+                "eval.sampled.best_of",
+            ),
+            lambda c: any(
+                name is not None and name not in c.rewards.functions for name in _names(c)
+            ),
+            "one of them names a reward function that is not in rewards.functions; add it there, "
+            "or name another",
+            ("data.curriculum.function=nope",),
+            commands=ALL,
+        ),
+        Need(
+            ("rollout.views.loss", "rewards.functions.temporal_contrast"),
+            lambda c: _samples_beside(c) != c.rewards.uses("temporal_contrast"),
+            "that reward compares with completions beside each group, and nothing else reads "
+            "these; T-GRPO is both: rollout.views={view: shuffle, loss: none} and the reward",
+            ("rewards.functions={math: 1, temporal_contrast: {options: {of: math}}}",),
+        ),
+    )
 
     functions: dict[str, RewardFunction] = Field(
         default_factory=default_functions,

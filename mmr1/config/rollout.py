@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -11,11 +11,14 @@ from mmr1.config import vllm_arguments
 from mmr1.config.views import ViewsConfig
 from mmr1.registry import ENGINES
 from mmr1.section import (
+    ALL,
+    TRAINING,
     Coefficient,
     Count,
     CustomPart,
     EngineDtype,
     Fraction,
+    Need,
     Positive,
     Section,
     resolved,
@@ -55,8 +58,50 @@ class SamplingConfig(Section):
         return self.changed(temperature=0.0, top_p=1.0, top_k=0)
 
 
+def _samples_itself(c: Any) -> bool:
+    """The engine is part of this process; vLLM runs in a separate one."""
+    return c.samples and c.in_one_process and not c.rollout.uses_vllm
+
+
+def _continues_nothing(c: Any) -> bool:
+    queue = c.rollout.queue
+    return queue.at_new_weights != "continue" and queue.sets("kv_cache")
+
+
+def _window_beyond_groups(c: Any) -> bool:
+    groups = (c.rollout.max_off_policy_steps + 1) * c.data.train_batch_size
+    return c.rollout.streams and c.rollout.queue.window > groups
+
+
+def _draws_or_keeps(c: Any) -> bool:
+    resamples = c.algorithm.resamples
+    in_draws = resamples is not None and resamples.gen_batch_size is not None
+    return c.algorithm.learns_from_earlier or in_draws
+
+
+def _scores_batches(c: Any) -> bool:
+    functions = c.rewards.functions.values()
+    return any(getattr(f, "call", None) == "batch" for f in functions)
+
+
+def _ahead_of_itself(c: Any) -> bool:
+    is_hf = isinstance(c.rollout.engine, HfConfig)
+    return is_hf and c.rollout.max_off_policy_steps > 0 and not c.distributed
+
+
 class VllmArguments(Section):
     """vLLM's settings, on separate GPUs and on those of the ranks."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.min_p", "rollout.engine.engine_kwargs"),
+            lambda c: c.rollout.speculates and c.rollout.min_p > 0,
+            "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation "
+            "out",
+            ("rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"),
+            commands=ALL,
+        ),
+    )
 
     gpu_memory_utilization: Fraction | None = Field(
         None,
@@ -119,6 +164,34 @@ class VllmConfig(VllmArguments):
 class ColocatedVllmConfig(VllmArguments):
     """vLLM on the GPUs of the ranks: engines sleep while the ranks learn."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        *VllmArguments.needs,
+        Need(
+            ("rollout.engine.type", "resources.engines", "resources.ranks"),
+            lambda c: c.rollout.colocated and c.resources.engines not in (1, c.engines),
+            "colocated engines have the GPUs of the ranks; leave resources.engines out",
+            ("resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"),
+        ),
+        Need(
+            (
+                "resources.ranks",
+                "rollout.engine.tensor_parallel_size",
+                "rollout.engine.engine_kwargs",
+            ),
+            lambda c: c.rollout.colocated and c.resources.ranks % c.rollout.gpus_per_engine > 0,
+            "an engine shares the GPUs of so many ranks, those of all its pipeline stages; set "
+            "resources.ranks to a multiple",
+            ("rollout.engine=vllm_colocate", "rollout.engine.tensor_parallel_size=2"),
+        ),
+        Need(
+            ("rollout.engine.type", "rollout.max_off_policy_steps"),
+            lambda c: c.rollout.colocated and c.rollout.max_off_policy_steps > 0,
+            "engines sleep while the ranks learn, and sample nothing ahead; set "
+            "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
+            ("rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"),
+        ),
+    )
+
     type: Literal["vllm_colocate"] = "vllm_colocate"
     offload_trainer: bool = Field(
         False,
@@ -129,6 +202,16 @@ class ColocatedVllmConfig(VllmArguments):
 
 class HfConfig(Section):
     """transformers, from the very model that is trained."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.engine.type", "rollout.max_off_policy_steps"),
+            _ahead_of_itself,
+            "that engine samples from the very model that is being updated; set "
+            "rollout.engine=vllm, or several ranks or engines",
+            ("rollout.engine=hf", "rollout.max_off_policy_steps=1"),
+        ),
+    )
 
     type: Literal["hf"] = "hf"
 
@@ -158,6 +241,107 @@ Engine = Annotated[
 class QueueConfig(Section):
     """The queue of groups between sampling and learning."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.queue.kv_cache", "rollout.queue.at_new_weights"),
+            _continues_nothing,
+            "no completion continues with new weights, and none has keys and values to keep; leave "
+            "kv_cache out",
+            ("rollout.queue.kv_cache=keep",),
+        ),
+        Need(
+            ("rollout.queue.window", "rollout.queue.at_new_weights"),
+            lambda c: not c.rollout.streams and c.rollout.queue.sets("window"),
+            "whole steps are sampled in turn, and no group passes another; leave window out",
+            ("rollout.queue.window=2",),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "rollout.max_off_policy_steps"),
+            lambda c: c.rollout.streams and c.rollout.max_off_policy_steps == 0,
+            "nothing is sampled while the trainer learns; set max_off_policy_steps to 1 or more",
+            ("rollout.queue.at_new_weights=continue",),
+            commands=TRAINING,
+        ),
+        Need(
+            ("rollout.queue.window", "rollout.max_off_policy_steps", "data.train_batch_size"),
+            _window_beyond_groups,
+            "no more groups are under way than (max_off_policy_steps + 1) * train_batch_size; "
+            "lower the window",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "rollout.queue.window=3",
+                "data.train_batch_size=1",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "full_determinism"),
+            lambda c: c.rollout.streams and c.full_determinism,
+            "which weights sample a token depends on timing; leave one of them out",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "full_determinism=true",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "environment"),
+            lambda c: c.rollout.streams and c.environment is not None,
+            "turns of conversations are not streamed; leave at_new_weights out: "
+            "max_off_policy_steps alone samples them ahead",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "environment.tools=[zoom]",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "model.lora.merge"),
+            lambda c: c.rollout.streams and c.model.sync_adapters_only,
+            "vLLM cannot exchange the adapters of unfinished completions; leave one of them out",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "model.lora.rank=4",
+                "model.lora.merge=false",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "algorithm.filter_groups.type"),
+            lambda c: c.rollout.streams and _draws_or_keeps(c),
+            "streaming draws a prompt for each group that is dropped, and no token may be older "
+            "than its bound; leave gen_batch_size, keep_surplus and replay out",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "algorithm=dapo",
+                "algorithm.filter_groups.gen_batch_size=8",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "rollout.views"),
+            lambda c: c.rollout.streams and c.rollout.views is not None,
+            "a group that is streamed has one view; leave one of them out",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "rollout.views.view=noise",
+                "rollout.views.strength=0.5",
+            ),
+        ),
+        Need(
+            ("rollout.queue.at_new_weights", "rewards.functions"),
+            lambda c: c.rollout.streams and _scores_batches(c),
+            "groups are scored as they end, and no function with call=batch sees all of a step; "
+            "set call=group, or leave at_new_weights out",
+            (
+                "rollout.max_off_policy_steps=1",
+                "rollout.queue.at_new_weights=continue",
+                "rewards.functions={own: {use: 'f.py:g', call: batch}}",
+            ),
+        ),
+    )
+
     at_new_weights: Literal["wait", "restart", "continue"] = Field(
         "wait",
         description="Completions under way when new weights come (vLLM's wait, abort and keep). "
@@ -182,6 +366,25 @@ class QueueConfig(Section):
 
 class RolloutConfig(Section):
     """Sampling of completions."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.max_restarts", "resources.engines"),
+            lambda c: _samples_itself(c) and c.rollout.sets("max_restarts"),
+            "this engine is part of this process, which cannot restart it; leave it out, sample "
+            "with vLLM, or run on Ray: resources.ray={}, or several ranks or engines",
+            ("rollout.engine=hf", "rollout.max_restarts=1"),
+            commands=TRAINING,
+        ),
+        Need(
+            ("rollout.timeout_s", "resources.engines"),
+            lambda c: _samples_itself(c) and c.environment is None and c.rollout.sets("timeout_s"),
+            "this engine is part of this process, which waits for it; leave it out, sample with "
+            "vLLM, or run on Ray: resources.ray={}, or several ranks or engines",
+            ("rollout.engine=hf", "rollout.timeout_s=60"),
+            commands=TRAINING,
+        ),
+    )
 
     n: Positive = Field(8, description="Group size: completions per prompt (TRL: num_generations)")
     max_prompt_length: Positive = Field(

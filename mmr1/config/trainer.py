@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from mmr1.registry import TRACKERS
-from mmr1.section import Coefficient, Count, Positive, Section
+from mmr1.section import ALL, OFFLINE, TRAINING, Coefficient, Count, Need, Positive, Section
 
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100
@@ -16,8 +16,61 @@ SPLIT = ("ranks", "engines", "fsdp_size", "reward_ranks")
 """The keys that ``resources: auto`` decides."""
 
 
+def _nothing_for_reward_ranks(c: Any) -> bool:
+    holds = c.rewards.uses("reward_model") or c.algorithm.advantage.per_step
+    return c.resources.reward_ranks > 1 and not (holds and c.distributed)
+
+
+def _unknown_validation(c: Any) -> bool:
+    kind, _, way = _best(c).partition("/")
+    return kind == "eval" and way.partition("/")[0] not in c.eval.ways
+
+
+def _unvalidated_checkpoints(c: Any) -> bool:
+    every = c.trainer.eval_steps
+    return _best(c).startswith("eval/") and (not every or c.trainer.save_steps % every > 0)
+
+
+def _best(c: Any) -> str:
+    checkpoints = c.trainer.checkpoints
+    return (checkpoints and checkpoints.metric_for_best_model) or ""
+
+
 class CheckpointsConfig(Section):
     """Checkpoints before the last step."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            (
+                "trainer.checkpoints.metric_for_best_model",
+                "trainer.checkpoints.save_steps",
+                "trainer.validation.steps",
+            ),
+            _unvalidated_checkpoints,
+            "every checkpoint needs a validation; make save_steps a multiple of validation.steps",
+            (
+                "trainer.validation.data=x",
+                "trainer.validation.steps=2",
+                "trainer.checkpoints.save_steps=5",
+                "trainer.checkpoints.metric_for_best_model=eval/greedy",
+            ),
+            commands=TRAINING,
+        ),
+        Need(
+            ("trainer.checkpoints.metric_for_best_model", "eval.sampled", "eval.views"),
+            _unknown_validation,
+            "no validation logs it; eval/greedy is always there, eval/sampled with eval.sampled, "
+            "eval/greedy_VIEW with eval.views, and each also with a reward's name: "
+            "eval/greedy/format",
+            (
+                "trainer.validation.data=x",
+                "trainer.validation.steps=2",
+                "trainer.checkpoints.save_steps=4",
+                "trainer.checkpoints.metric_for_best_model=eval/sampled",
+                "eval.sampled=null",
+            ),
+        ),
+    )
 
     save_steps: Positive = Field(description="Steps between checkpoints")
     save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
@@ -33,6 +86,31 @@ class CheckpointsConfig(Section):
 
 class ValidationConfig(Section):
     """Evaluation while a run learns."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("trainer.validation.steps", "trainer.validation.before_train"),
+            lambda c: (
+                c.trainer.validation is not None
+                and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
+            ),
+            "this command evaluates after its last step, or never; leave them out",
+            ("trainer.validation.data=x", "trainer.validation.steps=2"),
+            commands=OFFLINE,
+            command="sft",
+        ),
+        Need(
+            ("trainer.validation",),
+            lambda c: (
+                c.trainer.validation is not None and not c.samples and not c.declaration.evaluates
+            ),
+            "this command evaluates nothing; evaluate the checkpoint with mmr1 eval",
+            ("trainer.validation.data=x",),
+            warns=True,
+            commands=OFFLINE,
+            command="sft",
+        ),
+    )
 
     data: str = Field(description="Held-out records: a file, a folder or dataset@split")
     steps: Positive | None = Field(
@@ -66,6 +144,33 @@ class TrackingConfig(Section):
 
 class TrainerConfig(Section):
     """Length, output, checkpoints and logging of a run."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("trainer.step_files",),
+            lambda c: c.trainer.sets("step_files"),
+            "this command writes no step files; leave it out",
+            ("trainer.step_files=false",),
+            commands=OFFLINE,
+            command="sft",
+        ),
+        Need(
+            ("trainer.log_completions_steps",),
+            lambda c: c.trainer.sets("log_completions_steps"),
+            "this command logs all of its completions, or has none; leave it out",
+            ("trainer.log_completions_steps=2",),
+            commands=OFFLINE,
+            command="sft",
+        ),
+        Need(
+            ("trainer.vision_use_steps",),
+            lambda c: c.trainer.vision_use_steps is not None,
+            "this command does not measure whether completions depend on images; leave it out",
+            ("trainer.vision_use_steps=2",),
+            commands=OFFLINE,
+            command="sft",
+        ),
+    )
 
     max_steps: Positive | None = Field(
         None,
@@ -203,6 +308,33 @@ class ResourcesConfig(Section):
     ``resources: auto`` takes the split of this machine's GPUs that ``mmr1 doctor --estimate``
     proposes.
     """
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("resources.engines",),
+            lambda c: c.resources.engines > 1 and not c.samples,
+            "this command samples nothing; leave it out",
+            ("resources.engines=2",),
+            commands=OFFLINE,
+            command="sft",
+        ),
+        Need(
+            ("resources.collective_timeout_s", "resources.ranks"),
+            lambda c: c.in_one_process and c.resources.sets("collective_timeout_s"),
+            "one process has no collective operations; leave it out, or set several ranks",
+            ("resources.collective_timeout_s=60",),
+            commands=TRAINING,
+            command="sft",
+        ),
+        Need(
+            ("resources.reward_ranks",),
+            _nothing_for_reward_ranks,
+            "a run in one process holds its reward models itself, and one without reward models "
+            "has none to hold; leave it out",
+            ("resources.reward_ranks=2",),
+            commands=ALL,
+        ),
+    )
 
     auto: bool = Field(
         False,

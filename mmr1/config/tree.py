@@ -112,6 +112,11 @@ class Config(Section):
         return several or resources.ray is not None
 
     @property
+    def in_one_process(self) -> bool:
+        """True if trainer and engine share this process, and no GPUs are to be shared out."""
+        return not self.distributed and not self.resources.auto
+
+    @property
     def engines(self) -> int:
         """The number of rollout engines; colocated ones have the GPUs of all ranks."""
         if self.rollout.colocated:

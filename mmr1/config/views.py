@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mmr1.section import Coefficient, Fraction, Section, Share
+from mmr1.section import Coefficient, Fraction, Need, Section, Share
 
 View = Literal["noise", "crop", "mask", "resolution", "shuffle", "blank"]
 WHOLE: frozenset[View] = frozenset(("shuffle", "blank"))
@@ -37,8 +37,26 @@ class AnnealingConfig(Section):
         return 1 - 1 / (1 + math.exp(-self.steepness * (progress - self.midpoint)))
 
 
+def _learns_own_view(c: Any) -> bool:
+    return c.rollout.views is not None and c.rollout.views.loss == "own"
+
+
 class ViewsConfig(Section):
     """A share of each group is sampled under another view of its pictures and videos."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("rollout.views.loss", "algorithm.advantage.critic"),
+            lambda c: _learns_own_view(c) and c.algorithm.critic is not None,
+            "a critic has one prompt for each group; set rollout.views.loss=clean",
+            (
+                "rollout.views.view=noise",
+                "rollout.views.strength=0.5",
+                "rollout.views.loss=own",
+                "algorithm=ppo",
+            ),
+        ),
+    )
 
     view: View = Field(
         description="noise, crop, mask, resolution, shuffle (the frames of videos), blank (grey)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmr1.config import Config
 from mmr1.config.commands import Command
-from mmr1.config.rows import ALL, Row
+from mmr1.section import ALL, Need
 from mmr1_contrib.offline.sections import DpoConfig, IterativeGrpoConfig, RoundsConfig
 
 LEARNING_RATE = 1e-6  # TRL's DPOConfig and GRPOConfig
@@ -44,58 +44,73 @@ DPO = Command(
     reads_if_sampling=("rollout", "rewards", "eval"),
     samples=_has_rounds,
     steps="mmr1_contrib.offline.dpo:steps_of_dpo",
-    refused=(
-        Row(
+    needs=(
+        Need(
             ("dpo.rounds.count", "trainer.max_steps"),
             _rounds_exceed_steps,
             "rounds share the steps, and a round would have none; lower the first or raise the "
             "second",
-            ALL,
+            ("dpo.rounds.count=200",),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("rollout.n", "dpo.rounds.count"),
             lambda c: _has_rounds(c) and c.rollout.n < 2,
             "a pair needs two completions of a prompt; set rollout.n to 2 or more",
-            ALL,
+            ("dpo.rounds.count=2", "rollout.n=1"),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("model.lora.merge", "dpo.rounds.count"),
             lambda c: c.model.sync_adapters_only and _has_rounds(c),
             "rounds hand on merged weights; leave model.lora.merge out",
-            ALL,
+            ("dpo.rounds.count=2", "model.lora.merge=false"),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("dpo.rounds.count", "trainer.total_epochs"),
             lambda c: _has_rounds(c) and c.trainer.total_epochs is not None,
             "a round learns from what it samples, not from passes over the data; set "
             "trainer.max_steps",
-            ALL,
+            ("dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("rollout.max_off_policy_steps", "dpo.rounds.count"),
             lambda c: _has_rounds(c) and c.rollout.max_off_policy_steps > 0,
             "a round samples before it trains, and nothing ahead; leave the first out",
-            ALL,
+            ("dpo.rounds.count=2", "rollout.max_off_policy_steps=1"),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("eval.vision_use",),
             lambda c: c.eval.vision_use,
             "rounds do not measure it, as mmr1 train and eval do; leave it out",
-            ALL,
+            ("dpo.rounds.count=2", "eval.vision_use=true"),
+            commands=ALL,
+            command="dpo",
         ),
-        Row(
+        Need(
             ("rollout.views",),
             lambda c: c.rollout.views is not None,
             "rounds do not sample under other views; leave it out",
-            ALL,
+            ("dpo.rounds.count=2", "rollout.views.view=noise", "rollout.views.strength=0.5"),
+            commands=ALL,
+            command="dpo",
         ),
-    ),
-    warned=(
-        Row(
+        Need(
             ("dpo.rounds.pairs_per_prompt",),
             _pairs_unread,
             "KTO learns from all completions",
-            ALL,
+            ("dpo.rounds.count=2", "dpo.rounds.pairs_per_prompt=2", "dpo.loss=kto"),
+            warns=True,
+            commands=ALL,
+            command="dpo",
         ),
     ),
 )
@@ -107,12 +122,14 @@ ITERATIVE_GRPO = Command(
     reads=("rollout", "rewards", "algorithm", "iterative_grpo", "eval"),
     may_read=("environment",),
     run="mmr1_contrib.offline.iterative_grpo:run_iterative_grpo",
-    refused=(
-        Row(
+    needs=(
+        Need(
             ("iterative_grpo.ranked_by",),
             _ranking_function_missing,
             "it names a reward function that is not in rewards.functions; add it there, or name "
             "another",
+            ("iterative_grpo.ranked_by=nope",),
+            command="iterative-grpo",
         ),
     ),
 )

@@ -20,11 +20,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mmr1.config import Config
-from mmr1.config.checks import REFUSED, WARNED, Row
 from mmr1.config.commands import COMMANDS as REGISTERED
 from mmr1.config.commands import TRAIN, Command, command_named, optional_sections
 from mmr1.config.presets import PRESETS
-from mmr1.section import OWN, Section, Shape, shapes
+from mmr1.section import OWN, Need, Section, Shape, every_section, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
@@ -41,7 +40,10 @@ All keys of the YAML files, with their types and defaults. Set any key on the co
   `algorithm.loss=gspo`.
 - The command line comes over the file, and the file over the preset that `algorithm.name` names.
   They merge key by key, but a section of another type starts afresh. A layer that names a preset
-  lays its advantage, loss and filter_groups down in full.
+  lays its advantage, loss and filter_groups down in full. A mapping whose keys are your own, such
+  as `rewards.functions`, is replaced whole; `rewards.functions.math.weight=2` changes one value.
+- A value on the command line is read by the type of its key: a text is that text, without quotes;
+  numbers, lists and mappings are YAML, with a space after each colon.
 
 ## The tree
 
@@ -61,17 +63,20 @@ that package.
 def page() -> str:
     """The whole page."""
     parts = [HEAD, f"```yaml\n{tree()}\n```\n", _commands(), _presets(), *_tables(Config, "")]
-    declared = list(map(command_named, sorted(REGISTERED.names())))
-    refused = [(row, _commands_of_kinds(row)) for row in REFUSED]
-    refused += [(row, [each.name]) for each in declared for row in each.refused]
-    warned = [(row, _commands_of_kinds(row)) for row in WARNED]
-    warned += [(row, [each.name]) for each in declared for row in each.warned]
-    return "\n".join([*parts, _rows("Refused", refused), _rows("Warned of", warned)])
+    found = list(dict.fromkeys(needs()))
+    titles = (("Refused", False), ("Warned of", True))
+    lists = (_rows(title, [n for n in found if n[0].warns == warns]) for title, warns in titles)
+    return "\n".join([*parts, *lists])
 
 
-def _commands_of_kinds(row: Row) -> list[str]:
-    """Return the commands that a row of the core's tables applies to."""
-    return [name for name in sorted(REGISTERED.names()) if command_named(name).kind in row.kinds]
+def needs() -> Iterator[tuple[Need, tuple[str, ...]]]:
+    """Yield the needs of all sections and commands, each with the commands that have it."""
+    commands = [command_named(name) for name in sorted(REGISTERED.names())]
+    for section in every_section(Config):
+        for need in section.needs:
+            yield need, tuple(each.name for each in commands if each.kind in need.commands)
+    for command in commands:
+        yield from ((need, (command.name,)) for need in command.needs)
 
 
 def tree() -> str:
@@ -313,7 +318,7 @@ def _values(annotation: Any) -> str:
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def _rows(title: str, rows: Iterable[tuple[Row, list[str]]]) -> str:
+def _rows(title: str, rows: Iterable[tuple[Need, tuple[str, ...]]]) -> str:
     lines = "\n".join(
         _item(_names(row.keys), f"{row.why} ({', '.join(commands)})") for row, commands in rows
     )

@@ -11,7 +11,7 @@ The exact KL over the vocabulary in the loss is any algorithm with ``algorithm.k
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,33 @@ from mmr1.section import Coefficient, Need, Section, Url
 
 class ServedModel(Section):
     """A model behind a vLLM server."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.kl.reference.type", "rollout.temperature"),
+            lambda c: c.algorithm.reference_is_served and c.rollout.temperature != 1,
+            "a server gives log-probs at temperature 1; set rollout.temperature=1, or name a model "
+            "directory",
+            (
+                "algorithm.kl.coef=1",
+                "algorithm.kl.reference.type=server",
+                "algorithm.kl.reference.url=http://a",
+                "rollout.temperature=0.7",
+            ),
+        ),
+        Need(
+            ("algorithm.kl.reference.type", "rollout.top_p"),
+            lambda c: c.algorithm.reference_is_served and c.rollout.cuts,
+            "a server gives log-probs over all tokens, and the policy's are over those that top_p, "
+            "top_k and min_p keep; leave these out, or name a model directory",
+            (
+                "algorithm.kl.coef=1",
+                "algorithm.kl.reference.type=server",
+                "algorithm.kl.reference.url=http://a",
+                "rollout.top_p=0.9",
+            ),
+        ),
+    )
 
     type: Literal["server"] = "server"
     url: Url = Field(description="Its address; it gives log-probs of sampled tokens only")

@@ -10,38 +10,13 @@ import yaml
 from mmr1.config import Config
 from mmr1.config.commands import command_of, optional_sections
 from mmr1.config.file import config_from, load, read_written, redacted
-from mmr1_contrib.offline.commands import DPO, ITERATIVE_GRPO
+from mmr1_contrib.offline.commands import DPO
 from mmr1_contrib.offline.dpo import run_dpo
 from mmr1_contrib.offline.reward_model import run_reward_model
 from tests.contrib.offline.runs import first_rows
 
 MODEL = {"model": {"path": "m"}}
 ROUNDS = "dpo.rounds.count=2"
-REFUSED = [
-    (DPO, ["dpo.rounds.count=200"]),
-    (DPO, [ROUNDS, "rollout.n=1"]),
-    (DPO, [ROUNDS, "model.lora.merge=false"]),
-    (DPO, [ROUNDS, "trainer.total_epochs=1", "trainer.max_steps=9"]),
-    (DPO, [ROUNDS, "rollout.max_off_policy_steps=1"]),
-    (DPO, [ROUNDS, "eval.vision_use=true"]),
-    (DPO, [ROUNDS, "rollout.views.view=noise", "rollout.views.strength=0.5"]),
-    (ITERATIVE_GRPO, ["iterative_grpo.ranked_by=nope"]),
-]
-"""A setting for each row, in the order of the rows."""
-
-
-def declared(kind: str) -> list[tuple[str, object]]:
-    return [(each.name, row) for each in (DPO, ITERATIVE_GRPO) for row in getattr(each, kind)]
-
-
-@pytest.mark.parametrize(("row", "setting"), zip(declared("refused"), REFUSED, strict=True))
-def test_a_row_refuses_its_combination(row, setting):
-    (command, row), (declaration, overrides) = row, setting
-    assert command == declaration.name
-    with pytest.raises(ValueError, match=r".") as error:
-        config_from(MODEL, overrides, command)
-    (line,) = [line for line in str(error.value).splitlines() if row.why in line]
-    assert row.keys[0] in line
 
 
 def warnings_of(tmp_path, *overrides: str) -> tuple[str, ...]:
@@ -51,7 +26,7 @@ def warnings_of(tmp_path, *overrides: str) -> tuple[str, ...]:
 
 
 def test_kto_warns_of_pairs_per_prompt(tmp_path):
-    (row,) = DPO.warned
+    (row,) = [need for need in DPO.needs if need.warns]
     keys = (ROUNDS, "dpo.rounds.pairs_per_prompt=2")
     (warning,) = warnings_of(tmp_path, *keys, "dpo.loss=kto")
     assert row.why in warning
