@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -309,7 +309,11 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     media: Counter[str] = Counter()
     for of_sample, samples in kinds.items():
         media[media_class(of_sample)] += samples
-    outcome |= {"media": media, "unread": list(unread), "boxes": asdict(boxes)}
+    outcome |= {
+        "media": media,
+        "unread": list(unread),
+        "boxes": [boxes.inside, boxes.outside, boxes.fits],
+    }
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
     return _Outcome(len(rows), dict(media), list(unread))
@@ -400,7 +404,7 @@ def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
     """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
     tally = BoxTally()
     for outcome_file in outcome_files:
-        tally.merge(BoxTally(**parse_json(outcome_file.read_bytes())["boxes"]))
+        tally.merge(BoxTally(*parse_json(outcome_file.read_bytes())["boxes"]))
     try:
         tally.check(str(plan.files[0]))
     except ValueError:

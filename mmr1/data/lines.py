@@ -75,6 +75,8 @@ def text_of(line: bytes, position: int) -> str:
 
 _ENCODINGS = ("GBK", "SHIFT_JIS", "EUC-KR", "BIG5", "CP1252")
 _HIGH = b"[\x80-\xff]"
+_LOOKED_AT = 64 << 20
+"""Bytes of a file that an encoding has to decode, and the rest of their line."""
 
 
 def not_utf8(error: UnicodeDecodeError, path: Path | None = None) -> str:
@@ -84,7 +86,10 @@ def not_utf8(error: UnicodeDecodeError, path: Path | None = None) -> str:
         error: How UTF-8 failed.
         path: The file, of which an encoding has to decode all.
     """
-    data = error.object if path is None or path.suffix == ".gz" else path.read_bytes()
+    data = error.object
+    if path is not None and path.suffix != ".gz":
+        with path.open("rb") as file:
+            data = file.read(_LOOKED_AT) + file.readline()
     fitting = _encodings_of(data)
     if not fitting:
         return f"not UTF-8 text ({error.reason}), nor in an encoding that is known; write it anew"

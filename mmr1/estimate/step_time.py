@@ -14,6 +14,7 @@ from mmr1.config import Config
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, checkpointed_layers
 from mmr1.estimate.shapes import Shapes, read_shapes
+from mmr1.trainer.algorithm import build_algorithm
 from mmr1.vision.families.family import ModelShape
 
 PASSES = {False: 12, True: 4}
@@ -129,6 +130,7 @@ def phases(config: Config, load: Load, fused: bool, machine: Machine | None = No
     engines = config.engines * config.rollout.gpus_per_engine
     return [
         *_rollout(config, step, engines, flops, bandwidth),
+        *_scoring(config, step, flops),
         *_update(config, step, fused, flops, bandwidth),
         _optimizer(config, shapes.trained, bandwidth, machine),
         _handover(config, 2 * shapes.weights, bandwidth, machine),
@@ -154,11 +156,24 @@ def _rollout(
     )
 
 
+def _scoring(config: Config, step: Step, flops: float) -> Iterator[Phase]:
+    """Each model's forward pass over the rollout, as the experience is built; none behind a server.
+
+    A reference or critic of another size is counted as the policy.
+    """
+    groups = -(-step.groups // config.resources.ranks)
+    for scorer in sorted(build_algorithm(config.algorithm).scorers):
+        if scorer == "reference" and config.algorithm.reference_is_served:
+            continue
+        yield Phase(f"log-probs: {scorer}", groups * step.group_flops / 3 / flops, "products")
+
+
 def _update(
     config: Config, step: Step, fused: bool, flops: float, bandwidth: float
 ) -> Iterator[Phase]:
     ranks = config.resources.ranks
-    groups = -(-step.groups // ranks)
+    learners = 1 if config.algorithm.critic is None else 2
+    groups = -(-step.groups // ranks) * config.algorithm.ppo_epochs * learners
     # The forward, a third of the work, of checkpointed layers runs twice.
     again = 1 + checkpointed_layers(config, step.model) / step.model.language.layers / 3
     yield Phase("update: products", again * groups * step.group_flops / flops, "products")

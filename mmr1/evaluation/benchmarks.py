@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import redacted, write_yaml
+from mmr1.config.run_folder import INPUTS
 from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.progress import Progress, report_activity
@@ -33,7 +33,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.runs.fingerprints import fingerprints
+from mmr1.trainer.runs.fingerprints import changed, fingerprints, write_fingerprints
 from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -253,18 +253,21 @@ class Store:
     def __init__(self, folder: Path, config: Config, samples: Sequence[Sample]) -> None:
         self._folder = folder
         self._settings = settings(config, samples)
-        file = folder / "settings.json"
-        if file.is_file():
-            self._check(json.loads(file.read_text()))
-        elif (folder / "completions.jsonl").exists():
+        evaluated = {str(config.eval_records): samples[: config.eval.limit]}
+        self._fingerprints = fingerprints(folder, config, evaluated)
+        described = [(folder / name).is_file() for name in ("settings.json", INPUTS)]
+        if all(described):
+            self._check(json.loads((folder / "settings.json").read_text()))
+        elif any(described) or (folder / "completions.jsonl").exists():
             raise ValueError(
-                f"{folder} holds completions but no settings.json that describes them; name "
-                "another eval.output_dir, or remove it"
+                f"{folder} holds an evaluation without settings.json and {INPUTS} that describe "
+                "it; name another eval.output_dir, or remove it"
             )
         self.config = config
 
     def _check(self, stored: dict[str, object]) -> None:
         differs = [key for key, value in self._settings.items() if stored.get(key) != value]
+        differs += changed(self._folder, self._fingerprints)
         if differs:
             raise ValueError(
                 f"{self._folder} holds an evaluation with another {', '.join(differs)}; name "
@@ -284,6 +287,7 @@ class Store:
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "settings.json"
         if not file.exists():
+            write_fingerprints(self._folder, self._fingerprints)
             file.write_text(json.dumps(self._settings, indent=2) + "\n")
             write_yaml(self._folder / "config.yaml", self.config)
         append_json(self._folder / "completions.jsonl", rows)
@@ -295,11 +299,7 @@ class Store:
 
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
-    """Return all that a completion and its score depend on.
-
-    Keys of the configuration, digests of the files that it names and of the model's other files,
-    sizes and times of weights and media, and the version of mmr1.
-    """
+    """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
     for key in ("train_batch_size", "media_cache"):
@@ -312,30 +312,5 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values |= {"eval.vision_use": True} if tree["eval"]["vision_use"] else {}
     values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
-    media = [(str(m.path), *_stamp(m.path)) for s in samples for m in s.media if m.path is not None]
-    return {
-        **values,
-        **fingerprints(config, free=("trainer", "resources")),
-        "records": _digest(records),
-        "weights": _digest(_weights(config.model.path)),
-        "media": _digest(media),
-        "mmr1": version("mmr1"),
-    }
-
-
-def _weights(model: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a local model's weight files, which change when it is retrained."""
-    return [(file.name, *_stamp(file)) for file in sorted(Path(model).glob("*.safetensors"))]
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    """Size and time of a file; of one that is not there, numbers that none has."""
-    try:
-        state = file.stat()
-    except OSError:
-        return -1, -1
-    return state.st_size, state.st_mtime_ns
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()
+    digest = hashlib.sha256(repr(records).encode("utf-8", "replace")).hexdigest()
+    return values | {"records": digest}

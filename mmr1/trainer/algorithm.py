@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from mmr1.algorithms.kl import ESTIMATORS, bounded, k3
 from mmr1.algorithms.ratios import LossAggMode
 from mmr1.config import AlgorithmConfig, KlFull, KlLoss, KlReward
 
+Scorer = Literal["policy", "reference", "critic"]
 Inputs = TypeVar("Inputs", AdvantageInputs, LossInputs)
 
 
@@ -148,6 +149,24 @@ class Algorithm:
         """True if the KL, or what a teacher says, is a penalty in the reward."""
         distils = isinstance(self.config.advantage, DistillationAdvantage)
         return distils or isinstance(self.config.kl, KlReward)
+
+    @cached_property
+    def scorers(self) -> frozenset[Scorer]:
+        """The models that score a rollout before its update, each in a forward pass of its own.
+
+        The policy's own log-probs need one only when several updates share the rollout, the KL is
+        in the reward or tokens are compared. Otherwise they are the update's, detached.
+        """
+        config = self.config
+        found: set[Scorer] = set()
+        if config.reference is not None and not isinstance(config.kl, KlFull):  # the update has it
+            found.add("reference")
+        penalised = config.reference is not None and self.kl_in_reward
+        if self.needs_old_logprobs or self.token_share < 1 or penalised:
+            found.add("policy")
+        if config.critic is not None:
+            found.add("critic")
+        return frozenset(found)
 
     @cached_property
     def kl_estimator(self) -> str:

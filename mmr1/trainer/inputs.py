@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -21,8 +21,8 @@ from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
-from mmr1.trainer.runs.existing import check_output_dir
-from mmr1.trainer.runs.fingerprints import model_files
+from mmr1.trainer.runs.existing import check_output_dir, refuse_changed
+from mmr1.trainer.runs.fingerprints import Fingerprints, contents, fingerprints
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import keep_readable
@@ -47,6 +47,7 @@ class Inputs:
             ``train``, ``eval`` and ``ptx``.
         render: Turns a sample into the model's prompt.
         demonstrations: For the PTX term; None without one.
+        fingerprints: What a run was read from; empty for an evaluation.
     """
 
     asked: Config
@@ -59,6 +60,7 @@ class Inputs:
     media: MediaCache
     render: Callable[[Sample], Prompt]
     demonstrations: Demonstrations | None = None
+    fingerprints: Fingerprints = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -137,17 +139,20 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         if train
         else None
     )
+    fit = {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()}
+    evaluated = fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else []
     return Inputs(
         config,
-        {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()},
+        fit,
         weights,
-        fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else [],
+        evaluated,
         MediaCheck(media, rows["train"]),
         rows,
         family,
         media,
         render,
         demonstrations,
+        _checked_fingerprints(config, fit, evaluated) if train else {},
     )
 
 
@@ -177,7 +182,22 @@ def check_records(config: Config, check: Callable[[Sample], object], *, resume: 
     family = family_of(config, tool_schemas(config.environment))
     media = (checked_media if config.resources.ranks > 1 else media_cache)(family, config)
     render, usable = renderer(family, config), MediaCheck(media, rows)
-    return Inputs(config, sources, weights, [], usable, {"train": rows}, family, media, render)
+    found = _checked_fingerprints(config, sources, ())
+    quarantines = {"train": rows}
+    return Inputs(
+        config, sources, weights, [], usable, quarantines, family, media, render, None, found
+    )
+
+
+def _checked_fingerprints(
+    config: Config, sources: Mapping[str, Sequence[Sample]], held_out: Sequence[Sample]
+) -> Fingerprints:
+    """The fingerprints of a run whose data is read; raises ValueError if its media changed."""
+    spread = {spec: _spread(samples) for spec, samples in sources.items()}
+    validated = {} if config.eval_records is None else {config.eval_records: held_out}
+    found = fingerprints(Path(config.trainer.output_dir), config, {**spread, **validated})
+    refuse_changed(config, found)
+    return found
 
 
 def refuse_keys_of_train(config: TrainerConfig) -> None:
@@ -220,9 +240,7 @@ def length_facts(config: Config) -> dict[str, Any]:
     data = config.data.model_dump(mode="json", exclude={"train", "train_batch_size"})
     return {
         "model": config.model.model_dump(mode="json"),
-        "files": [
-            (p.name, *_stamp(p)) for p in (*model_files(config.model.path), *sorted(_files(data)))
-        ],
+        "files": [*contents("model", config.model.path), *contents("format", data)],
         "data": data,
         "transformers": version("transformers"),
     }
@@ -234,25 +252,16 @@ def gold_facts(config: Config) -> dict[str, Any]:
     A format of the user's own makes the gold answer, so its file is one of them.
     """
     rewards = config.rewards.model_dump(mode="json")
-    files = _files([rewards, config.data.format_name])
     return {
         "rewards": rewards,
-        "files": [(str(p), *_stamp(p)) for p in files],
+        "files": [*contents("rewards", rewards), *contents("format", config.data.format_name)],
         "math-verify": version("math-verify"),
     }
 
 
-def _files(value: Any) -> list[Path]:
-    """The files that strings of the configuration name, as ``FILE.py`` or ``FILE.py:FUNCTION``."""
-    if isinstance(value, dict):
-        return [path for inner in value.values() for path in _files(inner)]
-    if isinstance(value, list):
-        return [path for inner in value for path in _files(inner)]
-    if not isinstance(value, str) or len(value) > 1000:
-        return []
-    return [path for name in {value, value.rpartition(":")[0]} if (path := Path(name)).is_file()]
+MEDIA_OF_A_DATASET = 1000
+"""Training samples, spread over a dataset, whose media must be those of the start."""
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
+def _spread(samples: Sequence[Sample]) -> Sequence[Sample]:
+    return samples[:: max(1, len(samples) // MEDIA_OF_A_DATASET)]

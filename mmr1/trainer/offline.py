@@ -45,7 +45,7 @@ def run_offline(
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with open_run(config, records.asked, records.media, records.quarantines.values()) as run:
+    with open_run(config, records) as run:
         loader = records.loader(config.seed)
         stateful: dict[str, HasState] = {"optimizer": learner, "sampler": loader}
         steps_done = 0

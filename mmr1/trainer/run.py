@@ -25,6 +25,7 @@ from mmr1.config.checks import check
 from mmr1.data.quarantine import Quarantine
 from mmr1.registry import suggest
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.models.optimizer import schedule_factor
 from mmr1.trainer.models.state import (
     TRAINING,
@@ -47,7 +48,7 @@ from mmr1.trainer.runs.checkpoint import (
 )
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_output_dir
-from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
+from mmr1.trainer.runs.output import EVALUATION, RecordError, RunDirectory, finished
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, StoppedError, StopSignal
 from mmr1.trainer.runs.step_file import StepFiles
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -285,7 +286,7 @@ class Run:
 
     def record_evaluation(self, result: Evaluation) -> None:
         """Write the evaluation of the last weights."""
-        write_evaluation(self.directory.path / "eval", result)
+        write_evaluation(self.directory.path / EVALUATION, result)
         self.directory.log_dropped(self.quarantines)
         self.display.say(summary_line(result))
 
@@ -293,9 +294,7 @@ class Run:
 @contextmanager
 def open_run(
     config: Config,
-    asked: Config,
-    media: MediaCache,
-    quarantines: Iterable[Quarantine],
+    inputs: Inputs,
     functions: Iterable[str] = (),
     log_completions_steps: int | None = None,
     step_files: StepFiles | None = None,
@@ -303,17 +302,20 @@ def open_run(
     """Open the folder of a run, which is then locked.
 
     Args:
-        asked: The configuration as it was asked for.
+        config: The configuration with the number of steps that its epochs are.
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
         step_files: See :class:`Run`.
     """
     every = log_completions_steps or config.trainer.log_completions_steps
-    with RunDirectory(config, asked) as directory, ExitStack() as at_end:
+    opened = RunDirectory(config, inputs.asked, inputs.fingerprints)
+    with opened as directory, ExitStack() as at_end:
         display = Display(config.trainer, directory, functions)
         trackers = Trackers(config, directory.path) if config.trainer.trackers else None
-        own = tuple(quarantines)
-        yield Run(config, directory, trackers, display, media, own, every, at_end, step_files)
+        rows = tuple(inputs.quarantines.values())
+        yield Run(
+            config, directory, trackers, display, inputs.media, rows, every, at_end, step_files
+        )
 
 
 def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:

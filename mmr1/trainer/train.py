@@ -203,11 +203,10 @@ def started(
         functions: The reward functions whose means are shown.
         log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
     """
-    quarantines = inputs.quarantines.values()
     seen = seen_media(inputs.family, config, inputs.media)
     step_files = StepFiles(config, ModelInputs(inputs.family, seen), inputs.place)
     shown = (functions, log_completions_steps, step_files)
-    with open_run(config, inputs.asked, inputs.media, quarantines, *shown) as run:
+    with open_run(config, inputs, *shown) as run:
         composite_reward.begin()
         with timer("starting the rollout engine"):
             own = engine(run.directory.path / "engine.log")

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
 from mmr1.trainer.validation.evaluate import accuracy_function
@@ -61,6 +62,7 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
         of_model = reward_model_config(
             config, number, reward_model, str(rankings), history, folder / "reward_model"
         )
+        check_output_dir(of_model, resume=True)
         done = finished(of_model)
         reward_model = str(done or run_reward_model(of_model, resume=True))
         history.append(str(rankings))

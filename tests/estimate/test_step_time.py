@@ -58,6 +58,26 @@ def test_what_changes_a_phase(three_b):
     assert apart["update: products"] == pytest.approx(2 * one["update: products"])
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "scorers"),
+    [
+        ({"name": "grpo"}, []),
+        ({"name": "grpo", "kl": {"coef": 0.01}}, ["reference"]),
+        ({"name": "grpo", "kl": {"coef": 0.01}, "ppo_epochs": 4}, ["policy", "reference"]),
+        ({"name": "ppo", "kl": None, "ppo_epochs": 2}, ["critic", "policy"]),
+    ],
+    ids=str,
+)
+def test_step_has_a_pass_for_each_model_that_scores(three_b, algorithm, scorers):
+    plain, own = seconds(three_b), seconds(three_b, algorithm=algorithm)
+    assert [n.removeprefix("log-probs: ") for n in own if n.startswith("log-probs")] == scorers
+    for scorer in scorers:
+        forward = plain["update: products"] / 3
+        assert own[f"log-probs: {scorer}"] == pytest.approx(forward)
+    updates = algorithm.get("ppo_epochs", 1) * (2 if "critic" in scorers else 1)
+    assert own["update: products"] == pytest.approx(updates * plain["update: products"])
+
+
 def test_flops_of_a_group_are_those_that_torch_counts(tmp_path):
     """A prompt for each of its completions: then torch's padded forward does the same work."""
     new_model(tmp_path / "20m", "20m")

@@ -10,7 +10,6 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.data.record import read_records
 from mmr1.evaluation.benchmarks import run_evaluations, settings
 from mmr1.report.run_reader import open_run
 from mmr1.vision.families.tiny import new_model
@@ -95,36 +94,51 @@ def test_another_evaluation_is_not_mixed_in(config, mmr1):
     assert mmr1("eval", config, "data.train_batch_size=4")[0] == 0  # decides nothing
 
 
-@pytest.mark.parametrize(
-    ("file", "named"),
-    [
-        ("reward.py", "reward.py"),
-        ("digits/images", "media"),
-        ("model/chat_template.jinja", "chat_template.jinja"),
-        ("model/generation_config.json", "generation_config.json"),
-        ("model/model.safetensors", "weights"),
-    ],
-)
-def test_evaluation_is_not_reused_when_a_file_changed(tiny_model, digits, tmp_path, file, named):
+REWARD = "def reward(completion, answer, **row):\n    return {value}\n"
+
+
+@pytest.fixture
+def own(tmp_path, tiny_model, digits) -> Path:
+    """The configuration of an evaluation whose model, pictures and reward are files of the test."""
     shutil.copytree(tiny_model, tmp_path / "model")
     shutil.copytree(digits, tmp_path / "digits")
-    (tmp_path / "reward.py").write_text("def mine(completion, answer, **_): return 1.0\n")
-    (tmp_path / "run.yaml").write_text(
+    (tmp_path / "model/generation_config.json").write_text("{}")
+    (tmp_path / "my.py").write_text(REWARD.format(value=0.25))
+    path = tmp_path / "own.yaml"
+    path.write_text(
         f"model: {{path: {tmp_path}/model, dtype: float32}}\n"
         "rollout: {engine: hf, max_prompt_length: 156, max_response_length: 4}\n"
-        f"rewards: {{functions: {{mine: {{use: '{tmp_path}/reward.py:mine'}}}}}}\n"
-        f"eval: {{limit: 2, accuracy_function: mine, data: {tmp_path}/digits/eval.jsonl}}\n"
+        f"rewards: {{functions: {{mine: {{use: '{tmp_path}/my.py:reward'}}}}}}\n"
+        f"eval: {{limit: 4, output_dir: {tmp_path}/out, data: {tmp_path}/digits/eval.jsonl}}\n"
     )
-    config = load_config(tmp_path / "run.yaml", (), "eval")
-    samples = read_records(tmp_path / "digits/eval.jsonl")[:2]
-    before = settings(config, samples)
-    assert settings(config, samples) == before
-    path = tmp_path / file
-    changed = samples[0].media[0].path if path.is_dir() else path
-    changed.write_bytes(changed.read_bytes() + b" ")
-    after = settings(config, samples)
-    (key,) = (key for key in after if after[key] != before.get(key))
-    assert key.endswith(named)
+    return path
+
+
+def test_nothing_is_reused_that_has_changed(own, tmp_path, mmr1):
+    assert mmr1("eval", own)[0] == 0
+    assert mmr1("eval", own)[0] == 0  # nothing has changed
+    picture = (
+        tmp_path
+        / "digits"
+        / json.loads((tmp_path / "digits/eval.jsonl").read_text().splitlines()[0])["messages"][0][
+            "content"
+        ][0]["path"]
+    )
+    edited = {
+        tmp_path / "my.py": REWARD.format(value=0.75).encode(),
+        picture: picture.read_bytes() + b" ",
+        tmp_path / "model/chat_template.jinja": b"{{ messages }}",
+        tmp_path / "model/model.safetensors": b"other weights",
+        tmp_path / "model/generation_config.json": b'{"do_sample": true}',
+    }
+    for file, content in edited.items():
+        before = file.read_bytes() if file.exists() else None
+        file.write_bytes(content)
+        code, _, message = mmr1("eval", own)
+        assert (code, "holds an evaluation with another" in message) == (2, True), (file, message)
+        assert ("media of" if file == picture else str(file)) in message
+        file.unlink() if before is None else file.write_bytes(before)
+    assert mmr1("eval", own)[0] == 0
 
 
 def test_nothing_to_evaluate_on(tiny_model):

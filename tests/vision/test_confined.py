@@ -20,9 +20,10 @@ from mmr1.types import MediaRef
 from mmr1.vision import videos
 from mmr1.vision.build import Preparers
 from mmr1.vision.containers import open_video
+from mmr1.vision.paths import resolve_media
 from mmr1.vision.videos import check_video, load_video, probe_video
 from tests.paths import REPOSITORY
-from tests.vision.media import write_video
+from tests.vision.media import encoded, noise, write_video
 
 MANIFESTS = {
     "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n{secret}\n#EXT-X-ENDLIST\n",
@@ -184,3 +185,19 @@ def test_processes_that_prepare_media_drop_secrets(monkeypatch: pytest.MonkeyPat
     assert isinstance(environment, dict)
     assert "PATH" in environment
     assert "hidden-9" not in environment.values()
+
+
+@pytest.mark.parametrize("name", ["v.ts", "v.mpg", "v.mkv", "p.png"])
+def test_a_file_that_is_a_hole_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    starts = {"v.ts": (b"G" + bytes(187)) * 2, "v.mpg": b"\0\0\1\xba", "v.mkv": b"\x1aE\xdf\xa3"}
+    picture = encoded(Image.fromarray(noise(40, 30)))
+    for size, said in ((20 << 30, "21.5 GB, more than"), (1 << 30, "of which most were never")):
+        path = tmp_path / name
+        path.write_bytes(starts.get(name, picture))
+        with path.open("r+b") as file:
+            file.truncate(size)
+        with pytest.raises(ValueError, match=said):
+            resolve_media(tmp_path, name)
+        if name != "p.png":
+            with pytest.raises(ValueError, match=said):
+                load_video(MediaRef("video", path))

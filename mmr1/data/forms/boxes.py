@@ -196,11 +196,11 @@ class BoxTally:
         if self.outside < 2 or 2 * self.outside <= total:
             return None
         (space, count), *_ = [*self.fits.most_common(1), ("", 0)]
+        chance = ", so those of the others fit by chance" if self.inside else ""
         named = f"; {count} fit as {space}: convert the numbers to" if space else "; they must be"
         return (
-            f"the gold boxes of {self.outside} of {total} records do not lie in their pictures, so "
-            f"those of the others fit by chance{named} x1, y1, x2, y2 in pixels of the original "
-            "image"
+            f"the gold boxes of {self.outside} of {total} records do not lie in their pictures"
+            f"{chance}{named} x1, y1, x2, y2 in pixels of the original image"
         )
 
     def check(self, name: str) -> None:

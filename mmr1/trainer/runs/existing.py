@@ -12,9 +12,17 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, redacted
+from mmr1.config.run_folder import INPUTS
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
-from mmr1.trainer.runs.fingerprints import FREE_KEYS, FREE_SECTIONS, accept, changed_files
+from mmr1.trainer.runs.fingerprints import (
+    FREE_KEYS,
+    FREE_SECTIONS,
+    Fingerprints,
+    accept,
+    changed,
+    fingerprints,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,31 +54,46 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
             f"trainer.output_dir '{path}' holds {', '.join(held)} and no config.yaml, so nothing "
             f"shows that they are of this run; put its config.yaml back, {_ANOTHER}"
         )
-    if changed := changed_keys(read_written(written), config):
+    if keys := changed_keys(read_written(written), config):
         raise ValueError(
-            f"{written}: the run was started with another {', '.join(changed)}; "
+            f"{written}: the run was started with another {', '.join(keys)}; "
             f"resume it with `mmr1 train {written} --resume`, or name another trainer.output_dir "
             f"(only {', '.join((*FREE_SECTIONS, *FREE_KEYS))} may change)"
         )
-    if changed := changed_files(path, config):
+    if not (path / INPUTS).exists():
+        logger.warning("%s: it is not known whether the data is that of the start", path / INPUTS)
+    refuse_changed(config, fingerprints(path, config))
+
+
+def refuse_changed(config: Config, found: Fingerprints) -> None:
+    """Refuse to continue a run with other data, plugins, model files or media.
+
+    Raises:
+        ValueError: If a fingerprint differs from that of the start; names them.
+    """
+    path = Path(config.trainer.output_dir)
+    if names := changed(path, found):
         raise ValueError(
-            f"since the run in {path} was started, {_and(changed)} changed, so it would not "
+            f"since the run in {path} was started, {_and(names)} changed, so it would not "
             "continue as it was; put the contents back, name another trainer.output_dir, or "
             "continue with them: --resume --accept-changes"
         )
 
 
 def accept_changes(config: Config) -> None:
-    """Accept the present contents of the named files.
+    """Accept the present contents of what the configuration names, and of its media.
 
     Raises:
         ValueError: The digests cannot be read.
     """
     path = Path(config.trainer.output_dir)
-    if (path / "config.yaml").exists() and (changed := changed_files(path, config)):
-        accept(path, config, changed)
-        with log_to_file(path / "train.log"):
-            logger.warning("the run continues although %s changed", _and(changed))
+    if not (path / INPUTS).exists():
+        return
+    found = fingerprints(path, config)
+    names = changed(path, found)
+    accept(path, found)
+    with log_to_file(path / "train.log"):
+        logger.warning("the run continues although %s changed", _and([*names, "perhaps media"]))
 
 
 def changed_keys(before: Config, now: Config) -> list[str]:

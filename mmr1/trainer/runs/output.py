@@ -1,7 +1,7 @@
 """The output directory of a run: configuration, metrics, rollouts, checkpoints.
 
 OUTPUT/config.yaml            the resolved configuration
-OUTPUT/inputs.json            digests of the data and plugins that the configuration names
+OUTPUT/inputs.json            fingerprints of what the run reads: data, plugins, models, media
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/train.log              what mmr1 logs, INFO and above
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
@@ -40,7 +40,7 @@ from mmr1.trainer.runs.checkpoint import (
     step_of,
     verify_checkpoint,
 )
-from mmr1.trainer.runs.fingerprints import write_digests
+from mmr1.trainer.runs.fingerprints import Fingerprints, fingerprints, write_fingerprints
 from mmr1.trainer.runs.step import StoppedError
 from mmr1.types import Completion, MediaRef, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 
 SUMMARY = "summary.json"
+EVALUATION = "eval"
+"""The folder of the evaluation of the last weights."""
 
 
 class RecordError(RuntimeError):
@@ -65,9 +67,7 @@ def finished(config: Config) -> Path | None:
     last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
     if last is None or steps is None or step_of(last) < steps:
         return None
-    result = path / "eval/result.json"
-    evaluated = result.exists() and result.stat().st_mtime >= last.stat().st_mtime
-    if config.eval_records and not evaluated:
+    if config.eval_records and not (path / EVALUATION / "result.json").exists():
         return None
     try:
         verify_checkpoint(last)
@@ -100,14 +100,17 @@ class RunDirectory:
     Args:
         config: The configuration with the number of steps that its epochs are.
         asked: The configuration as it was asked for, which is written; None for ``config``.
+        found: The fingerprints of what the run reads, with those of media; None: without these.
 
     Raises:
         ValueError: If another process writes into it, or it cannot be written to.
     """
 
-    def __init__(self, config: Config, asked: Config | None = None) -> None:
+    def __init__(
+        self, config: Config, asked: Config | None = None, found: Fingerprints | None = None
+    ) -> None:
         self.path = Path(config.trainer.output_dir)
-        self._asked = asked or config
+        self._config, self._asked, self._fingerprints = config, asked or config, found
         with self._writable():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock")
@@ -150,7 +153,8 @@ class RunDirectory:
         self._rewind(done)
         with self._writable():
             write_yaml(self.path / CONFIG, self._asked)
-            write_digests(self.path, self._asked)
+            found = self._fingerprints or fingerprints(self.path, self._asked)
+            write_fingerprints(self.path, found)
         self._summary.begin(done)
 
     @contextmanager
@@ -187,6 +191,10 @@ class RunDirectory:
                 (aside / "metrics.jsonl").write_text("".join(later))
                 with atomic(self.metrics_file) as file:
                     file.writelines(line for line in lines if _step_of_line(line) <= step)
+        evaluated = self.path / EVALUATION
+        if evaluated.exists() and step < self._config.trainer.steps:  # of weights that are not last
+            aside.mkdir(parents=True, exist_ok=True)
+            evaluated.replace(aside / EVALUATION)
         for folder in ("rollouts", "validation"):
             for path in sorted((self.path / folder).glob("step_*.jsonl")):
                 if int(path.stem.removeprefix("step_")) > step:

@@ -12,7 +12,7 @@ import torch
 from mmr1.algorithms.interface import AdvantageInputs, UpdateTokens
 from mmr1.algorithms.kl import ESTIMATORS
 from mmr1.algorithms.ratios import high_entropy, token_weights
-from mmr1.config import AlgorithmConfig, KlFull
+from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
@@ -106,16 +106,14 @@ def build_experience(
     groups = [s.group for s in shown or scored]
     coefficients = coefficients or Coefficients(config)
 
-    # The policy's own log-probs need a forward pass only when several updates share the rollout,
-    # the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
     old_logprobs = old_entropy = ref_logprobs = None
-    if models.reference is not None and not isinstance(config.kl, KlFull):  # the update measures it
+    if models.reference is not None and "reference" in algorithm.scorers:
         ref_logprobs = models.reference.logprobs(groups)
     kl_in_reward = models.reference is not None and algorithm.kl_in_reward
     if algorithm.token_share < 1:
         scores = models.policy.scores(groups)
         old_logprobs, old_entropy = scores.logprobs, scores.entropy
-    elif algorithm.needs_old_logprobs or kl_in_reward:
+    elif "policy" in algorithm.scorers:
         old_logprobs = models.policy.logprobs(groups)
 
     sampled = counted = completion_mask(groups)
