@@ -131,6 +131,21 @@ def rehearse(
     raise typer.Exit(1 if rehearsal.findings else 0)
 
 
+@reward_app.command("floor")
+def reward_floor(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    rows: Annotated[int, typer.Option(min=2, help="Rows of each source")] = 500,
+) -> None:
+    """Score answers without sense on the data and with the rewards of a run."""
+    loaded = load(config, overrides or [], "train").config
+    from mmr1.evaluation.floor import print_floor, read_floor
+
+    floor = read_floor(loaded, rows)
+    print_floor(floor)
+    raise typer.Exit(1 if floor.findings else 0)
+
+
 @app.command()
 def parity(
     model: Annotated[str, typer.Argument(help="Model folder, or its name on the Hub")],

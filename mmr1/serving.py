@@ -1,7 +1,12 @@
-"""HTTP servers of this package: a port to listen on, and uvicorn on it."""
+"""HTTP servers of this package: a port to listen on, and uvicorn on it, within limits.
+
+A server shares its process with a run, whose descriptors and memory it must not use up.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import socket
 from typing import Any
 
@@ -9,11 +14,19 @@ from mmr1.extras import needs_extra
 
 with needs_extra("serve", "an HTTP server of mmr1"):
     import uvicorn
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.server import ServerState
 
 BACKLOG = 2048
 """Connections that may wait until they are accepted."""
 SHUTDOWN_S = 2
 """Seconds that requests in work have after Ctrl-C."""
+SHARE = 4
+"""One of so many descriptors of the process may be a connection."""
+HEADERS_S, BODY_S = 10.0, 60.0
+"""Seconds that a client may take to send the headers of a request, and its body."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -40,6 +53,8 @@ def http_server(app: Any) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=BoundedConnection,
+            ws="none",
             log_config=None,  # uvicorn's would close every other handler of the process
             log_level="warning",
             access_log=False,
@@ -47,3 +62,80 @@ def http_server(app: Any) -> uvicorn.Server:
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
     )
+
+
+class BoundedConnection(asyncio.Protocol):
+    """A connection that is closed when it stays silent, or when there are too many.
+
+    uvicorn limits requests; a connection without one it holds for ever.
+    """
+
+    def __init__(self, server_state: ServerState, **others: Any) -> None:
+        """``others``: what uvicorn gives its own connections."""
+        self._http = H11Protocol(server_state=server_state, **others)
+        self._open = server_state.connections
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Take the connection, unless there are too many."""
+        if len(self._open) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE:
+            transport.abort()
+            return
+        self._http.connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what has come."""
+        self._http.data_received(data)
+
+    def eof_received(self) -> None:
+        """Pass on the end of what comes."""
+        self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass on that the client reads slowly."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client reads again."""
+        self._http.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the connection that was taken."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._http.connection_lost(error)
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(HEADERS_S, self._close_if_silent, self._http.cycle)
+
+    def _close_if_silent(self, before: Any) -> None:
+        """Close the connection if no request has come since it was asked for the last time."""
+        now = self._http.cycle
+        if now is before and (now is None or now.response_complete):
+            self._http.transport.abort()
+        else:
+            self._watch()
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Read the body of a request.
+
+    Raises:
+        HTTPException: If it has more than ``limit`` bytes (413) or comes too slowly (408).
+    """
+    declared = request.headers.get("content-length", "")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            if not declared.isdecimal() or int(declared) <= limit:
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        break
+                else:
+                    return bytes(body)
+    except TimeoutError:
+        raise HTTPException(408, f"the request took more than {BODY_S:g} s to come") from None
+    raise HTTPException(413, f"the request is longer than {limit:,} bytes; send fewer items in one")

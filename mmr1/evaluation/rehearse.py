@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +24,7 @@ from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import Config, NearModelReference
 from mmr1.estimate.command import time_table
 from mmr1.estimate.load import Load
+from mmr1.evaluation.floor import GOLD_FORMS, measure_floor
 from mmr1.progress import report_activity
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.builtin import REWARD_MODEL
@@ -37,16 +39,10 @@ from mmr1.vision.families.model_path import from_pretrained
 SAMPLES = 16
 """Records whose gold answers are scored and whose media are timed."""
 
-PROMPT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.py"]
+FLOOR_ROWS = 200
+"""Records of each source whose floor is measured."""
 
-GOLD_FORMS = (
-    "<think>\nBy the question.\n</think>\n<answer>{}</answer>",
-    "<think>\nBy the question.\n</think>\nThe answer is \\boxed{{{}}}.",
-    "<think>\nBy the question.\n</think>\n<answer>\\boxed{{{}}}</answer>",
-    '<think>\nBy the question.\n</think>\n<answer>[{{"bbox_2d": {}}}]</answer>',
-    "{}",
-)
-"""How a completion may give its answer."""
+PROMPT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.py"]
 
 NOISE = "The of and 7 to in is"
 """What a model that knows nothing may say."""
@@ -88,7 +84,11 @@ def rehearse(config: Config, folder: Path, steps: int) -> Rehearsal:
         drawn = inputs.loader(config.seed).next(SAMPLES)  # leaves out broken media
         samples = list({sample.id: sample for sample in drawn}.values())
         load = _load(config, inputs, samples)
-        for found, problems in (_rows(config, inputs), _rewards(rewards, samples)):
+        for found, problems in (
+            _rows(config, inputs),
+            _rewards(rewards, samples),
+            _floor(rewards, inputs),
+        ):
             facts += found
             findings += problems
         facts += [*_lengths(config, load), *_media(inputs, samples)]
@@ -239,6 +239,15 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
         )
     facts.append(("time of rewards", f"{seconds * 1000:.1f} ms a completion"))
     return facts, findings
+
+
+def _floor(reward: CompositeReward, inputs: Inputs) -> Found:
+    """What answers without sense score on the first rows."""
+    rows = [sample for source in inputs.sources.values() for sample in islice(source, FLOOR_ROWS)]
+    if all(sample.answer is None for sample in rows):
+        return [], []
+    floor = measure_floor(reward, rows)
+    return [("answers without sense", floor.summary)], floor.findings
 
 
 def _demonstration(sample: Sample) -> Iterator[str]:

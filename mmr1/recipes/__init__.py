@@ -87,7 +87,10 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run a recipe in the current folder: the data in data/, the output in runs/."""
+    """Run a recipe in the current folder: the data in data/, the output in runs/.
+
+    A recipe that was interrupted continues, stage by stage.
+    """
     command = _command(recipe(name))
     for line in copy_recipe(name):
         typer.echo(line)
@@ -103,7 +106,8 @@ def _command(folder: Path) -> list[str]:
         return ["bash", str(at / "run.sh")]
     if (folder / f"{folder.name}.py").exists():
         return [sys.executable, str(at / f"{folder.name}.py")]
-    return [sys.executable, "-m", "mmr1", "train", str(at / next(folder.glob("*.yaml")).name)]
+    file = str(at / next(folder.glob("*.yaml")).name)
+    return [sys.executable, "-m", "mmr1", "train", "--resume", file]
 
 
 def copy_recipe(name: str) -> list[str]:

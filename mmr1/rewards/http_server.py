@@ -17,6 +17,7 @@ from mmr1.rewards.http.post import read_json
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.rewards.plugins.item_rows import to_item, with_groups
+from mmr1.serving import read_body
 from mmr1.types import Reward
 
 MAX_BODY = 128 << 20  # bytes of one request; a thousand long completions with their tokens fit
@@ -81,7 +82,7 @@ def create_app(
     @app.post("/get_reward")
     async def get_reward(request: Request) -> Response:
         admit(request, posts=True)
-        body = await _body(request, max_body)
+        body = await read_body(request, max_body)
         try:
             answer = await run_in_threadpool(_scored, composite_reward, body, media_root)
         except ValueError as error:
@@ -90,22 +91,6 @@ def create_app(
         return Response(json.dumps(answer, allow_nan=False), media_type="application/json")
 
     return app
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises HTTPException 413 when it has more than ``limit`` bytes."""
-    too_long = HTTPException(
-        413, f"the request is longer than {limit:,} bytes; send fewer items in one request"
-    )
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise too_long
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_long
-    return bytes(body)
 
 
 def _scored(

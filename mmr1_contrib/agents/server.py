@@ -15,18 +15,24 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any, Protocol
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mmr1.serving import http_server, listen
+from mmr1.rewards.http.guard import Guard
+from mmr1.rewards.http.post import read_json
+from mmr1.serving import http_server, listen, read_body
 from mmr1_contrib.agents.turns import Turn
 
 logger = logging.getLogger(__name__)
 MODEL = "policy"
 MAX_BODY = 64 << 20
 """Bytes of a request."""
+GUARD = Guard()
+"""Neither another machine's name nor a page in a browser reaches it."""
 _CLOSE_S = 30.0
 _IGNORED = (
     "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
@@ -86,15 +92,19 @@ class AgentServer:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response:
+        if refused := GUARD.refusal(request.headers, posts=True):
+            return _error(*refused, "invalid_request_error")
         key = request.headers.get("authorization", "").rpartition(" ")[2]
         if (session := self._session(key)) is None:
             return _error(401, "the API key names no episode that is under way", "invalid_api_key")
         try:
-            body = _read(await _body(request))
+            body = _read(await read_body(request, MAX_BODY))
             retried = request.headers.get("x-stainless-retry-count", "0") != "0"
             turn = await asyncio.wrap_future(session.ask(body, retried))
         except RefusedError as error:
             return _error(400, str(error), error.code)
+        except HTTPException as error:
+            return _error(error.status_code, error.detail, "invalid_request_error")
         except ValueError as error:
             return _error(400, str(error), "invalid_request_error")
         except asyncio.CancelledError:
@@ -106,22 +116,39 @@ class AgentServer:
         return JSONResponse(answer)
 
 
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        if (size := size + len(part)) > MAX_BODY:
-            raise RefusedError(f"a request has {MAX_BODY >> 20} MiB at most")
-    return b"".join(parts)
+class _Message(BaseModel):
+    """The types of a message's values; what they say is read with the episode."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class _Body(BaseModel):
+    """The types of a request's values."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
 
 
 def _read(data: bytes) -> dict[str, Any]:
+    body: dict[str, Any] = read_json(data, finite=True)
     try:
-        body = json.loads(data)
-    except ValueError as error:
-        raise RefusedError(f"the request is not valid JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RefusedError("the request is a JSON object")
+        _Body.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the request"
+        raise RefusedError(f"{place}: {first['msg']}") from error
     if (body.get("n") or 1) != 1:
         raise RefusedError("n=1 only: send the request again for another answer")
     for name in _IGNORED:

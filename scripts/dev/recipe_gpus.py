@@ -91,7 +91,9 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
         if words[:2] == ["-m", "mmr1.cli"] and words[2] in TRAINING:
             # No value: a checkpoint, which is not there yet.
             chosen = [
-                w for w in words[2:] if not w.startswith("model.path=") and not w.endswith("=")
+                w
+                for w in words[2:]
+                if w != "--resume" and not w.startswith("model.path=") and not w.endswith("=")
             ]
             yield [_published(word) for word in chosen]
 

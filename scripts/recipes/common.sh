@@ -91,15 +91,17 @@ read_by() {
 }
 
 # stage COMMAND NAME [key=value ...]: runs mmr1 COMMAND with NAME.yaml, or exact_NAME.yaml; the output goes to $out/NAME.
+# A stage that was interrupted is resumed, and one that is finished is not repeated.
 stage() {
-    local command="$1" name="$2" file="$folder/$exact$2.yaml" sized=() read
+    local command="$1" name="$2" file="$folder/$exact$2.yaml" sized=() resume=(--resume) read
     shift 2
+    if [[ "$command" == eval ]]; then resume=(); fi  # it continues by itself
     if [[ ! -f "$file" ]]; then echo "$recipe, $name: no stage of the original"; return; fi
     if [[ -n "$exact" ]]; then set_exact "$name" "$@"; set -- "${given[@]}"; fi
     if [[ -n "$larger" ]]; then sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct); fi
     if [[ -n "${MODEL:-}" ]]; then sized+=(model.path="$MODEL"); fi
     read_by "$command" "$file" "${shrunk[@]}" "$@" "${overrides[@]}"
-    mmr1 "$command" "$file" "trainer.output_dir=$out/$exact$name" "${sized[@]}" "${read[@]}"
+    mmr1 "$command" "$file" "trainer.output_dir=$out/$exact$name" "${sized[@]}" "${read[@]}" "${resume[@]}"
 }
 
 # set_exact NAME [key=value ...]: sets `given` to what an exact stage takes of these, and `file`. It names its data itself;

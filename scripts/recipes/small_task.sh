@@ -15,7 +15,7 @@ fi
 # $out/model.
 begin() {
     "$python" -m datasets_prep make "$1" --output "$out/data" --seed "$seed"
-    [[ -n "$smoke" ]] || mmr1 model new --seed "$seed" "${@:2}" "$out/model"
+    [[ -n "$smoke" || -f "$out/model/config.json" ]] || mmr1 model new --seed "$seed" "${@:2}" "$out/model"
 }
 
 # first COUNT SPLIT: writes the first records of a split to a file.

@@ -179,7 +179,7 @@ def test_the_original_s_stages_follow_each_other(tmp_path):
     first, second, last = (line for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 ")
     assert first == (
         "$ mmr1 sft scripts/recipes/video_r1/exact_sft.yaml "
-        "trainer.output_dir=runs/video_r1/exact_sft seed=7"
+        "trainer.output_dir=runs/video_r1/exact_sft seed=7 --resume"
     )
     assert second.startswith("$ mmr1 train scripts/recipes/video_r1/exact_rl.yaml ")
     assert "data.train" not in second
@@ -275,7 +275,9 @@ def test_a_stage_gets_the_overrides_that_its_command_reads(name):
         env={**os.environ, "PYTHON": "true", "JUDGE": "http://judge"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    stages = [line.split()[2:] for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 "]
+    lines = [line.split() for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 "]
+    assert all(("--resume" in line) == (line[2] != "eval") for line in lines)
+    stages = [[word for word in line[2:] if word != "--resume"] for line in lines]
     for command, path, *overrides in (stage for stage in stages if stage[0] != "eval"):
         config = load_config(REPOSITORY / path, [o for o in overrides if o[-1] != "="], command)
         assert "seed=7" in overrides
