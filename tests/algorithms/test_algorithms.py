@@ -436,6 +436,7 @@ def test_the_documentation_has_every_preset_type_and_key():
     for section in (AlgorithmConfig, CriticConfig, *sections):
         words |= set(section.model_fields) - {"name", "type"}
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS))))
+    named |= set(re.findall(r"\w+", str([*loss.table(), *advantage.table()])))
     assert sorted(words - named) == []
 
 

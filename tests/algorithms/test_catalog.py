@@ -141,7 +141,7 @@ def policy_of(parts):
 
     def build(algorithm: AlgorithmConfig) -> LocalPolicy:
         model.load_state_dict(before)
-        packed = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+        packed = build_packed_model(config, model, ModelInputs(family, media))
         optimizer = Optimizer(model, config.optimizer, 4)
         return LocalPolicy(packed, build_algorithm(algorithm), optimizer, algorithm.ppo_epochs)
 
