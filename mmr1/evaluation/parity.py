@@ -123,7 +123,9 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
         if not prompts:  # nothing is read alike
             return list(rows.values())
         groups = engine.generate(requests_for(list(prompts.values()), 4, config.seed, 1), sampling)
-        algorithm = build_algorithm(config.algorithm)
+        algorithm = build_algorithm(
+            config.algorithm, config.rollout.max_response_length, config.rewards.weights
+        )
         policy.update(build_experience(_rewarded(groups), algorithm, Models(policy, None)))
         if not engine_type(config).samples_from_policy:
             measure("stale")

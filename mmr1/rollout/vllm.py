@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from transformers import BatchFeature
 
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
-from mmr1.rollout.distribution import FORBIDDEN, Distribution, support_of
+from mmr1.rollout.distribution import FORBIDDEN, SUPPORT_LIMIT, Distribution, support_of
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
@@ -410,6 +411,8 @@ class VllmEngine:
 
         distribution = Distribution.of(sampling, self._family.forbidden_ids)
         if self._returns_masks:
+            if distribution.keeps_all:
+                _warn_of_bound()
             distribution = distribution.bounded()
         params = SamplingParams(
             n=request.n,
@@ -451,6 +454,16 @@ class VllmEngine:
             routed_experts=experts,
             support=support,
         )
+
+
+@cache
+def _warn_of_bound() -> None:
+    """Say once that a request which keeps all ids is cut."""
+    logger.warning(
+        "completions that keep all tokens are sampled from the %d most probable ones: this vLLM "
+        "engine returns the ids of each token, and takes no request without top_k",
+        SUPPORT_LIMIT,
+    )
 
 
 INCOMPLETE = 1e-3

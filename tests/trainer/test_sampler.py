@@ -93,7 +93,9 @@ def sampler_of(parts, digit_samples):
             render=family.render_prompt,
             rollout=engine,
             rewards=Ones(),
-            algorithm=build_algorithm(config.algorithm),
+            algorithm=build_algorithm(
+                config.algorithm, config.rollout.max_response_length, config.rewards.weights
+            ),
             policy=Policy(),
             reference=None,
             coefficients=Coefficients(config.algorithm),
