@@ -123,9 +123,18 @@ def saved_as_plain(model: Any) -> Iterator[None]:
         yield
         return
     quantizer, settings = model.hf_quantizer, model.config.quantization_config
+    conversions = getattr(model, "_weight_conversions", None)
     model.hf_quantizer = None
     del model.config.quantization_config
+    # Of stored weights in 4 bits transformers knows no way back to whole ones.
+    model._weight_conversions = [c for c in conversions or () if not _quantizes(c)] or None
     try:
         yield
     finally:
         model.hf_quantizer, model.config.quantization_config = quantizer, settings
+        model._weight_conversions = conversions
+
+
+def _quantizes(conversion: Any) -> bool:
+    operations = getattr(conversion, "operations", None) or ()
+    return any(type(o).__module__.startswith("transformers.integrations") for o in operations)
