@@ -18,8 +18,11 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.config.listing import listing
+from mmr1.config.show import DEFAULT, difference, values_with_origins
 from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
+from mmr1.part import written
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.rewards.reward_cli import app as reward_app
@@ -36,7 +39,9 @@ app = typer.Typer(
     add_completion=False,
 )
 model_app = typer.Typer(help="Create models.", no_args_is_help=True)
+config_app = typer.Typer(help="Show and compare configurations.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(config_app, name="config")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(reward_app, name="reward")
 
@@ -267,6 +272,39 @@ def doctor(
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
     raise typer.Exit(0 if run_estimate(config, memory, load, gpus, time) else 1)
+
+
+@app.command("list")
+def list_parts(
+    kind: Annotated[str | None, typer.Argument(help="Kind of part, such as loss")] = None,
+    name: Annotated[str | None, typer.Argument(help="Part of that kind, such as gspo")] = None,
+) -> None:
+    """List the kinds of parts, the parts of a kind, or what one part takes and needs."""
+    for line in listing(kind, name):
+        typer.echo(line)
+
+
+@config_app.command("show")
+def config_show(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show defaults too")] = False,
+) -> None:
+    """Show the values that are not defaults, each with its origin."""
+    for key, value, origin in values_with_origins(config, overrides or [], command_in(config)):
+        if everything or origin != DEFAULT:
+            typer.echo(f"{key:<44} {written(value):<22} {origin}")
+
+
+@config_app.command("diff")
+def config_diff(
+    first: ConfigFile,
+    second: Annotated[Path, typer.Argument(help="YAML configuration file to compare with")],
+) -> None:
+    """Show what two configurations do differently, whatever presets they name."""
+    one, other = (load_config(path, (), command_in(path)) for path in (first, second))
+    for key, before, after in difference(one, other):
+        typer.echo(f"{key}\n  - {before}\n  + {after}")
 
 
 @model_app.command("new")

@@ -188,17 +188,30 @@ class Kind:
     def table(self) -> list[tuple[str, str, str, str]]:
         """Return a row for each part: name, first sentence, keys with defaults, papers."""
         return [
-            (name, part.section.__doc__ or "", ", ".join(_keys(part)), ", ".join(part.papers))
+            (
+                name,
+                part.section.__doc__ or "",
+                ", ".join(setting_names(part)),
+                ", ".join(part.papers),
+            )
             for name, part in self.parts.items()
         ]
 
 
-def _keys(part: Part) -> list[str]:
+def setting_names(part: Part) -> list[str]:
+    """Return the keys of a part, each with its default if it has one."""
     settings = {k: f for k, f in part.section.model_fields.items() if k != "type"}
     return [
-        k if f.is_required() else f"{k}={f.get_default(call_default_factory=True)!s:.40}"
+        k if f.is_required() else f"{k}={written(f.get_default(call_default_factory=True)):.40}"
         for k, f in settings.items()
     ]
+
+
+def written(value: Any) -> str:
+    """Return a value as a configuration file writes it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def section_of(

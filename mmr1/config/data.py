@@ -40,8 +40,8 @@ class ColumnsConfig(Section):
 
     prompt_key: str = Field("problem", description="Column of the question")
     answer_key: str = Field("answer", description="Column of the answer")
-    image_key: str = Field("images", description="Column of the images")
-    video_key: str = Field("videos", description="Column of the videos")
+    image_key: str = Field("images", description="Column of the images; several as left,right")
+    video_key: str = Field("videos", description="Column of the videos; several as first,second")
     system_key: str = Field("system", description="Column of the record's own system prompt")
 
 

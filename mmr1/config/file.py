@@ -163,7 +163,7 @@ def load(path: Path | None, overrides: Sequence[str] = (), command: str = "train
         ValueError: As there.
     """
     source = "configuration" if path is None else str(path)
-    layers = [] if path is None else [_read_yaml(path)]
+    layers = [] if path is None else [read_layer(path)]
     return _load(layers, overrides, command, source)
 
 
@@ -173,7 +173,7 @@ def command_in(path: Path) -> str:
     Raises:
         ValueError: There is no such file, or it is not a mapping.
     """
-    return command_of(_read_yaml(path))
+    return command_of(read_layer(path))
 
 
 def config_from(
@@ -200,7 +200,7 @@ def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: str = "trai
     """
     layers = list(layers)
     source = ", ".join(str(layer) for layer in layers if isinstance(layer, Path))
-    read = [_read_yaml(layer) if isinstance(layer, Path) else nested(layer) for layer in layers]
+    read = [read_layer(layer) if isinstance(layer, Path) else nested(layer) for layer in layers]
     return _load(read, (), command, source or "configuration")
 
 
@@ -324,7 +324,12 @@ def _validate(values: Any, source: str) -> Config:
         raise ValueError("\n".join(explain(error, source))) from error
 
 
-def _read_yaml(path: Path) -> Tree:
+def read_layer(path: Path) -> Tree:
+    """Read the values of a YAML file, as they are written.
+
+    Raises:
+        ValueError: If it is missing, is not YAML, or has a key without a value.
+    """
     if not path.is_file():
         hint = "; a YAML file comes first, then KEY=VALUE" if "=" in str(path) else ""
         raise ValueError(f"{path}: no such configuration file{hint}")

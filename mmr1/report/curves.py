@@ -41,7 +41,7 @@ def plot_rewards(metrics: Mapping[str, list[float]], path: Path, title: str) -> 
     """Plot reward, components and entropy over steps: pale as logged, strong as a centred mean."""
     plt.rcParams["axes.prop_cycle"] = plt.cycler(color=COLOURS)
     figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
-    skipped = ("reward/invalid", "reward/no_answer", "reward/no_signal")
+    skipped = ("reward/invalid", "reward/num_no_answer", "reward/no_signal")
     for name in metrics:
         if name.startswith("reward/") and not name.startswith(skipped):
             _curve(rewards, metrics["step"], metrics[name], name.removeprefix("reward/"))

@@ -298,7 +298,7 @@ def _invalid(curves: _Curves) -> Iterator[Finding]:
 
 
 def _against_each_other(curves: _Curves) -> Iterator[Finding]:
-    skipped = ("reward/mean", "reward/no_signal", "reward/no_answer")
+    skipped = ("reward/mean", "reward/no_signal", "reward/num_no_answer")
     names = [n for n in curves.names() if n.startswith("reward/") and n not in skipped]
     names = [n for n in names if not n.startswith("reward/invalid")]
     ends = {n: e for n in names if (e := curves.ends(n)) is not None}

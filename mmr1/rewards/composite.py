@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +12,14 @@ from contextlib import suppress
 from mmr1.config import RewardsConfig
 from mmr1.logs import report_fault
 from mmr1.rewards.functions import RewardFunction, make_reward_function
-from mmr1.rewards.item import RewardItem
+from mmr1.rewards.item import RewardItem, invalid
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.processes import ZygoteGoneError
 from mmr1.types import Reward, Sample, Status, StepStats
 
+MAX_NAMES = 64
+"""Names of components that one function may have in a run; each is a metric of every step."""
+_COMPONENT = re.compile(r"\w[\w ./:-]{0,63}")
 _ALGEBRA = "math"
 """The built-in that asks the verifier about most answers that are not the gold's own text."""
 
@@ -51,6 +55,7 @@ class CompositeReward:
         )
         self._beginning: threading.Thread | None = None
         self._functions: dict[str, RewardFunction] = {}
+        self._names: dict[str, set[str]] = {name: set() for name in config.functions}
         try:
             for name, function_config in config.functions.items():
                 self._functions[name] = reward_models.get(name) or make_reward_function(
@@ -95,11 +100,27 @@ class CompositeReward:
             )
             assert len(rewards) == len(open_items), (name, len(rewards))
             for index, reward in zip(open_items, rewards, strict=True):
-                values[index][name] = reward
+                values[index][name] = self._with_known_names(name, reward)
             gate = self.config.functions[name].gate
             if gate is not None:
                 open_items = [i for i in open_items if _passes(values[i][name], gate)]
         return [self._combine(components) for components in values]
+
+    def _with_known_names(self, function: str, reward: Reward) -> Reward:
+        """The reward, or an error where its components have too many names, or odd ones."""
+        known = self._names[function]
+        if new := reward.components.keys() - known:
+            odd = sorted(name for name in map(str, new) if not _COMPONENT.fullmatch(name))
+            if odd:
+                shown = ", ".join(f"{name!r:.66}" for name in odd[:3])
+                rule = "letters, digits and _ . / : -, at most 64"
+                return invalid(Status.ERROR, f"names of components ({rule}) cannot be {shown}")
+            if len(known) + len(new) > MAX_NAMES:
+                shown = ", ".join(sorted(new)[:3])
+                count = f"more than {MAX_NAMES} names of components"
+                return invalid(Status.ERROR, f"it returned {count}; refused are {shown}")
+            known |= new
+        return reward
 
     def check_gold(self, samples: Iterable[Sample]) -> list[tuple[Sample, str]]:
         """The samples whose gold answer a reward function cannot read, each with the reason."""
@@ -166,11 +187,11 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
     there are none. ``reward/invalid`` counts the completions without a valid reward;
     ``reward/invalid/<name>`` counts them by reward function, ``reward/invalid/<status>`` by status.
-    ``reward/no_answer`` counts the completions without an answer, and
+    ``reward/num_no_answer`` counts the completions without an answer, and
     ``rewards/<name>/num_unread`` those whose answer a function could not read.
     """
     stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
-    stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
+    stats["reward/num_no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
     if totals := [r.value for r in rewards if r.value is not None]:
         stats["reward/mean"] = sum(totals) / len(totals)
     for name in dict.fromkeys(name for reward in rewards for name in reward.components):

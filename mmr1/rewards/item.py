@@ -6,9 +6,12 @@ import ast
 import math
 import re
 import struct
+import sysconfig
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, quickly_pickled
@@ -92,6 +95,9 @@ def _without_data(content: Any) -> Any:
     )
 
 
+_TOLD = 280  # characters of an exception's own message; its place and an example stand behind it
+_PATHS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_NOT_OWN = (*_PATHS, str(Path(__file__).parents[1]), "<")
 _QUOTED_LIST = re.compile(r"\[\s*(['\"]).{0,10000}\1\s*,?\s*\]", re.DOTALL)
 
 
@@ -239,4 +245,21 @@ def reward_of_exception(error: BaseException) -> Reward:
     """The reward of a function that raised."""
     if isinstance(error, BadGoldError):
         return invalid(Status.BAD_GOLD, str(error))
-    return invalid(Status.ERROR, f"{type(error).__name__}: {error}")
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    told = told if len(told) <= _TOLD else f"{told[: _TOLD - 3]}..."
+    where = [*_own_line(error), *getattr(error, "__notes__", ())]
+    return invalid(Status.ERROR, f"{told} ({'; '.join(where)})" if where else told)
+
+
+def _own_line(error: BaseException) -> list[str]:
+    """``file:line`` of the innermost frame that is neither Python's, a package's nor ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
+    return [f"{Path(own[-1].filename).name}:{own[-1].lineno}"] if own else []
+
+
+def add_example(error: BaseException, item: RewardItem) -> None:
+    """Note on an error what the function was called with."""
+    sample = item.sample
+    shown = {"sample": sample.id, "answer": sample.answer, "completion": item.completion}
+    error.add_note(", ".join(f"{name} {value!r:.60}" for name, value in shown.items()))

@@ -118,18 +118,19 @@ def _score_all(
     items: list[RewardItem],
     write: Callable[[dict[str, Any]], None],
 ) -> list[Reward]:
-    rewards: list[Reward] = []
-    in_order = iter(rows)
+    rewards: dict[int, Reward] = {}
+    written = 0
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scoring", total=len(rows))
         for batch in batches_of_groups(items, _BATCH):
-            batch_rewards = composite_reward.score(batch)
-            for reward in batch_rewards:
-                write(scored_row(next(in_order), reward))
-            rewards += batch_rewards
+            batch_rewards = composite_reward.score([items[index] for index in batch])
+            rewards.update(zip(batch, batch_rewards, strict=True))
+            while written in rewards:  # in the order of the rows, which is not that of the groups
+                write(scored_row(rows[written], rewards[written]))
+                written += 1
             progress.advance(task, len(batch))
-    return rewards
+    return [rewards[index] for index in range(len(rows))]
 
 
 @contextmanager

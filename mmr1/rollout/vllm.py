@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformers import BatchFeature
 
 from mmr1.config import RolloutConfig
 from mmr1.rollout.admission import AdmissionQueue, Prepared
-from mmr1.rollout.distribution import FORBIDDEN, Distribution, support_of
+from mmr1.rollout.distribution import FORBIDDEN, SUPPORT_LIMIT, Distribution, support_of
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
@@ -401,6 +402,8 @@ class VllmEngine:
         sampling = request.sampling
         distribution = Distribution.of(sampling, self._family.forbidden_ids)
         if self._returns_masks:
+            if distribution.keeps_all:
+                _warn_of_bound()
             distribution = distribution.bounded()
         params = SamplingParams(
             seed=seed,
@@ -441,6 +444,16 @@ class VllmEngine:
             routed_experts=experts,
             support=support,
         )
+
+
+@cache
+def _warn_of_bound() -> None:
+    """Say once that a request which keeps all ids is cut."""
+    logger.warning(
+        "completions that keep all tokens are sampled from the %d most probable ones: this vLLM "
+        "engine returns the ids of each token, and takes no request without top_k",
+        SUPPORT_LIMIT,
+    )
 
 
 INCOMPLETE = 1e-3

@@ -20,8 +20,15 @@ Scorer = Literal["policy", "reference", "critic"]
 Inputs = TypeVar("Inputs", AdvantageInputs, LossInputs)
 
 
-def build_algorithm(config: AlgorithmConfig) -> Algorithm:
+def build_algorithm(
+    config: AlgorithmConfig,
+    max_tokens: int | None = None,
+    reward_weights: Mapping[str, float] | None = None,
+) -> Algorithm:
     """The algorithm of ``algorithm.advantage`` and ``algorithm.loss``.
+
+    Args:
+        max_tokens, reward_weights: See ``Algorithm``.
 
     Raises:
         ValueError: If one of a user's own cannot be loaded, is something else, or lacks the returns
@@ -38,6 +45,8 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
         replace(made, of_tokens=_checked(made.of_tokens, "advantage", config.advantage.type)),
         replace(policy_loss, of_tokens=_checked(policy_loss.of_tokens, "loss", config.loss.type)),
         config,
+        max_tokens,
+        dict(reward_weights or {}),
     )
 
 
@@ -54,12 +63,17 @@ class Algorithm:
     """An advantage and a loss, with the KL and entropy terms of the configuration.
 
     Attributes:
+        max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
+        reward_weights: Weights of the reward functions, by name; advantages of each function need
+            them.
         reward_state: The moments of all rewards so far, with ``normalize_rewards``.
     """
 
     advantage: Advantage
     policy_loss: Loss
     config: AlgorithmConfig
+    max_tokens: int | None = None
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
     reward_state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:

@@ -38,8 +38,6 @@ class Learner:
             parts.algorithm,
             self._models,
             parts.coefficients,
-            config.rollout.max_response_length,
-            config.rewards.weights,
             masked,
             batch.learned if batch.learned is not batch.groups else None,
         )

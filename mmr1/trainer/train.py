@@ -223,7 +223,10 @@ def _components(
     workers: Workers,
     sampling: SamplingRun,
 ) -> TrainerComponents:
-    algorithm, kept = build_algorithm(config.algorithm), _kept(config, inputs)
+    algorithm = build_algorithm(
+        config.algorithm, config.rollout.max_response_length, config.rewards.weights
+    )
+    kept = _kept(config, inputs)
     return TrainerComponents(
         loader=inputs.loader(config.seed, config.data.curriculum),
         render=inputs.render,

@@ -80,9 +80,8 @@ def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = Non
     critic = None if config.critic is None else Fixed(0.25)
     return build_experience(
         groups,
-        build_algorithm(config),
+        build_algorithm(config, max_tokens=8),
         Models(Fixed(-1.0), reference, critic=critic),
-        max_tokens=8,
     )
 
 
@@ -163,7 +162,7 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
     for masked, of in ((False, group), (True, cut)):
         config = AlgorithmConfig(name=name, mask_truncated_completions=masked, kl=kl)
         batch = build_experience(
-            [of], build_algorithm(config), Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
+            [of], build_algorithm(config, max_tokens=8), Models(Fixed(-1.0), Fixed(-1.5))
         )
         advantages.append(batch.tokens.advantages)
     assert advantages[0][0, 0] == advantages[1][0, 0] != 0
@@ -280,7 +279,7 @@ def test_each_reward_function_can_be_normalised_by_itself():
     )
     weights = {"right": 1.0, "overlong": 0.5}
     batch = build_experience(
-        groups, build_algorithm(config), Models(Fixed(-1.0)), reward_weights=weights
+        groups, build_algorithm(config, reward_weights=weights), Models(Fixed(-1.0))
     )
     # In the group +-0.5 / sqrt(0.5); the batch is +-a, 0, 0 of deviation a sqrt(2 / 3).
     expected = (3 / 2) ** 0.5
@@ -436,6 +435,7 @@ def test_the_documentation_has_every_preset_type_and_key():
     for section in (AlgorithmConfig, CriticConfig, *sections):
         words |= set(section.model_fields) - {"name", "type"}
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS))))
+    named |= set(re.findall(r"\w+", str([*loss.table(), *advantage.table()])))
     assert sorted(words - named) == []
 
 

@@ -141,7 +141,7 @@ def policy_of(parts):
 
     def build(algorithm: AlgorithmConfig) -> LocalPolicy:
         model.load_state_dict(before)
-        packed = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+        packed = build_packed_model(config, model, ModelInputs(family, media))
         optimizer = Optimizer(model, config.optimizer, 4)
         return LocalPolicy(packed, build_algorithm(algorithm), optimizer, algorithm.ppo_epochs)
 
@@ -152,14 +152,12 @@ def policy_of(parts):
 def experience_of(scored: list[ScoredGroup], config: AlgorithmConfig, policy) -> Experience:
     return build_experience(
         complete(scored),
-        build_algorithm(config),
+        build_algorithm(config, 12, {"right": 1.0}),
         Models(
             policy,
             None if config.reference is None else Given(-6.0),
             None if config.critic is None else Given(0.25),
         ),
-        max_tokens=12,
-        reward_weights={"right": 1.0},
     )
 
 
@@ -440,7 +438,7 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
     algorithm = algorithm.changed(ppo_mini_batch_size=1)
     if key.name == "kl_to_go":
         algorithm = algorithm.changed(kl={"type": "reward", "coef": 0.1})
-    built = build_algorithm(algorithm)
+    built = build_algorithm(algorithm, 12, {"right": 1.0})
     generator = torch.Generator().manual_seed(0)
     numbers: list[Any] = []
     for step in range(3):  # baselines and moments act from the second on
@@ -453,8 +451,6 @@ def effect(key: Key, value: Any, parts, own: str) -> list[Any]:
                 None if algorithm.reference is None else Given(-6.0),
                 None if algorithm.critic is None else Given(0.25),
             ),
-            max_tokens=12,
-            reward_weights={"right": 1.0},
         )
         noise = torch.randn(experience.tokens.advantages.shape, generator=generator)
         logprobs = (3 * noise - 6.5).requires_grad_()

@@ -50,5 +50,5 @@ def advantage_inputs(rewards: list[float], others: dict[str, Any]) -> AdvantageI
 def loss_inputs(log_ratios: list[float], advantage: float, **others: Any) -> LossInputs:
     new = torch.tensor([log_ratios], requires_grad=True)
     ones = torch.ones(new.shape)
-    given = {key: torch.tensor(value) for key, value in others.items()}
-    return LossInputs(new, 0 * ones, advantage * ones, 0 * ones, ones.bool(), **given)
+    given = {"old_logprobs": 0 * ones} | {k: torch.tensor(v) for k, v in others.items()}
+    return LossInputs(new, advantages=advantage * ones, entropy=0 * ones, mask=ones.bool(), **given)

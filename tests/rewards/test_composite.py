@@ -126,7 +126,7 @@ def test_accounting(composite_reward: CompositeReward) -> None:
     assert stats["reward/invalid"] == 1
     assert stats["reward/invalid/math"] == 1
     assert stats["reward/invalid/bad_gold"] == 1
-    assert stats["reward/no_answer"] == 1
+    assert stats["reward/num_no_answer"] == 1
     with faults_told() as told:
         report_invalid(rewards, [i.sample for i in items], 0.34)
     ((kind, count, message),) = told.faults

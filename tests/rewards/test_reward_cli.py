@@ -169,11 +169,22 @@ def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
     rows = [
         {"completion": "a", "id": 1}, {"completion": "b", "id": 2}, {"completion": "c", "id": 1},
         {"completion": "d", "prompt": "p"}, {"completion": "e", "prompt": "p"},
-        {"completion": "f"}, {"completion": "g"},
+        {"completion": "f"}, {"completion": "g"}, {"completion": "h", "group": "p"},
+        {"completion": "i", "group": 0}, {"completion": "j", "group": "p"},
     ]  # fmt: skip
     scored = score(tmp_path, f"{tmp_path}/size.py:reward", rows)
-    assert [row["reward"] for row in scored] == [2, 1, 2, 2, 2, 1, 1]
+    assert [row["reward"] for row in scored] == [2, 1, 2, 2, 2, 1, 1, 2, 1, 2]
     assert "group" not in scored[0]
+
+
+def test_groups_of_distant_rows_are_scored_whole(tmp_path: Path) -> None:
+    (tmp_path / "size.py").write_text(
+        "def reward(completions, **columns):\n    return [len(completions)] * len(completions)\n"
+    )
+    rows = [{"completion": f"{n}", "group": f"p{n % 700}"} for n in range(1500)]
+    scored = score(tmp_path, f"{tmp_path}/size.py:reward", rows)
+    assert [row["completion"] for row in scored] == [row["completion"] for row in rows]
+    assert [row["reward"] for row in scored] == [3 if n % 700 < 100 else 2 for n in range(1500)]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +192,6 @@ def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
     [
         ('{"completion": "a"}\nnot json\n', "in.jsonl:2: not valid JSON"),
         ('{"answer": "a"}\n', "in.jsonl:1: a row needs 'completion'"),
-        ('{"completion": "a", "group": "x"}\n', "in.jsonl:1:"),
         ("[1]\n", "in.jsonl:1: a row is a JSON object"),
     ],
 )

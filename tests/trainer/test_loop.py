@@ -88,7 +88,9 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
     family, start, media, noise, path = shared
     config = config.changed({"model.path": str(path)})
     model = copy.deepcopy(start)
-    algorithm = build_algorithm(config.algorithm)
+    algorithm = build_algorithm(
+        config.algorithm, config.rollout.max_response_length, config.rewards.weights
+    )
     inputs = ModelInputs(family, media)
     policy = PackedModel(model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), 4096)
     reference = None

@@ -107,7 +107,9 @@ def sampler_of(parts, digit_samples):
             render=family.render_prompt,
             engine=engine,
             rewards=Ones(),
-            algorithm=build_algorithm(config.algorithm),
+            algorithm=build_algorithm(
+                config.algorithm, config.rollout.max_response_length, config.rewards.weights
+            ),
             policy=Policy(),
             reference=None,
             coefficients=Coefficients(config.algorithm),

@@ -162,7 +162,9 @@ def sampler_of(parts, digit_samples):
             render=family.render_prompt,
             engine=engine,
             rewards=rewards or Rewards(),
-            algorithm=build_algorithm(run.algorithm),
+            algorithm=build_algorithm(
+                run.algorithm, run.rollout.max_response_length, run.rewards.weights
+            ),
             policy=policy or Policy(),
             reference=None,
             coefficients=Coefficients(run.algorithm),

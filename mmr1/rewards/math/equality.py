@@ -41,6 +41,7 @@ _NO_WORDS = re.compile(
     r"cot|sec|csc)h?|(?<![A-Za-z])(?:log|ln|lg|exp|sqrt|pi|theta|alpha|beta|infty|mod|and|or|gcd|"
     r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
 )
+_VARIABLE = re.compile(r"(?<![A-Za-z\\_])(?![ei])[A-Za-z](?![A-Za-z(_'])")
 _BARE_UNITS = tuple("mgNJWVAL")  # right behind a number, as in 10N, if the answer has no letter
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
@@ -159,7 +160,7 @@ def _compare_texts(gold: str, prediction: str) -> float | Reward | Job:
     if is_prose(gold) and _plain(gold) in map(_plain, (prediction, *statements(written))):
         return float(not _SAID_OF_WORDS.search(prediction))
     quantity = _quantity(gold)
-    if _is_number(quantity) and _words_of(answer):
+    if _is_number(quantity) and (_words_of(answer) or whole_quantity(answer)):
         return _compare_sentence(quantity, answer)
     gold = quantity
     if not is_prose(gold):
@@ -270,7 +271,7 @@ def _plain(text: str) -> str:
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
 
 
-def _decide_quantities(gold: str, prediction: str) -> float | Job:
+def _decide_quantities(gold: str, prediction: str) -> float | Reward | Job:
     # 5m is five metres beside a number and a variable's multiple beside another expression.
     letters = _has_letters(gold), _has_letters(prediction)
     bare = gold.endswith(_BARE_UNITS) and not letters[1]
@@ -288,6 +289,8 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
         return float(any(same_number(numbers[0], number) for number in meant))
     if gold_unit and unit and gold_unit.dimension != unit.dimension:
         return 0.0
+    if numbers[0] and "=" not in prediction and _VARIABLE.search(_NO_WORDS.sub(" ", prediction)):
+        return unread(f"unknowns, and no number: {prediction:.60}")  # as 0a, which would be 0
     if gold_unit and unit and gold_unit.factor != unit.factor:
         gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
     if gold == prediction and unit != PERCENT:
@@ -322,6 +325,8 @@ def _has_letters(text: str) -> bool:
 
 
 def _scaled(text: str, unit: Unit) -> str:
+    if unit.offset:
+        text = rf"{text} + \frac{{{unit.offset.numerator}}}{{{unit.offset.denominator}}}"
     return rf"({text}) \cdot \frac{{{unit.factor.numerator}}}{{{unit.factor.denominator}}}"
 
 

@@ -187,8 +187,11 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float | 
             and _is_number(value)
             and _same_value(gold, gold_value * 100, prediction, value)
         )
-    if _equal(gold, gold_value, prediction, value):
-        return 1.0
+    try:
+        if _equal(gold, gold_value, prediction, value):
+            return 1.0
+    except TypeError as error:  # of sympy, where a bound is not evaluated: the interval (1!, 2)
+        return unread(f"mathematics that cannot be compared: {error}")
     if percent == "gold" and _is_number(gold_value) and _is_number(value):
         return float(_same_value(gold, gold_value, prediction, value * 100))
     return 0.0

@@ -23,6 +23,7 @@ from mmr1.rewards.plugins.styles import (
     Signature,
     module_of,
 )
+from mmr1.rewards.plugins.values import TOTALS
 
 
 def _own(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
@@ -152,6 +153,10 @@ TRL = RewardStyle(
 # --- EasyR1 and verl ---------------------------------------------------------------------------
 
 
+_OVERALL = ("overall",)
+"""Its trainer reads the reward from this key, and from no other."""
+
+
 def _easyr1(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
     """The dialect of EasyR1: mappings, of one completion or of all."""
     takes_all = "reward_inputs" in inspect.signature(function).parameters
@@ -167,8 +172,10 @@ def _easyr1(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect
         }
 
     if named == "batch":
-        return Dialect("EasyR1", "batch", lambda items: (([row(item) for item in items],), {}))
-    return Dialect("EasyR1", "item", lambda items: ((row(items[0]),), {}))
+        return Dialect(
+            "EasyR1", "batch", lambda items: (([row(item) for item in items],), {}), totals=_OVERALL
+        )
+    return Dialect("EasyR1", "item", lambda items: ((row(items[0]),), {}), totals=_OVERALL)
 
 
 def _extra_info(item: RewardItem) -> Any:
@@ -192,7 +199,7 @@ _FIELDS: dict[str, Callable[[RewardItem], Any]] = {
 
 
 def _by_field(
-    name: str, plural: bool = False
+    name: str, plural: bool = False, totals: tuple[str, ...] = TOTALS
 ) -> Callable[[Callable[..., Any], Mapping[str, Any]], Dialect]:
     """A dialect with one parameter per field: of one item, or in the plural of all items."""
 
@@ -209,7 +216,7 @@ def _by_field(
                 return (), {n: [get(item) for item in items] for n, get in fields.items()}
             return (), {n: get(items[0]) for n, get in fields.items()}
 
-        return Dialect(name, "batch" if plural else "item", arguments)
+        return Dialect(name, "batch" if plural else "item", arguments, totals=totals)
 
     return build
 
@@ -223,8 +230,8 @@ EASYR1 = RewardStyle(
     (
         Signature(("reward_inputs",), _easyr1),
         Signature(("reward_input",), _easyr1),
-        Signature(("predicts", "ground_truths"), _by_field("EasyR1", plural=True)),
-        Signature(("predict_str", "ground_truth"), _by_field("EasyR1")),
+        Signature(("predicts", "ground_truths"), _by_field("EasyR1", plural=True, totals=_OVERALL)),
+        Signature(("predict_str", "ground_truth"), _by_field("EasyR1", totals=_OVERALL)),
     ),
 )
 VERL = RewardStyle(

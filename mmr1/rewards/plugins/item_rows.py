@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ _ITEM_COLUMNS = {
     "group", "media_sizes", "image_grid_thw", "shuffled", "images", "original_sizes", "messages",
     "tool_calls", "environment_reward",
 }  # fmt: skip
+_GROUPED_BY = ("group", "id", "prompt", "question")
 
 
 def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
@@ -72,15 +72,15 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
 
 
 def with_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows with a ``group``: those of the same ``id``, else prompt, else question are one.
+    """Number the groups: rows of the same ``group``, else id, else prompt, else question are one.
 
-    A row that has its own keeps it, and one that has none of the three is alone.
+    A ``group`` may be a number or a text. A row that has none of the four is alone.
     """
     numbers: dict[Any, int] = {}
     for index, row in enumerate(rows):
-        named = next((n for n in ("id", "prompt", "question") if row.get(n) is not None), None)
+        named = next((name for name in _GROUPED_BY if row.get(name) is not None), None)
         key = index if named is None else (named, repr(row[named]))
-        yield {"group": numbers.setdefault(key, len(numbers)), **row}
+        yield {**row, "group": numbers.setdefault(key, len(numbers))}
 
 
 def _media(row: Mapping[str, Any]) -> list[MediaRef]:
@@ -150,11 +150,14 @@ def scored_row(row: Mapping[str, Any], reward: Reward) -> dict[str, Any]:
     }
 
 
-def batches_of_groups(items: Sequence[RewardItem], size: int) -> Iterator[list[RewardItem]]:
-    """Lists of at least ``size`` items, and of whole groups."""
-    batch: list[RewardItem] = []
-    for _, group in groupby(items, key=lambda item: item.group):
-        batch += group
+def batches_of_groups(items: Sequence[RewardItem], size: int) -> Iterator[list[int]]:
+    """Yield the indices of at least ``size`` items, of whole groups, wherever their rows stand."""
+    groups: dict[int, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(item.group, []).append(index)
+    batch: list[int] = []
+    for indices in groups.values():
+        batch += indices
         if len(batch) >= size:
             yield batch
             batch = []

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from mmr1.registry import REWARD_STYLES
 from mmr1.rewards.item import RewardItem
+from mmr1.rewards.plugins.values import TOTALS
 
 Call = Literal["item", "group", "batch"]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -32,12 +33,14 @@ class Dialect:
             returns a value for each.
         arguments: Makes the arguments of a call from the items.
         skips: A None among its values is not a fault: the function is not for that row.
+        totals: Keys of a returned mapping of which the first that is there holds the reward.
     """
 
     name: str
     call: Call
     arguments: Callable[[Sequence[RewardItem]], Arguments]
     skips: bool = False
+    totals: tuple[str, ...] = TOTALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import (
     Job,
     RewardItem,
+    add_example,
     group_means,
     reward_of_exception,
     without_accuracy,
@@ -171,10 +172,15 @@ def run(
         Exception: Whatever the function raises.
     """
     function, dialect = load(spec, options, style, call_)
-    value = call(function, dialect, items, _split(function, options)[1])
-    if inspect.isawaitable(value):
-        value = asyncio.run(_awaited(value))
-    return rewards_of(value, len(items), dialect.call != "item", dialect.skips)
+    try:
+        value = call(function, dialect, items, _split(function, options)[1])
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+    except BaseException as error:
+        if len(items) == 1:
+            add_example(error, items[0])
+        raise
+    return rewards_of(value, len(items), dialect.call != "item", dialect.skips, dialect.totals)
 
 
 async def _awaited(value: Any) -> Any:
@@ -445,5 +451,13 @@ class GivenReward:
         try:
             value = call(self._function, self._dialect, items, {})
         except Exception as error:
+            if len(items) == 1:
+                add_example(error, items[0])
             return [reward_of_exception(error)] * len(items)
-        return rewards_of(value, len(items), self._dialect.call != "item", self._dialect.skips)
+        return rewards_of(
+            value,
+            len(items),
+            self._dialect.call != "item",
+            self._dialect.skips,
+            self._dialect.totals,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
@@ -30,6 +31,13 @@ _LEADING_ARTICLE = re.compile(r"(?i)(?:an?|the)\s+")
 _ORDINAL = re.compile(r"(?i)\b(first|second|third|fourth|fifth|last) (?:option|choice|answer)\b")
 _PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last": -1}
 
+_DIGIT = re.compile(r"\d")
+_NUMBER = re.compile(r"(?<![\w.,$])\d{1,2}(?!\w|[.,]\d|\s*%)")
+_LABEL_NUMBER = re.compile(
+    r"(?i)(?<=option )\d{1,2}\b|(?<=choice )\d{1,2}\b|(?<=\()\d{1,2}(?=\))|"
+    r"^\d{1,2}(?=\W*$|[.):]+\s)"
+)
+
 Options = Mapping[str, str]
 
 
@@ -47,6 +55,8 @@ def read_choice(text: str, options: Options) -> Reading[str] | Unread:
     >>> read_choice("B. 4", {"A": "4", "B": "5"}).reason, read_choice("A or B", {}).reason
     ('a letter and the text of another option', 'no option')
     """
+    if options and all(map(str.isdigit, options)):
+        return _read_numbered(text, options)
     if text.strip() in options:  # before the texts: an option may be "B" under the letter A
         return Reading(text.strip(), 0, len(text))
     whole = _whole(unwrap(text), options)
@@ -56,6 +66,21 @@ def read_choice(text: str, options: Options) -> Reading[str] | Unread:
     if options and (own := _in_own_words(text, options)):
         return Reading(own, 0, len(text))
     return read_asserted(text, lambda piece: _named(piece, options), "option")
+
+
+def _read_numbered(text: str, options: Options) -> Reading[str] | Unread:
+    """Return the label of the one option that an answer asserts, where labels are numbers.
+
+    A number that stands by itself is a label, unless the options have numbers: then one that is
+    written as a label is.
+    """
+    letters = dict(zip(options, LETTERS, strict=False))
+    pattern = _LABEL_NUMBER if any(map(_DIGIT.search, options.values())) else _NUMBER
+    lettered = pattern.sub(lambda match: letters.get(match[0], match[0]), text)
+    reading = read_choice(lettered, {letters[label]: options[label] for label in letters})
+    if isinstance(reading, Unread):
+        return reading
+    return replace(reading, value=list(options)[LETTERS.index(reading.value)])
 
 
 def _whole(text: str, options: Options) -> str | None:
@@ -166,7 +191,8 @@ def options_by_letter(options: Sequence[str] | Mapping[str, str] | None) -> dict
         return {str(letter).upper(): str(text) for letter, text in options.items()}
     labelled = [_OWN_LABEL.fullmatch(str(text)) for text in options]
     own = {match[1].upper(): match[2] for match in labelled if match is not None}
-    if set(own) == set(LETTERS[: len(options)]):
+    numbers = {str(number) for number in range(1, len(options) + 1)}
+    if set(own) in (set(LETTERS[: len(options)]), numbers):
         return own
     return {
         letter: match[2] if match is not None and match[1].upper() == letter else str(text)
@@ -174,7 +200,7 @@ def options_by_letter(options: Sequence[str] | Mapping[str, str] | None) -> dict
     }
 
 
-_OWN_LABEL = re.compile(r"(?s)\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)")
+_OWN_LABEL = re.compile(r"(?s)\s*[(\[]?([A-Za-z]|\d{1,2})(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)")
 
 
 def _plain(text: str) -> str:

@@ -40,10 +40,10 @@ class Number:
     def value(self) -> Fraction:
         return Fraction(self.numerator, self.denominator)
 
-    def times(self, factor: Fraction) -> Number:
+    def times(self, factor: Fraction, plus: Fraction = Fraction(0)) -> Number:
         """The number in another unit, just as coarse."""
-        top, bottom = self.numerator * factor.numerator, self.denominator * factor.denominator
-        return Number(top, bottom, self.decimals)
+        value = self.value * factor + plus
+        return Number(value.numerator, value.denominator, self.decimals)
 
 
 def parse_number(text: str) -> Number | None:

@@ -11,7 +11,7 @@ from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.latex import normalise
 from mmr1.rewards.reading.numbers import MAX_DIGITS, Number, parse_number
 from mmr1.rewards.reading.stance import Reading, Unread, is_altered, read_asserted, states_none
-from mmr1.rewards.reading.units import PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.units import PERCENT, THOUSAND, Unit, leading_unit, split_unit
 from mmr1.rewards.reading.vocabulary import any_of
 from mmr1.rewards.reading.words import has_number_word, with_digits
 
@@ -38,7 +38,8 @@ _SPELLINGS = (
     (re.compile(r"(?i)\bdegrees? (?=(?:celsius|fahrenheit)\b)"), ""),
     (re.compile(r"(?i)\b(?:a single|only one|just one|exactly one)\b"), "1"),
     (re.compile(r"(?i)\bhalf an? dozen\b"), "6"),
-    (re.compile(r"(?i)(?<=\d)k\b(?!\s*/)"), "e3"),
+    (re.compile(r"(?<=\d)k\b(?!\s*/)"), "e3"),
+    (re.compile(r"([$€£¥]\s?[\d.]+)K\b"), r"\1e3"),
     (re.compile(r"(?<=\d)(?:M|mn)\b(?!\s*/)"), "e6"),
     (re.compile(r"(?<=\d)(?:B|bn)\b(?!\s*/)"), "e9"),
     (re.compile(r"(?<![\d,.])(\d{1,3}) (?=\d{3}(?:\D|$))"), r"\1,"),
@@ -65,6 +66,7 @@ _LAST_WORD = re.compile(r"(?<!['’])\b([A-Za-z]+)[\s\"'(]*$")
 _MAY_PRECEDE = re.compile("(?i)" + any_of("before_numbers"))
 _LABEL = re.compile(r"(?:In |From )?[A-Z][a-z]+ ")
 _TOTAL = re.compile(r"(?i)[^\d,.;]{0,40}\b(?:in total|altogether|overall)\b")
+_UNFINISHED = re.compile(r"(?i)\b(?:is|are|was|were|equals|the|an?|of|to|that)\W*$")
 _LISTED = re.compile(r"[^\d]{0,40}?(?:,|\band\b|\bor\b|\bplus\b)\s+\d")
 
 
@@ -93,7 +95,9 @@ class Quantity:
         """The number in base units, and the dimension; a percentage is a plain number."""
         if self.unit is None or self.unit == PERCENT or self.unit.is_unknown:
             return (self.value / 100 if self.unit == PERCENT else self.value), ""
-        return self.value * self.unit.factor, self.unit.dimension
+        if self.unit == THOUSAND:
+            return self.value * 1000, ""
+        return (self.value + self.unit.offset) * self.unit.factor, self.unit.dimension
 
 
 @lru_cache(8192)  # the answers of a group are few
@@ -179,6 +183,8 @@ def _stated(text: str) -> Quantity | None:
     unit = leading_unit(behind)
     if number is None or _OPERATOR_BEFORE.search(before[-16:]) or _names(before):
         return None
+    if _UNFINISHED.search(behind):
+        return None
     if _LISTED.match(behind) and len(_literals(plain)) > 1 and not in_total:
         return None
     if unit is None and _OPERATOR_BEHIND.match(behind):
@@ -194,7 +200,7 @@ def _literals(text: str) -> list[re.Match[str]]:
 
 
 # A word of two units is the one of the gold's kind: pounds, degrees.
-_TWOFOLD = {"£": "mass", "Celsius": "°", "Fahrenheit": "°"}
+_TWOFOLD = {"£": "mass", "temperature": "°"}
 
 
 def candidates(gold: Quantity, answer: Quantity) -> list[Number]:
@@ -204,14 +210,22 @@ def candidates(gold: Quantity, answer: Quantity) -> list[Number]:
     number without it. Units are converted; left out on one side they do not count; another
     dimension has no number.
     """
+    units = gold.unit, answer.unit
     if answer.unit == PERCENT and gold.unit != PERCENT:
         return [answer.number.times(Fraction(1, 100))]
     if gold.unit == PERCENT and answer.unit is None:
         return [answer.number, answer.number.times(Fraction(100))]
-    if gold.unit is None or answer.unit is None or gold.unit == answer.unit:
+    if gold.unit == answer.unit:
+        return [answer.number]
+    if THOUSAND in units:
+        scale = THOUSAND.factor if answer.unit == THOUSAND else 1 / THOUSAND.factor
+        is_kelvin = any(unit and unit.dimension == "temperature" for unit in units)
+        return [answer.number if is_kelvin else answer.number.times(scale)]
+    if gold.unit is None or answer.unit is None:
         return [answer.number]
     if _TWOFOLD.get(gold.unit.dimension) == answer.unit.dimension:
         return [answer.number]
     if gold.unit.dimension != answer.unit.dimension:
         return []
-    return [answer.number.times(answer.unit.factor / gold.unit.factor)]
+    ratio = answer.unit.factor / gold.unit.factor
+    return [answer.number.times(ratio, answer.unit.offset * ratio - gold.unit.offset)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -84,8 +83,6 @@ def build_experience(
     algorithm: Algorithm,
     models: Models,
     coefficients: Coefficients | None = None,
-    max_tokens: int | None = None,
-    reward_weights: Mapping[str, float] = MappingProxyType({}),
     masked_logprobs: torch.Tensor | None = None,
     shown: Sequence[ScoredGroup] | None = None,
 ) -> Experience:
@@ -93,8 +90,6 @@ def build_experience(
 
     Args:
         coefficients: Their current values; by default those of the configuration.
-        max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
-        reward_weights: Of the reward functions, by name; advantages of each function need them.
         masked_logprobs: See ``views.masked_logprobs``; ``algorithm.perception`` needs them.
         shown: The same completions, in parts that have the prompt they were sampled for; by default
             ``scored``, whatever view they saw. Advantages are of ``scored``.
@@ -123,7 +118,7 @@ def build_experience(
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
         mask = counted & ~_truncated(groups)[:, None]
 
-    inputs = _advantage_inputs(scored, counted, algorithm, reward_weights)
+    inputs = _advantage_inputs(scored, counted, algorithm)
     if kl_in_reward and ref_logprobs is not None:
         assert old_logprobs is not None
         estimate = ESTIMATORS[algorithm.kl_estimator](old_logprobs, ref_logprobs)
@@ -147,7 +142,7 @@ def build_experience(
     tokens = TokenBatch(
         mask=mask,
         advantages=advantages,
-        loss_weights=_loss_weights(mask, parts, algorithm, max_tokens),
+        loss_weights=_loss_weights(mask, parts, algorithm),
         rollout_logprobs=_rollout_logprobs(groups, mask.shape),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
@@ -240,16 +235,15 @@ def _loss_weights(
     mask: torch.Tensor,
     parts: Sequence[torch.Tensor],
     algorithm: Algorithm,
-    max_tokens: int | None,
 ) -> torch.Tensor:
     """Token weights ``[B, R]``, over the sequences of each mini-batch, or over all together."""
     if algorithm.config.loss.agg_scope == "rollout":
-        return token_weights(mask, algorithm.loss_agg_mode, max_tokens) * len(parts)
+        return token_weights(mask, algorithm.loss_agg_mode, algorithm.max_tokens) * len(parts)
     if len(parts) == 1:
-        return token_weights(mask, algorithm.loss_agg_mode, max_tokens)
+        return token_weights(mask, algorithm.loss_agg_mode, algorithm.max_tokens)
     weights = torch.zeros(mask.shape)
     for rows in parts:
-        weights[rows] = token_weights(mask[rows], algorithm.loss_agg_mode, max_tokens)
+        weights[rows] = token_weights(mask[rows], algorithm.loss_agg_mode, algorithm.max_tokens)
     return weights
 
 
@@ -303,7 +297,6 @@ def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
     algorithm: Algorithm,
-    reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
     """The inputs without models: rewards alone."""
     rows = [s.rewards for s in scored]
@@ -321,7 +314,7 @@ def _advantage_inputs(
     if algorithm.advantage.step_supervision:
         step_rewards, step_ends = _step_rewards(scored, mask.shape)
     elif algorithm.advantage.turns is not None:
-        weight = reward_weights.get("environment", 0.0)
+        weight = algorithm.reward_weights.get("environment", 0.0)
         by_state = algorithm.advantage.turns == "state"
         step_rewards, step_ends, step_states = _turn_rewards(scored, mask.shape, weight, by_state)
     inputs = AdvantageInputs(
@@ -334,8 +327,8 @@ def _advantage_inputs(
         step_rewards=step_rewards,
         step_ends=step_ends,
         step_states=step_states,
-        components=component_matrix(rows, reward_weights),
-        weights=torch.tensor(list(reward_weights.values())),
+        components=component_matrix(rows, algorithm.reward_weights),
+        weights=torch.tensor(list(algorithm.reward_weights.values())),
     )
     if not algorithm.scales_rewards:
         return inputs

@@ -370,9 +370,9 @@ def _pattern_of_norms(finding: Finding, run: StepFile, own: Recomputed) -> str |
         return f"{len(missing)} of {len(names)} parameters have none, such as {missing[0]}"
     both = (theirs > 0) & (sound > 1e-6)
     ratio = theirs[both] / sound[both]
-    if len(ratio) and float(ratio.std() / ratio.mean()) < 1e-2:
+    if len(ratio) > 1 and finding.name == "param/grad_norm":
         factor = float(ratio.mean())
-        if abs(factor - 1) > 1e-2 and finding.name == "param/grad_norm":
+        if float(ratio.std()) < abs(factor - 1) / 10:
             return f"every gradient times {factor:.3f}"
     return None
 
@@ -389,10 +389,17 @@ def _pattern_of_patches(run: StepFile, own: Recomputed) -> str | None:
         if torch.allclose((theirs * std + mean)[:, order], sound * std + mean, atol=5e-3):
             return f"the channels in the order {order}"
     correlation = float(torch.corrcoef(torch.stack([theirs.flatten(), sound.flatten()]))[0, 1])
-    if correlation**2 > 0.999:
+    if torch.allclose(_fitted(sound, theirs), theirs, atol=5e-3):
         return f"another normalisation (correlation {correlation:.3f})"
-    kind = "the same image, resampled" if correlation**2 > 0.5 else "another image"
+    kind = "an altered image" if correlation**2 > 0.5 else "another image"
     return f"{kind} (correlation {correlation:.3f})"
+
+
+def _fitted(sound: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Return the sound means with the scale and shift of each channel that fit best."""
+    spread = (sound - sound.mean(0)).square().sum(0).clamp(min=1e-12)
+    scale = ((sound - sound.mean(0)) * (theirs - theirs.mean(0))).sum(0) / spread
+    return (sound - sound.mean(0)) * scale + theirs.mean(0)
 
 
 Mistakes = Callable[[StepFile, Recomputed, int | None], Iterator[tuple[str, Guess]]]

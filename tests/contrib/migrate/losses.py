@@ -73,9 +73,9 @@ def our_loss(
     """The loss of a migrated ``algorithm`` section on one of several mini-batches."""
     config = AlgorithmConfig(**{**section, "ppo_mini_batch_size": 2})
     groups = [_group(*both) for both in zip(LENGTHS, rewards, strict=True)]
-    algorithm = build_algorithm(config)
+    algorithm = build_algorithm(config, max_tokens=LONGEST)
     models = Models(Given(x.old), Given(x.ref) if config.kl is not None else None)
-    batch = build_experience(groups, algorithm, models, max_tokens=LONGEST)
+    batch = build_experience(groups, algorithm, models)
     chosen = None
     if algorithm.policy_loss.choose is not None:
         before = UpdateTokens(x.old, batch.tokens.advantages.double(), batch.tokens.mask)

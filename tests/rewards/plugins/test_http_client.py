@@ -507,7 +507,6 @@ def test_the_server_says_what_it_cannot_read() -> None:
         ("task", {"name": "math"}),
         ("task", ["math"]),
         ("source", 3),
-        ("group", "one"),
         ("token_ids", 3),
         ("messages", 3),
     ],

@@ -161,6 +161,43 @@ def test_a_dict_without_a_total_says_which_key_is_missing(tmp_path: Path) -> Non
     assert "without 'overall' (it has: format)" in (reward.error or "")
 
 
+def test_easyr1_takes_its_total_from_overall_alone(tmp_path: Path) -> None:
+    file = tmp_path / "easyr1.py"
+    file.write_text("def compute_score(reward_input):\n    return {'score': 1.0, 'format': 1.0}\n")
+    reward = score(f"{file}:compute_score", items())[0]
+    assert "without 'overall' (it has: score, format)" in (reward.error or "")
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_an_error_names_its_line_and_the_example(tmp_path: Path, isolated: bool) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "import json\n\n"
+        "def reward(completion, answer):\n    return json.loads(completion)['score']\n"
+    )
+    asked = [item("no JSON", answer="seven")]
+    reward = score(f"{file}:reward", asked, sandbox={} if isolated else None)[0]
+    error = reward.error or ""
+    assert "JSONDecodeError" in error
+    assert "broken.py:4" in error
+    assert "answer 'seven'" in error
+    assert "completion 'no JSON'" in error
+
+
+def test_names_of_components_are_bounded_over_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "names.py"
+    file.write_text(
+        "def reward(completion):\n"
+        "    return {'score': 1.0, **dict.fromkeys(completion.split(','), 0.5)}\n"
+    )
+    texts = [",".join(f"part{n}" for n in range(64)), "part1,part63", "one_more", "a\nb"]
+    first, known, beyond, odd = score(f"{file}:reward", items(texts))
+    assert first.value == known.value == 1.0
+    assert beyond.status is odd.status is Status.ERROR
+    assert "one_more" in (beyond.error or "")
+    assert "names of components" in (odd.error or "")
+
+
 POISON = ["clean", "poison", "clean again"]
 
 

@@ -98,7 +98,7 @@ def test_unread_answer_has_status_reason_and_metric() -> None:
     assert (read.status, absent.status) == (Status.OK, Status.NO_ANSWER)
     stats = reward_stats([unread, read, absent])
     assert stats["rewards/count/num_unread"] == stats["rewards/math/num_unread"] == 1
-    assert stats["reward/no_answer"] == 1
+    assert stats["reward/num_no_answer"] == 1
     assert stats["reward/invalid"] == 0
 
 

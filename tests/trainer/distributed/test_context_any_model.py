@@ -273,4 +273,4 @@ def test_models_that_cannot_share_sequences_say_why():
         with pytest.raises(ValueError, match=why):
             completion_scores(model, GROUPS, context=context)
         with pytest.raises(ValueError, match=why):  # at the start
-            build_packed_model(config, model, ModelInputs(None, None), 1.0)
+            build_packed_model(config, model, ModelInputs(None, None))

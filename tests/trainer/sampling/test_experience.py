@@ -57,8 +57,8 @@ class EvenPolicy:
 
 
 def experience(groups: list[ScoredGroup], **config: object) -> Experience:
-    algorithm = build_algorithm(AlgorithmConfig(**config))
-    return build_experience(groups, algorithm, Models(EvenPolicy()), max_tokens=8)
+    algorithm = build_algorithm(AlgorithmConfig(**config), max_tokens=8)
+    return build_experience(groups, algorithm, Models(EvenPolicy()))
 
 
 def learners(batch: Experience) -> list[list[bool]]:
@@ -121,8 +121,9 @@ def test_turns_add_up_to_the_reward_also_of_zero(total):
     keys = {**turn_advantages, "scale_rewards": "none", "group_by": "turn"}
     first, second = completion(5, *turns(0.3, None)), completion(5, *turns(None, 1.0))
     group = scored([total, 1.0], first, second)
-    algorithm = build_algorithm(AlgorithmConfig(advantage=keys))
-    batch = build_experience([group], algorithm, Models(None), reward_weights={"environment": 1.0})
+    weights = {"environment": 1.0}
+    algorithm = build_algorithm(AlgorithmConfig(advantage=keys), reward_weights=weights)
+    batch = build_experience([group], algorithm, Models(None))
     whole = (total - 1.0) / 2
     # Returns of the first turns: total and 1; of the last: total - 0.3 and 1.
     last = (total - 0.3 - 1.0) / 2

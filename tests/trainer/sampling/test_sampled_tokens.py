@@ -111,8 +111,9 @@ def test_the_turns_of_a_group_are_compared_by_hand(first, second, group_by, same
     rewards = tuple(Reward(r, components={"environment": 0.0}) for r in (3.3, 0.1, 1.0))
     scored = ScoredGroup(replace(group, completions=tuple(paid)), rewards)
     keys = {"gamma": 0.5, "step_advantage_w": 0.5, "scale_rewards": "none", "group_by": group_by}
-    algorithm = build_algorithm(AlgorithmConfig(advantage={"type": "gigpo", **keys}))
-    batch = build_experience([scored], algorithm, Models(None), reward_weights={"environment": 2.0})
+    config = AlgorithmConfig(advantage={"type": "gigpo", **keys})
+    algorithm = build_algorithm(config, reward_weights={"environment": 2.0})
+    batch = build_experience([scored], algorithm, Models(None))
     mean, start, later = 4.4 / 3, 3.2 / 3, 1.2 if same else None
     expected = torch.zeros(batch.tokens.advantages.shape)
     for row, (total, returns, turns) in enumerate(
