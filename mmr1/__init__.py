@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmr1.python.trainer import Trainer, evaluate
     from mmr1.rewards.reading.extract import extract_answer
     from mmr1.rewards.reading.read import read_answer
-    from mmr1.rollout.engine import Probe
+    from mmr1.rollout.protocol import Finished, Probe, Request
     from mmr1.trainer.runs.step import Step
     from mmr1.trainer.validation.evaluate import Evaluation
     from mmr1.types import Completion, RolloutGroup
@@ -28,7 +28,9 @@ __all__ = [
     "Completion",
     "Config",
     "Evaluation",
+    "Finished",
     "Probe",
+    "Request",
     "RolloutGroup",
     "Step",
     "Trainer",
@@ -41,7 +43,9 @@ _HOME = {
     "Completion": "mmr1.types",
     "Config": "mmr1.config",
     "Evaluation": "mmr1.trainer.validation.evaluate",
-    "Probe": "mmr1.rollout.engine",
+    "Finished": "mmr1.rollout.protocol",
+    "Probe": "mmr1.rollout.protocol",
+    "Request": "mmr1.rollout.protocol",
     "RolloutGroup": "mmr1.types",
     "Step": "mmr1.trainer.runs.step",
     "Trainer": "mmr1.python.trainer",

@@ -27,8 +27,7 @@ from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
-from mmr1.rollout.engines import check_capabilities
-from mmr1.rollout.forking import preload_engine
+from mmr1.rollout.engines import check_capabilities, preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY

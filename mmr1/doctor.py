@@ -286,8 +286,8 @@ def _training() -> Check:
 
     from mmr1.config import Config, OptimizerConfig, SamplingConfig
     from mmr1.data.rendering import renderer
-    from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
+    from mmr1.rollout.protocol import Request, complete
     from mmr1.trainer.contract import find_assumptions
     from mmr1.trainer.forward.sequences import ModelInputs
     from mmr1.trainer.models.loading import build_packed_model, load_model
@@ -313,7 +313,8 @@ def _training() -> Check:
         content = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
         prompt = renderer(family, config)(Sample("red", (Message("user", content),)))
         sampling = SamplingConfig(max_tokens=8)
-        groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
+        request = Request(prompt, tuple(range(4)), sampling)
+        groups = complete(HfEngine(model, family, media), [request])
         packed_model = build_packed_model(config, model, ModelInputs(family, media))
         stats = sft_step(packed_model, Optimizer(model, OptimizerConfig(), 1), groups)
     seconds = time.perf_counter() - start

@@ -11,8 +11,8 @@ from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.plugins.user_function import GivenReward
-from mmr1.rollout.engine import requests_for
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import complete, requests_for
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import Models, build_experience
@@ -30,6 +30,7 @@ __all__ = [
     "build_composite_reward",
     "build_experience",
     "build_training_models",
+    "complete",
     "family_of",
     "media_cache",
     "new_model",

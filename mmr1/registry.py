@@ -241,7 +241,7 @@ def _inside(module: Any, name: str, attribute: str) -> Any:
 
 ENGINES = Registry(
     "rollout engine",
-    {"vllm": "mmr1.rollout.engines:VLLM", "hf": "mmr1.rollout.engines:HF"},
+    {"vllm": "mmr1.rollout.declared:VLLM", "hf": "mmr1.rollout.declared:HF"},
     group="mmr1.engines",
     attribute="NAME",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from mmr1.config import Config
 from mmr1.estimate.gpus import gpus_of_this_machine
 from mmr1.progress import report_activity
-from mmr1.rollout.forking import preload_engine
+from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_training
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ class EnvironmentConfig(EnvironmentSection):
         ),
     )
 
-    builder: ClassVar[str] = "mmr1.rollout.build:conversation_engine"
+    builder: ClassVar[str] = "mmr1.rollout.build:player"
     rewards_turns: ClassVar[bool] = True
 
     instructions: str | None = Field(

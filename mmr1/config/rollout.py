@@ -428,7 +428,9 @@ class RolloutConfig(Section):
         description="Sample a share of each group under another view of its pictures; null: none",
     )
     timeout_s: Coefficient = Field(
-        3600, description="Seconds allowed for one batch; a slower engine counts as hung"
+        3600,
+        description="Seconds in which an engine answers and ends a completion; a slower one counts "
+        "as hung",
     )
     max_restarts: Count = Field(3, description="Restarts of a crashed or hung engine, in one run")
     parity_tolerance: Coefficient | None = Field(

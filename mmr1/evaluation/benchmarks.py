@@ -25,8 +25,8 @@ from mmr1.progress import Progress, report_activity
 from mmr1.report.run_reader import read_lines
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
-from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engines import engine_type
+from mmr1.rollout.protocol import Engine
 from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -150,12 +150,12 @@ def _task(
 @contextmanager
 def _engine(
     config: Config, inputs: Inputs, log: Path
-) -> Iterator[tuple[RolloutEngine, PackedModel | None]]:
+) -> Iterator[tuple[Engine, PackedModel | None]]:
     """An engine here, or ``resources.engines`` on Ray; and the model for ``eval.vision_use``."""
     looks = config.eval.vision_use
     if config.engines > 1:
         with engines_on_ray(config) as engines:
-            own = with_conversations(config, engines, engines, inputs.family, inputs.media)
+            own = with_conversations(config, engines, inputs.family, inputs.media)
             with closing(own) as engine:
                 yield engine, None
         return

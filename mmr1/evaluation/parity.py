@@ -23,8 +23,8 @@ from mmr1.config import Config
 from mmr1.data.rendering import renderer
 from mmr1.progress import report_activity
 from mmr1.rollout.build import build_engine
-from mmr1.rollout.engine import requests_for
 from mmr1.rollout.engines import engine_type
+from mmr1.rollout.protocol import complete, requests_for
 from mmr1.rollout.two_turns import picture
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.models.training_models import build_training_models
@@ -118,18 +118,19 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
                 rows[kind] = replace(rows[kind], **changed)
 
     with closing(engine):
-        engine.load_weights(policy.weights(copy=True), policy.version)
+        engine.load(policy.weights(copy=True), policy.version)
         measure("loaded")
         if not prompts:  # nothing is read alike
             return list(rows.values())
-        groups = engine.generate(requests_for(list(prompts.values()), 4, config.seed, 1), sampling)
+        requests = requests_for(list(prompts.values()), 4, sampling, config.seed, 1)
+        groups = complete(engine, requests)
         algorithm = build_algorithm(
             config.algorithm, config.rollout.max_response_length, config.rewards.weights
         )
         policy.update(build_experience(_rewarded(groups), algorithm, Models(policy, None)))
         if not engine_type(config).samples_from_policy:
             measure("stale")
-        engine.load_weights(policy.weights(copy=True), policy.version)
+        engine.load(policy.weights(copy=True), policy.version)
         measure("synced")
     return list(rows.values())
 

@@ -23,8 +23,7 @@ from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.rewards.builtin import PYTHON
 from mmr1.rewards.plugins.user_function import GivenReward
-from mmr1.rollout.engines import check_capabilities
-from mmr1.rollout.forking import preload_engine
+from mmr1.rollout.engines import check_capabilities, preload_engine
 from mmr1.trainer.preflight import check_evaluation
 from mmr1.trainer.runs.existing import check_output_dir
 

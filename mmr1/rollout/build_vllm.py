@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,24 +18,36 @@ from mmr1.rollout.engines import (
     returns_experts,
     transfers_weights,
 )
+from mmr1.rollout.prefetching import Prefetching
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
 from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.weight_layout import layout_for
+from mmr1.types import MediaRef
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import is_packed
 from mmr1.vision.families.loading import names_in_files, names_of_hub
+from mmr1.vision.prepare import Medium
 
 logger = logging.getLogger(__name__)
 
 
-def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
+def build(setting: EngineSetting) -> Prefetching:
     """The engine; ``EngineType.build`` of vLLM."""
-    config, model = setting.config, setting.model
+    config, media = setting.config, setting.media
+    engine: VllmEngine | EngineProcess
     if setting.on_ray:
         shared = setting.colocated
         transfer = Transfer(shared, shared, setting.left_out)
-        return build_vllm_engine(config, transfer=transfer)
+        engine = build_vllm_engine(media.__getitem__, config, transfer=transfer)
+    else:
+        engine = in_process(setting)
+    return Prefetching(engine, media, config.full_determinism)
+
+
+def in_process(setting: EngineSetting) -> EngineProcess:
+    """vLLM in a process of its own."""
+    config, model = setting.config, setting.model
     assert setting.log is not None, "its process writes somewhere"
     args: tuple[Any, ...]
     carrier: Carrier
@@ -47,12 +59,14 @@ def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
     process = EngineProcess(
         build_vllm_engine,
         args,
+        setting.media.__getitem__,
         log=setting.log,
         threads=config.trainer.threads,
         timeout_s=config.rollout.timeout_s,
         restarts=config.rollout.max_restarts,
         carrier=carrier,
         pixels=getattr(torch, config.rollout_dtype),
+        together=config.full_determinism,
     )
     logger.info("vLLM: %s", process.settings)
     return process
@@ -66,23 +80,28 @@ def carrier_on_gpu(config: Config) -> TransferCarrier:
 
 
 def build_vllm_engine(
-    config: Config, names: Mapping[str, str] | None = None, transfer: Transfer | None = None
+    media: Callable[[MediaRef], Medium],
+    config: Config,
+    names: Mapping[str, str] | None = None,
+    transfer: Transfer | None = None,
 ) -> VllmEngine:
     """The engine in this process, which loads the processor for itself.
 
     Args:
+        media: Gives a medium as it is prepared.
         names: Of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer.
     """
     model, family = config.model, family_of(config)
     adapters = adapter_shape(model.lora)
     given = adapters is not None or (transfer is not None and not transfers_weights(config))
-    if given and names is None and not is_packed(family):  # by load_weights
+    if given and names is None and not is_packed(family):  # by load
         names = names_of_hub(model.path, model.trust_remote_code)
     return VllmEngine(
         model.path,
         config.rollout,
         family,
+        media,
         config.rollout_dtype,
         config.seed,
         config.full_determinism,

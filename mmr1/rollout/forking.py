@@ -16,17 +16,9 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
-from mmr1.config import Config
 from mmr1.lifetime import start_persistent
-from mmr1.rollout.engines import engine_type
 
 _PRELOADED = "mmr1.rollout.preloaded"
-
-
-def preload_engine(config: Config) -> None:
-    """Begin to import what the rollout engine of this process will need; does not wait."""
-    if not config.distributed:
-        engine_type(config).preload()
 
 
 def engine_context() -> ForkServerContext | SpawnContext:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, groupby, islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,9 +31,9 @@ from mmr1.rollout.decoding import (
     transposed_weights,
 )
 from mmr1.rollout.distribution import Distribution, kept_ids, support_of
-from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.routers import Routers, Routing, watch_routers
-from mmr1.types import Completion, Prompt, RolloutGroup
+from mmr1.types import Completion, Prompt
 from mmr1.vision.families.family import ModelFamily, ReadPrompt, is_packed
 from mmr1.vision.families.loading import model_parts, packed_architecture_of, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
@@ -42,7 +42,7 @@ from mmr1.vision.prepare import MediaCache
 
 
 class HfEngine:
-    """Samples from a transformers model.
+    """Samples from a transformers model: what one ``submit`` holds, to the end of all.
 
     Args:
         model: The model, with or without peft adapters.
@@ -73,8 +73,37 @@ class HfEngine:
         self._one_by_one = GeneratingSampler(model, family, routers)
         self._decodes_up_to = 0  # tokens of the longest sequence that was tried
         self._version = 0
+        self._tickets = count()
+        self._waiting: list[dict[int, Request]] = []
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        numbered = dict(zip(self._tickets, requests, strict=False))
+        if numbered:
+            self._waiting.append(numbered)
+        return list(numbered)
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        if not self._waiting:
+            return []
+        finished = []
+        for sampling, members in groupby(
+            self._waiting.pop(0).items(), key=lambda numbered: numbered[1].sampling
+        ):
+            own = dict(members)
+            completions = iter(self._sample(list(own.values()), sampling))
+            finished += [
+                Finished(ticket, index, next(completions))
+                for ticket, request in own.items()
+                for index in range(len(request.seeds))
+            ]
+        return finished
+
+    def cancel(self) -> int:
+        self._waiting = []
+        return 0
+
+    def _sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Completion]:
+        """The completions of requests, in order."""
         training = self._model.training
         self._model.eval()
         try:
@@ -82,7 +111,7 @@ class HfEngine:
             sampled = self._sampler(prompts, sampling).sample(requests, prompts, sampling)
         finally:
             self._model.train(training)
-        completions = [
+        return [
             Completion(
                 token_ids=np.array(row.tokens, dtype=np.int64),
                 logprobs=np.array(row.logprobs, dtype=np.float32),
@@ -94,8 +123,6 @@ class HfEngine:
             )
             for row in sampled
         ]
-        in_order = iter(completions)
-        return [RolloutGroup(r.prompt, tuple(islice(in_order, r.n))) for r in requests]
 
     def _read(self, prompt: Prompt) -> ReadPrompt:
         return self._family.read_prompt(prompt, [self._media[m] for m in prompt.media])
@@ -108,7 +135,7 @@ class HfEngine:
             self._decodes_up_to = longest
         return self._together if longest <= self._decodes_up_to else self._one_by_one
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
             own = self._model.state_dict()
             for name, weight in weights.items():  # not those that it has from the model's files
@@ -153,18 +180,19 @@ class GeneratingSampler:
     def _sample(
         self, request: Request, prompt: ReadPrompt, sampling: SamplingConfig
     ) -> list[Sampled]:
-        base, family = unwrapped(self.model), self.family
+        base, family, n = unwrapped(self.model), self.family, len(request.seeds)
         length = len(prompt.ids)
-        draw = _Draw(family, uniforms_of([request], sampling.max_tokens, base.device), sampling)
-        ids = prompt.ids.expand(request.n, -1).to(base.device)
+        uniforms = uniforms_of([request], sampling.max_tokens, base.device)
+        draw = _Draw(family, uniforms, sampling, rows_of([request]))
+        ids = prompt.ids.expand(n, -1).to(base.device)
         with _recorded(self.routers) as chosen:
             base.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 **arguments_of_rows(
-                    [[(length, prompt.arguments)]] * request.n, length, base.device, base.dtype
+                    [[(length, prompt.arguments)]] * n, length, base.device, base.dtype
                 ),
-                max_new_tokens=sampling.max_tokens,
+                max_new_tokens=request.limit,
                 do_sample=False,  # the draw leaves one token to choose
                 eos_token_id=list(family.stop_ids),
                 pad_token_id=family.pad_id,
@@ -172,9 +200,9 @@ class GeneratingSampler:
             )
         if chosen:
             of_prompt, *steps = chosen  # of n rows each
-            for n, row in enumerate(draw.sampled):
+            for place, row in enumerate(draw.sampled):
                 row.prompt_experts = of_prompt[:length]  # they are the same in all rows
-                row.experts = [step[n] for step in steps[: len(row.tokens) - 1]]
+                row.experts = [step[place] for step in steps[: len(row.tokens) - 1]]
         return draw.sampled
 
 
@@ -208,10 +236,9 @@ class _Draw:
     family: ModelFamily
     uniforms: torch.Tensor
     sampling: SamplingConfig
-    sampled: list[Sampled] = field(init=False)
+    sampled: list[Sampled]
 
     def __post_init__(self) -> None:
-        self.sampled = [Sampled() for _ in self.uniforms]
         self._distribution = Distribution.of(self.sampling, self.family.forbidden_ids)
         self._step = 0
 
@@ -273,22 +300,22 @@ class SharedPromptSampler:
     ) -> list[Sampled]:
         with _recorded(self.routers) as of_prompts:
             begun = self._prefill(requests, prompts)
-        sizes = torch.tensor([r.n for r in requests], device=begun.logits.device)
+        sizes = torch.tensor([len(r.seeds) for r in requests], device=begun.logits.device)
         decoder = Decoder(self.model, begun, sizes, longest_sequence(prompts, sampling))
         logits = begun.logits.repeat_interleave(sizes, dim=0)
         uniforms = uniforms_of(requests, sampling.max_tokens, logits.device)
         distribution = Distribution.of(sampling, self.family.forbidden_ids)
-        sampled = [Sampled() for _ in uniforms]
+        sampled = rows_of(requests)
         _give_prompts(sampled, requests, prompts, of_prompts)
         rows = sampled  # the unfinished ones
         with transposed_weights(unwrapped(self.model)):
-            for step in range(sampling.max_tokens):
+            for step in range(max(row.limit for row in rows)):
                 drawn = next_tokens(logits, uniforms[:, step], distribution)
                 take_tokens(rows, drawn, self.family, sampling.stop)
                 tokens = drawn.tokens
-                alive = torch.tensor([not row.ended for row in rows], device=tokens.device)
-                rows = [row for row in rows if not row.ended]
-                if step + 1 == sampling.max_tokens or not rows:
+                alive = torch.tensor([not row.is_over for row in rows], device=tokens.device)
+                rows = [row for row in rows if not row.is_over]
+                if not rows:
                     break
                 if len(rows) < len(alive):
                     tokens, uniforms = tokens[alive], uniforms[alive]
@@ -345,7 +372,7 @@ def _give_prompts(
     if len(chosen) < len(requests):
         of_prompts = list(chosen[0].reshape(len(requests), -1, *chosen[0].shape[1:]))
     for request, prompt, experts in zip(requests, prompts, of_prompts, strict=True):
-        for row in islice(rows, request.n):
+        for row in islice(rows, len(request.seeds)):
             row.prompt_experts = experts[-len(prompt.ids) :]
 
 
@@ -373,17 +400,24 @@ class Sampled:
     """The tokens of one completion so far, and their log-probs under the sampling distribution.
 
     Attributes:
+        limit: Tokens that it may have.
         kept: Ids that could have been sampled in each token's place; empty where nothing is cut.
         ended: Its last token ended it.
         prompt_experts, experts: See ``Completion.routed_experts``; None where not asked for.
     """
 
+    limit: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
     ended: bool = False
     prompt_experts: np.ndarray | None = None
     experts: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """True if no token may follow."""
+        return self.ended or len(self.tokens) == self.limit
 
     @property
     def routed_experts(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -403,10 +437,15 @@ class Sampler(Protocol):
         ...
 
 
-def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -> torch.Tensor:
-    """The numbers in [0, 1) that decide the tokens of each completion: ``[B, count]``."""
-    seeds = [request.seed + i for request in requests for i in range(request.n)]
-    numbers = [torch.rand(count, generator=torch.Generator().manual_seed(s)) for s in seeds]
+def rows_of(requests: Sequence[Request]) -> list[Sampled]:
+    """A row for each completion of requests, without a token so far."""
+    return [Sampled(request.limit) for request in requests for _ in request.seeds]
+
+
+def uniforms_of(requests: Sequence[Request], length: int, device: torch.device) -> torch.Tensor:
+    """The numbers in [0, 1) that decide the tokens of each completion: ``[B, length]``."""
+    seeds = [seed for request in requests for seed in request.seeds]
+    numbers = [torch.rand(length, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.stack(numbers).to(device)
 
 

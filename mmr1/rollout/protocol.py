@@ -1,151 +1,199 @@
-"""One protocol for everything that samples completions: submit, poll, load, cancel.
+"""One protocol for everything that samples completions: submit, poll, load, cancel, probe, close.
 
-What is submitted in one call runs together, so results do not depend on when ``poll`` is called.
-Nobody asks an engine for its name: what differs between engines is in its ``Abilities``.
+What is submitted in one call runs together, so results do not depend on when ``poll`` is called. An
+engine of several layers is an engine over an engine: conversations over what samples their turns,
+that over a process or actors in which it lives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Protocol
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout import engine as engines
-from mmr1.rollout.engine import PreparedRequest, RolloutEngine, TurnEngine
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.prepare import MediaCache
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Sample a completion of one prompt for each seed, from one distribution."""
+    """Sample a completion of one prompt for each seed, from one distribution.
+
+    Attributes:
+        max_tokens: Of these completions, where that is less than ``sampling.max_tokens``.
+    """
 
     prompt: Prompt
     seeds: tuple[int, ...]
     sampling: SamplingConfig
+    max_tokens: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a completion, at most."""
+        own = self.sampling.max_tokens
+        return own if self.max_tokens is None else min(own, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The completion of seed ``index`` of a ticket."""
+    """The completion of seed ``index`` of a ticket.
+
+    Attributes:
+        prompt: What it continues, where an environment has added to the prompt of the request.
+    """
 
     ticket: int
     index: int
     completion: Completion
+    prompt: Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A prompt as the engine feeds it to its model.
+
+    Attributes:
+        prompt_ids: Token ids with the placeholders expanded.
+        grids: ``(t, h, w)`` of each medium, in patches; empty where no grid describes them.
+    """
+
+    prompt_ids: tuple[int, ...]
+    grids: tuple[tuple[int, int, int], ...]
 
 
 class Engine(Protocol):
     """Samples completions with the weights that it was last given."""
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Take requests in; a ticket for each."""
+        """Take requests in; a ticket for each, unlike any other that is under way."""
         ...
 
     def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        """Sample on until something has finished, or for so many seconds; what has finished."""
+        """Sample on until something has finished, or for so many seconds; what has finished.
+
+        One that samples to the end returns all that it was given by one ``submit``. Log-probs are
+        those of the sampling distribution.
+        """
         ...
 
     def load(self, weights: Any, version: int) -> None:
-        """Take new weights. Completions under way continue with them."""
+        """Take new weights and drop what they make stale. Completions under way continue with them.
+
+        Args:
+            weights: By names of the transformers model, or what ``Policy.weights`` of ranks gives.
+        """
         ...
 
     def cancel(self) -> int:
         """Drop all that is under way; returns how many of its tokens were sampled."""
         ...
 
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        """Show how the engine reads these prompts, for the parity check."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine; safe to call twice."""
+        ...
+
+
+class SleepingEngine(Protocol):
+    """An engine that gives up its memory while idle."""
+
+    def sleep(self) -> None:
+        """Give up weights and caches."""
+        ...
+
+    def wake_up(self, tag: str) -> None:
+        """Take memory again: for ``weights``, which will be sent, then for ``kv_cache``."""
+        ...
+
 
 def complete(engine: Engine, requests: Sequence[Request]) -> list[RolloutGroup]:
-    """Submit, wait for all, and put them in order: for whoever has nothing else to do."""
-    places = {ticket: place for place, ticket in enumerate(engine.submit(requests))}
-    rows = [dict[int, Completion]() for _ in requests]
-    missing = sum(len(request.seeds) for request in requests)
-    while missing:
-        for ended in engine.poll(1.0):
-            rows[places[ended.ticket]][ended.index] = ended.completion
-            missing -= 1
+    """Submit, wait for all, and put them in order: for whoever has nothing else to do.
+
+    If it fails, nothing stays under way.
+    """
+    try:
+        places = {ticket: place for place, ticket in enumerate(engine.submit(requests))}
+        rows = [dict[int, Finished]() for _ in requests]
+        missing = sum(len(request.seeds) for request in requests)
+        while missing:
+            for ended in engine.poll(1.0):
+                rows[places[ended.ticket]][ended.index] = ended
+                missing -= 1
+    except BaseException:
+        with suppress(Exception):  # the engine may be what failed
+            engine.cancel()
+        raise
     return [
-        RolloutGroup(request.prompt, tuple(row[i] for i in range(len(request.seeds))))
+        group_of(request.prompt, [row[i] for i in range(len(request.seeds))])
         for request, row in zip(requests, rows, strict=True)
     ]
 
 
-def runs(seeds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Seeds cut where they do not follow one another: ``(first, number)`` of each run."""
-    first = 0
-    for place in range(1, len(seeds) + 1):
-        if place == len(seeds) or seeds[place] != seeds[place - 1] + 1:
-            yield seeds[first], place - first
-            first = place
+def group_of(prompt: Prompt, ended: Sequence[Finished]) -> RolloutGroup:
+    """The completions of one prompt, and what an environment made of that, if there is one.
+
+    Raises:
+        ValueError: It began completions of one prompt with different texts.
+    """
+    begun = [e.prompt or prompt for e in ended if e.completion.failure is None] or [prompt]
+    if any(other.text != begun[0].text for other in begun):
+        raise ValueError(
+            f"record '{prompt.sample.id}': the environment's reset returned different texts for "
+            "completions of one prompt, which are compared with each other; let what it returns "
+            "depend on the record alone"
+        )
+    return RolloutGroup(begun[0], tuple(e.completion for e in ended))
 
 
-class OfBatches:
-    """An ``Engine`` made of one that samples a batch to its end."""
-
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
-        self.load = engine.load_weights
-        self._numbers = count()
-        self._waiting: list[list[tuple[int, Request]]] = []
-
-    def submit(self, requests: Sequence[Request]) -> list[int]:
-        numbered = [(next(self._numbers), request) for request in requests]
-        if numbered:
-            self._waiting.append(numbered)
-        return [ticket for ticket, _ in numbered]
-
-    def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        if not self._waiting:
-            return []
-        batch = self._waiting.pop(0)
-        requests = [engines.Request(r.prompt, n, s) for _, r in batch for s, n in runs(r.seeds)]
-        groups = self._engine.generate(requests, batch[0][1].sampling)
-        ended = (completion for group in groups for completion in group.completions)
-        return [Finished(t, i, next(ended)) for t, r in batch for i in range(len(r.seeds))]
-
-    def cancel(self) -> int:
-        self._waiting = []
-        return 0
+_DRAWS = 1_000_000  # more than a step can have: tells repeats within a draw from other draws
 
 
-class Turning(TurnEngine, Protocol):
-    """A ``TurnEngine`` that takes weights."""
+def requests_for(
+    prompts: Sequence[Prompt],
+    n: int,
+    sampling: SamplingConfig,
+    run_seed: int,
+    step: int,
+    draw: int = 0,
+) -> list[Request]:
+    """``n`` completions of each prompt, seeded by run, step, prompt and draw."""
+    seeds = prompt_seeds(prompts, run_seed, step, draw)
+    return [
+        Request(prompt, tuple(range(seed, seed + n)), sampling)
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
 
-    def load_weights(self, weights: Any, version: int) -> None: ...
+
+def prompt_seeds(prompts: Sequence[Prompt], run_seed: int, step: int, draw: int = 0) -> list[int]:
+    """The seed of each prompt's first completion; those of the others follow it.
+
+    A small dataset may bring a prompt twice: it is then sampled anew, not repeated.
+    """
+    repeats: Counter[str] = Counter()
+    seeds = []
+    for prompt in prompts:
+        sample = prompt.sample.id
+        seeds.append(request_seed(run_seed, step, sample, draw + _DRAWS * repeats[sample]))
+        repeats[sample] += 1
+    return seeds
 
 
-class OfTurns:
-    """An ``Engine`` made of a ``TurnEngine``."""
+def request_seed(run_seed: int, step: int, sample_id: str, draw: int = 0) -> int:
+    """The seed of a prompt's completions: the same run, step and prompt draw the same tokens.
 
-    def __init__(self, engine: Turning, media: MediaCache) -> None:
-        self._engine, self._media = engine, media
-        self.load = engine.load_weights
-        self._tickets, self._numbers = count(), count()
-        self._new: dict[int, engines.Request] = {}
-        self._places: dict[int, tuple[int, int]] = {}
-        self._sampling = SamplingConfig()
+    ``draw`` tells draws within one step apart, where a small dataset brings a prompt again.
 
-    def submit(self, requests: Sequence[Request]) -> list[int]:
-        tickets = []
-        for request in requests:
-            tickets.append(ticket := next(self._tickets))
-            self._sampling = request.sampling
-            for index, seed in enumerate(request.seeds):
-                self._new[number := next(self._numbers)] = engines.Request(request.prompt, 1, seed)
-                self._places[number] = ticket, index
-        return tickets
-
-    def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        media = self._media
-        prepared: Mapping[int, PreparedRequest] = {
-            number: PreparedRequest(r, tuple(media[m] for m in r.prompt.media))
-            for number, r in self._new.items()
-        }
-        self._new = {}
-        ended = self._engine.advance(prepared, self._sampling, wait_s)
-        return [Finished(*self._places.pop(n), c) for n, c in ended.items()]
-
-    def cancel(self) -> int:
-        self._new, self._places = {}, {}
-        return self._engine.abandon()
+    >>> request_seed(0, 1, "a") == request_seed(0, 1, "a") != request_seed(0, 2, "a")
+    True
+    """
+    again = f":{draw}" if draw else ""
+    digest = hashlib.sha256(f"{run_seed}:{step}:{sample_id}{again}".encode()).digest()
+    # 48 bits leave room to add the completion's index; vLLM takes seeds below 2**63.
+    return int.from_bytes(digest[:6], "big")

@@ -40,6 +40,30 @@ class SyncClient(Protocol):
     def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
 
+class ReceivingEngine(Protocol):
+    """An engine that is sent weights: the calls of vLLM's transfer, in their order."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Connect with the sender; an earlier connection is ended."""
+        ...
+
+    def start_weight_update(self) -> None:
+        """Prepare to receive weights."""
+        ...
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Read the weights that the sender sends now."""
+        ...
+
+    def finish_weight_update(self, version: int) -> None:
+        """Sample with them, and drop what they make stale."""
+        ...
+
+    def abandon_weight_update(self) -> None:
+        """Abort a transfer: end the connection, and be ready for another one."""
+        ...
+
+
 class WeightSender(Protocol):
     """The trainer's end of a transfer: vLLM's ``TrainerWeightTransferEngine``.
 

@@ -10,37 +10,11 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from mmr1.config import SamplingConfig
 from mmr1.environments.environment import Action, Answer, Ending, Opening
 from mmr1.environments.pictures import png
-from mmr1.rollout.engine import ConversingEngine, Request
-from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
+from mmr1.types import MediaRef, Message, Sample, TextPart
 
 _SIDE = 84  # pixels
-
-
-class TwoTurnEngine:
-    """An engine for the parity check that holds conversations of two turns.
-
-    Args:
-        engine: Samples their turns.
-        max_tokens: Longest conversation. One without room for a second turn ends after the first.
-    """
-
-    def __init__(self, engine: ConversingEngine, max_tokens: int) -> None:
-        self._engine, self._max_tokens = engine, max_tokens
-        self.probe = engine.probe
-
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        """Sample conversations; ``sampling.max_tokens`` limits a turn."""
-        family = self._engine.family
-        shows = "image" in family.placeholder_kinds.values()
-        parts = (TextPart("Look again."), *((picture(),) if shows else ()))
-        conversing = self._engine.with_environment(
-            TwoTurns(Message("tool", parts)), sampling.max_tokens
-        )
-        total = sampling.changed(max_tokens=self._max_tokens)
-        return conversing.generate(requests, total)
 
 
 class TwoTurns:
@@ -71,6 +45,12 @@ class _Episode:
 
     def end(self) -> Ending:
         return Ending()
+
+
+def two_turns(shows_picture: bool) -> TwoTurns:
+    """Conversations in which the policy is asked to look again, perhaps at a picture."""
+    parts = (TextPart("Look again."), *((picture(),) if shows_picture else ()))
+    return TwoTurns(Message("tool", parts))
 
 
 def picture(shift: int = 0) -> MediaRef:

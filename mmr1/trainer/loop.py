@@ -12,7 +12,7 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.learner import Learner
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled_if, step_stats
-from mmr1.trainer.sampler import open_sampler
+from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.sampling.experience import first_advantages
 from mmr1.types import StepStats
 
@@ -25,7 +25,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
         FailedStepError: The loss or the gradient is not finite; the weights are unchanged.
     """
     policy, learner = components.policy, Learner(config, components, done)
-    with open_sampler(config, components) as sampler:
+    with Sampler(config, components) as sampler:
         for number in range(done + 1, config.trainer.steps + 1):
             timer = PhaseTimer(f"step {number}")
             with profiled_if(config.trainer, number, components.ranks):

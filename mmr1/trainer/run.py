@@ -396,7 +396,7 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
         load_tensors(reference, weights)
         components.reference.load_weights(weights)
     # A copy: an engine that is replaced while the ranks learn gets the weights that it had.
-    components.rollout.load_weights(components.policy.weights(copy=True), components.policy.version)
+    components.engine.load(components.policy.weights(copy=True), components.policy.version)
     return step
 
 

@@ -18,9 +18,9 @@ So no token is older than k steps, or with a window of W groups that may pass th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -30,9 +30,7 @@ from typing import Any, Self
 
 from mmr1.config import Config, ResampleConfig
 from mmr1.data.rows import kinds_of
-from mmr1.rollout.build import ContinuousEngine
-from mmr1.rollout.engine import prompt_seeds
-from mmr1.rollout.protocol import Engine, OfBatches, OfTurns
+from mmr1.rollout.protocol import Finished, prompt_seeds
 from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.policy import Policy, Weights
@@ -111,14 +109,12 @@ class Sampler:
     """Samples and scores the batches of a run's steps.
 
     A context: when it ends without an error, the engine has the last weights. What fails in a
-    thread of its own is raised by the next call that needs it.
-
-    Args:
-        engine: Nobody else may use it, except between :meth:`finish` and the next :meth:`sample`.
+    thread of its own is raised by the next call that needs it. Nobody else may use the engine,
+    except between :meth:`finish` and the next :meth:`sample`.
     """
 
-    def __init__(self, config: Config, components: TrainerComponents, engine: Engine) -> None:
-        self._config, self._parts, self._engine = config, components, engine
+    def __init__(self, config: Config, components: TrainerComponents) -> None:
+        self._config, self._parts, self._engine = config, components, components.engine
         self._depth, self._queue = config.rollout.max_off_policy_steps, config.rollout.queue
         self._by_step = not config.rollout.streams
         self._size, self._resamples = config.data.train_batch_size, config.algorithm.resamples
@@ -364,7 +360,7 @@ class Sampler:
                 ended = self._engine.poll(MOMENT_S)
                 with self._changed:
                     for finished in ended:
-                        self._put(finished.ticket, finished.index, finished.completion)
+                        self._put(finished)
                     self._changed.notify_all()
                 if not self._by_step:
                     break
@@ -396,12 +392,12 @@ class Sampler:
             for ticket, (number, places, _) in zip(tickets, asked, strict=True):
                 self._tickets[ticket] = number, places
 
-    def _put(self, ticket: int, index: int, completion: Completion) -> None:
-        number, places = self._tickets[ticket]
+    def _put(self, ended: Finished) -> None:
+        number, places = self._tickets[ended.ticket]
         group = self._groups[number]
-        group.completions[places[index]] = completion
-        if all(place in group.completions for place in places):
-            del self._tickets[ticket]
+        group.ended[places[ended.index]] = ended
+        if all(place in group.ended for place in places):
+            del self._tickets[ended.ticket]
         if group.is_whole:
             self._unscored.append(number)
             if not self._by_step:
@@ -526,19 +522,6 @@ def _recomputed(completion: Completion) -> int:
 
 def _not_kept(source: str | None, name: str) -> Prompt:
     raise AssertionError("no group is under way when a checkpoint is due")
-
-
-@contextmanager
-def open_sampler(config: Config, components: TrainerComponents) -> Iterator[Sampler]:
-    """The sampler of a run."""
-    rollout: Any = components.rollout
-    engine: Engine
-    if isinstance(rollout, ContinuousEngine):
-        engine = OfTurns(rollout, components.media)
-    else:
-        engine = rollout if hasattr(rollout, "submit") else OfBatches(rollout)
-    with Sampler(config, components, engine) as sampler:
-        yield sampler
 
 
 def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:

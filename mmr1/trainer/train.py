@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from mmr1.config import Config
+from mmr1.config import Config, CustomEnvironmentConfig
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
+from mmr1.rollout.conversations import Conversing, Player
 from mmr1.rollout.distribution import SUPPORT_LIMIT
-from mmr1.rollout.engine import ConversingEngine, RolloutEngine
-from mmr1.rollout.two_turns import TwoTurnEngine
+from mmr1.rollout.engines import samples_together
+from mmr1.rollout.protocol import Engine
+from mmr1.rollout.two_turns import two_turns
 from mmr1.runtime import heap_frozen
 from mmr1.trainer.algorithm import Algorithm, build_algorithm
 from mmr1.trainer.coefficients import Coefficients
@@ -45,7 +47,7 @@ from mmr1.trainer.sampler import refuse_greedy_baseline, refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.open_groups import OpenGroups
-from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
+from mmr1.trainer.sampling.parity import PARITY_TOKENS, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
@@ -128,7 +130,7 @@ class Workers:
     policy: Policy
     reference: Reference | None
     critic: Critic | None
-    engine: Callable[[Path], RolloutEngine]
+    engine: Callable[[Path], Engine]
     ranks: Traceable | None = None
 
 
@@ -137,10 +139,9 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     """The workers in this process, or as many as ``resources`` asks for on Ray."""
     if config.distributed:
         with on_ray(config) as cluster:
-            engines = cluster.engines
 
-            def on_cluster(log: Path) -> RolloutEngine:
-                return with_conversations(config, engines, engines, inputs.family, inputs.media)
+            def on_cluster(log: Path) -> Engine:
+                return with_conversations(config, cluster.engines, inputs.family, inputs.media)
 
             yield Workers(
                 cluster.policy, cluster.reference, cluster.critic, on_cluster, cluster.ranks
@@ -149,7 +150,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     with report_activity("loading the model", "start"):
         own = build_training_models(config, inputs.family, inputs.media)
 
-    def engine(log: Path) -> RolloutEngine:
+    def engine(log: Path) -> Engine:
         return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
 
     yield Workers(own.policy, own.reference, own.critic, engine)
@@ -160,7 +161,7 @@ class SamplingRun:
     """A started run, and what it samples and scores with."""
 
     run: Run
-    engine: RolloutEngine
+    engine: Engine
     rewards: RewardManager
 
     def make_ready(
@@ -191,7 +192,7 @@ def started(
     config: Config,
     inputs: Inputs,
     composite_reward: CompositeReward,
-    engine: Callable[[Path], RolloutEngine],
+    engine: Callable[[Path], Engine],
     timer: PhaseTimer,
     functions: Iterable[str] = (),
     log_completions_steps: int | None = None,
@@ -232,7 +233,7 @@ def _components(
     return TrainerComponents(
         loader=inputs.loader(config.seed, config.data.curriculum),
         render=inputs.render,
-        rollout=sampling.engine,
+        engine=sampling.engine,
         rewards=sampling.rewards,
         algorithm=algorithm,
         policy=workers.policy,
@@ -264,7 +265,7 @@ def _weights_and_state(components: TrainerComponents, run: Run) -> int:
             run.display.say(components.open_groups.resumed())
         return done
     policy = components.policy
-    components.rollout.load_weights(policy.weights(copy=True), policy.version)
+    components.engine.load(policy.weights(copy=True), policy.version)
     return 0
 
 
@@ -318,25 +319,38 @@ def _validation(
     return Validation(lambda keep: of_held_out(keep=keep), record)
 
 
-def parity_summary(
-    config: Config, inputs: Inputs, engine: ProbedEngine, policy: SupportsLogprobs
-) -> str:
+def parity_summary(config: Config, inputs: Inputs, engine: Engine, policy: SupportsLogprobs) -> str:
     """Check on a prompt of each kind that engine and trainer agree and that the policy sees.
 
     Returns what was measured, for the log.
     """
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
-    if isinstance(engine, ConversingEngine):
-        engine = TwoTurnEngine(engine, config.rollout.sampling.max_tokens)
+    sampling, max_tokens = config.rollout.sampling, PARITY_TOKENS
+    if isinstance(engine, Conversing):  # two short turns, in place of one
+        limits = CustomEnvironmentConfig(use="two turns", max_tokens_per_turn=max_tokens)
+        shows = "image" in inputs.family.placeholder_kinds.values()
+        engine, max_tokens = (
+            Player(
+                engine.turns,
+                two_turns(shows),
+                limits,
+                inputs.family,
+                inputs.media,
+                samples_together(config),
+                ends_when_cut=False,
+            ),
+            sampling.max_tokens,
+        )
     parity = check_parity(
         engine,
         policy,
         inputs.family,
         inputs.media,
         [inputs.render(s) for s in kinds.values()],
-        config.rollout.sampling,
+        sampling,
         config.parity_tolerance,
         config.rounds_logprobs,
+        max_tokens,
     )
     seen = (
         "no prompt has a picture, so whether the policy sees is not checked"

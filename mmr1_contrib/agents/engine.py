@@ -12,17 +12,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from mmr1.config import Config, CustomEnvironmentConfig, SamplingConfig
-from mmr1.environments.environment import Environment
-from mmr1.rollout.conversations import ConversationEngine
-from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
-from mmr1.rollout.engines import samples_at_once
-from mmr1.types import Completion, Prompt, RolloutGroup, Status
+from mmr1.config import Config, SamplingConfig
+from mmr1.rollout.engines import samples_together
+from mmr1.rollout.protocol import Engine, Finished, Request
+from mmr1.types import Completion, Prompt, Status
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 from mmr1_contrib.agents.programs import program_workers
@@ -53,12 +50,14 @@ class _Episode:
     Args:
         limit: Tokens of one conversation, its prompt included.
         inbox: Takes what the program asks.
+        of_turn: What each turn is sampled from.
     """
 
     def __init__(
         self,
         prompt: Prompt,
         seed: int,
+        of_turn: SamplingConfig,
         config: AgentConfig,
         limit: int,
         family: ModelFamily,
@@ -66,10 +65,10 @@ class _Episode:
         special: Sequence[str],
         inbox: queue.SimpleQueue[_Asked | None],
     ) -> None:
-        self.prompt, self.key = prompt, secrets.token_urlsafe(16)
+        self.prompt, self.key, self.of_turn = prompt, secrets.token_urlsafe(16), of_turn
         self.turns = Turns(prompt.sample, seed, family, special)
         self.waiting = self.accepted = self._refused = 0
-        self.truncated = self.begun = self.over = self.abandoned = False
+        self.truncated = self.begun = self.over = self.ended = self.abandoned = False
         self.reward: float | None = None
         self.failure: tuple[Status, str] | None = None
         self._seed, self._config, self._limit = seed, config, limit
@@ -81,6 +80,11 @@ class _Episode:
     def begin(self) -> None:
         """Note when the program starts."""
         self._since, self.begun = time.monotonic(), True
+
+    @property
+    def plays(self) -> bool:
+        """True until its program has ended and all that it asked has been answered."""
+        return not self.ended or self.waiting > 0
 
     @property
     def holds_up(self) -> bool:
@@ -170,7 +174,7 @@ class _Episode:
 
 
 def agent_engine(
-    config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
+    config: Config, engine: Engine, family: ModelFamily, media: MediaCache
 ) -> AgentEngine:
     """The engine behind agent programs; their processes and its server are started.
 
@@ -181,87 +185,92 @@ def agent_engine(
     rollout = config.rollout
     return AgentEngine(
         engine,
-        turns,
         config.environment,
         family,
         media,
-        samples_at_once(config),
+        samples_together(config),
         rollout.max_prompt_length + rollout.sampling.max_tokens,
     )
 
 
 class AgentEngine:
-    """A ``RolloutEngine`` whose completions are episodes of an agent program.
+    """An ``Engine`` whose completions are episodes of an agent program.
+
+    Those of a request end together: what they have in common is their prompt.
 
     Args:
-        engine: The engine, for all but sampling.
-        turns: The same engine, or the process that it lives in: samples the turns.
-        at_once: The turns of all programs are sampled together, as in ``ConversationEngine``.
+        turns: Samples what the programs ask for.
+        together: The turns of all programs are sampled together, as in ``Player``.
         limit: Tokens of one conversation, its prompt included.
     """
 
     def __init__(
         self,
-        engine: RolloutEngine,
-        turns: TurnEngine,
+        turns: Engine,
         config: AgentConfig,
         family: ModelFamily,
         media: MediaCache,
-        at_once: bool,
+        together: bool,
         limit: int,
     ) -> None:
-        self.engine, self.family = engine, family
-        self._turns, self._config, self._media = turns, config, media
-        self._at_once, self._limit = at_once, limit
+        self.turns = turns
+        self._family, self._config, self._media = family, config, media
+        self._together, self._limit = together, limit
         added = family.tokenizer.added_tokens_decoder.values()
         self._special = [str(token) for token in added if token.special]
         self._episodes: dict[str, _Episode] = {}
+        self._tickets = count()
+        self._groups: dict[int, list[_Episode]] = {}
+        self._running: dict[Future[None], _Episode] = {}
+        self._under_way: dict[int, _Asked] = {}  # by the engine's tickets
         self._inbox: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._workers = program_workers(config)
         self._threads = ThreadPoolExecutor(config.workers, "agent program")
         self._server = AgentServer(self._episodes.get)
-        self.load_weights = engine.load_weights
-        self.probe = engine.probe
+        self.load, self.probe = turns.load, turns.probe
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        episodes = [
-            [self._episode(r.prompt, r.seed + index) for index in range(r.n)] for r in requests
-        ]
-        everyone = [episode for group in episodes for episode in group]
-        self._episodes.update({episode.key: episode for episode in everyone})
-        running = {self._threads.submit(self._run, episode): episode for episode in everyone}
-        for future in running:
-            future.add_done_callback(lambda _: self._inbox.put(None))
-        try:
-            self._converse(running, sampling)
-        except BaseException:
-            for episode in everyone:
-                episode.abandoned = True
-            with suppress(Exception):  # the engine may be what failed
-                self._turns.abandon()
-            raise
-        finally:
-            for episode in everyone:
-                del self._episodes[episode.key]
-        return [self._group(r.prompt, group) for r, group in zip(requests, episodes, strict=True)]
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        tickets = [next(self._tickets) for _ in requests]
+        for ticket, request in zip(tickets, requests, strict=True):
+            per_turn = min(self._config.max_tokens_per_turn, request.limit)
+            of_turn = request.sampling.changed(max_tokens=per_turn)
+            group = [self._episode(request.prompt, seed, of_turn) for seed in request.seeds]
+            self._groups[ticket] = group
+            for episode in group:
+                self._episodes[episode.key] = episode
+                future = self._threads.submit(self._run, episode)
+                self._running[future] = episode
+                future.add_done_callback(lambda _: self._inbox.put(None))
+        return tickets
 
-    def with_environment(
-        self, environment: Environment, max_tokens_per_turn: int
-    ) -> ConversationEngine:
-        """An engine for conversations with an environment in place of the program."""
-        limits = CustomEnvironmentConfig(
-            use=self._config.use, max_tokens_per_turn=max_tokens_per_turn
-        )
-        return ConversationEngine(
-            self.engine,
-            self._turns,
-            environment,
-            limits,
-            self.family,
-            self._media,
-            self._at_once,
-            ends_when_cut=False,
-        )
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        until = time.monotonic() + wait_s
+        while self._groups:
+            self._ask(self._asked(until - time.monotonic()))
+            if self._under_way:
+                left = 0.0 if self._running and not self._together else until - time.monotonic()
+                for ended in self.turns.poll(max(0.0, left)):
+                    asked = self._under_way.pop(ended.ticket)
+                    asked.episode.take(asked, ended.completion)
+            finished = [
+                ended
+                for ticket, group in [*self._groups.items()]
+                if not any(episode.plays for episode in group)
+                for ended in self._finish(ticket)
+            ]
+            if finished or time.monotonic() >= until:
+                return finished
+        return []
+
+    def cancel(self) -> int:
+        """Drop all that is under way; programs are told at their next request."""
+        lost = 0
+        for episode in self._episodes.values():
+            episode.abandoned = True
+            lost += sum(len(turn.ids) for turn in episode.turns.all)
+        self._episodes.clear()
+        self._groups, self._running, self._under_way = {}, {}, {}
+        return lost + self.turns.cancel()
 
     def close(self) -> None:
         for episode in [*self._episodes.values()]:
@@ -269,15 +278,16 @@ class AgentEngine:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._server.close()
         self._workers.close()
-        self.engine.close()
+        self.turns.close()
 
-    def _episode(self, prompt: Prompt, seed: int) -> _Episode:
+    def _episode(self, prompt: Prompt, seed: int, of_turn: SamplingConfig) -> _Episode:
         return _Episode(
             prompt,
             seed,
+            of_turn,
             self._config,
             self._limit,
-            self.family,
+            self._family,
             self._media,
             self._special,
             self._inbox,
@@ -306,72 +316,75 @@ class AgentEngine:
         error = answer.error if reason is None else f"it was ended after {reason}"
         episode.failure = (answer.status, f"program: {error}")
 
-    def _converse(self, running: dict[Future[None], _Episode], sampling: SamplingConfig) -> None:
-        """Answer all programs until they have ended."""
-        per_turn = min(self._config.max_tokens_per_turn, sampling.max_tokens)
-        of_turn = sampling.changed(max_tokens=per_turn)
-        under_way: dict[int, _Asked] = {}
-        numbers = count()
-        while running or under_way:
-            new: dict[int, PreparedRequest] = {}
-            for asked in self._asked(running, idle=not under_way):
-                if (prepared := self._prepared(asked)) is not None:
-                    new[number := next(numbers)] = prepared
-                    under_way[number] = asked
-            if under_way:
-                for number, sampled in self._turns.advance(new, of_turn).items():
-                    asked = under_way.pop(number)
-                    asked.episode.take(asked, sampled)
-
-    def _asked(self, running: dict[Future[None], _Episode], idle: bool) -> Iterable[_Asked]:
+    def _asked(self, wait_s: float) -> Iterable[_Asked]:
         """The requests of programs. Waits if nothing else can continue."""
         asked: list[_Asked] = []
+        until = time.monotonic() + wait_s
         while True:
-            patient = idle and not asked and bool(running)
-            if self._at_once:
-                patient |= any(episode.holds_up for episode in running.values())
+            waits = self._together and any(e.holds_up for e in self._running.values())
+            idle = not self._under_way and not asked and bool(self._running)
+            left = until - time.monotonic()
             try:  # not for ever: Ctrl-C just before would be heard only after the next request
-                item = self._inbox.get(block=patient, timeout=_LOOK_S)
+                item = self._inbox.get(
+                    block=waits or (idle and left > 0),
+                    timeout=_LOOK_S if waits else min(_LOOK_S, max(left, 1e-3)),
+                )
             except queue.Empty:
-                if patient:
+                if waits:
                     continue
                 return asked
             if item is not None:
-                asked.append(item)
+                if not item.episode.abandoned:
+                    asked.append(item)
                 continue
-            for future in [future for future in running if future.done()]:
+            for future in [future for future in self._running if future.done()]:
                 future.result()
-                episode = running.pop(future)
+                episode = self._running.pop(future)
+                episode.ended = True
                 if not episode.accepted:
                     asked.append(episode.own_turn())
 
-    def _prepared(self, asked: _Asked) -> PreparedRequest | None:
-        """A prepared request; None where a picture cannot be read, which the program is told."""
+    def _ask(self, asked: Iterable[_Asked]) -> None:
+        """Have turns sampled together."""
+        both = [(one, request) for one in asked if (request := self._request(one)) is not None]
+        if both:
+            tickets = self.turns.submit([request for _, request in both])
+            self._under_way.update(zip(tickets, (one for one, _ in both), strict=True))
+
+    def _request(self, asked: _Asked) -> Request | None:
+        """The request; None where a picture cannot be read, which the program is told."""
         try:
-            asked.turn.read(self.family, self._media)
+            asked.turn.read(self._family, self._media)
             prompt = asked.turn.context(asked.episode.prompt)
-            request = Request(prompt, 1, asked.turn.seed, max_tokens=asked.max_tokens)
-            return PreparedRequest(request, tuple(self._media[m] for m in prompt.media))
+            for medium in prompt.media:
+                self._media[medium]
         except ValueError as error:
             asked.episode.stop_waiting()
             asked.answer.set_exception(RefusedError(f"a picture cannot be shown: {error}"))
             return None
+        return Request(prompt, (asked.turn.seed,), asked.episode.of_turn, asked.max_tokens)
 
-    def _group(self, prompt: Prompt, episodes: Sequence[_Episode]) -> RolloutGroup:
+    def _finish(self, ticket: int) -> list[Finished]:
+        """The completions of a request whose programs have all ended."""
+        episodes = self._groups.pop(ticket)
+        for episode in episodes:
+            del self._episodes[episode.key]
         firsts = [c[0] for e in episodes for c in conversations(e.turns.all)]
-        shared = shared_prompt(prompt, firsts, self.family)
-        return RolloutGroup(
-            shared,
-            tuple(
+        shared = shared_prompt(episodes[0].prompt, firsts, self._family)
+        return [
+            Finished(
+                ticket,
+                index,
                 completion(
                     episode.turns.all,
                     shared,
-                    self.family,
+                    self._family,
                     self._media,
                     episode.reward,
                     episode.failure,
                     episode.truncated,
-                )
-                for episode in episodes
-            ),
-        )
+                ),
+                shared,
+            )
+            for index, episode in enumerate(episodes)
+        ]

@@ -26,7 +26,7 @@ from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import RewardFunction, build_composite_reward
 from mmr1.rewards.composite import reward_stats
 from mmr1.rollout.build import build_engine
-from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
+from mmr1.rollout.protocol import Engine, complete, request_seed, requests_for
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
@@ -98,7 +98,7 @@ class Workers:
     """The learner and the engine, here or on a cluster; ``engine(log)`` starts the sampling."""
 
     learner: PolicyLearner[Preference] | RayLearner[Preference]
-    engine: Callable[[Path], RolloutEngine]
+    engine: Callable[[Path], Engine]
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
         learner = build_dpo(config, inputs.family, inputs.media)
     own = learner.packed_model
 
-    def engine(log: Path) -> RolloutEngine:
+    def engine(log: Path) -> Engine:
         return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
 
     yield Workers(learner, engine)
@@ -133,12 +133,12 @@ def _train(
         done = _restore(rounds, before)
         run.display.continue_after(done)
     else:  # as after each round: so the check below is one of the transfer too
-        engine.load_weights(learner.weights(), 0)
+        engine.load(learner.weights(), 0)
     sampling.make_ready(config, inputs, learner, timer)
     with run.display:
         checkpoint = yield from run.take(rounds.steps(done), partial(_snapshot, rounds))
     if inputs.held_out:
-        engine.load_weights(learner.weights(), rounds.count)
+        engine.load(learner.weights(), rounds.count)
         result = evaluate(
             config,
             engine,
@@ -164,7 +164,7 @@ def _restore(rounds: Rounds, checkpoint: Path) -> int:
     """Restore the run from a checkpoint; returns the last step that is done."""
     rounds.learner.load_snapshot(checkpoint)
     done = load_progress(checkpoint, {"optimizer": rounds.learner, "rounds": rounds})
-    rounds.engine.load_weights(rounds.learner.weights(), 0)
+    rounds.engine.load(rounds.learner.weights(), 0)
     return done
 
 
@@ -179,7 +179,7 @@ class Rounds:
 
     config: Config
     inputs: Inputs
-    engine: RolloutEngine
+    engine: Engine
     reward_manager: RewardManager
     learner: PolicyLearner[Preference] | RayLearner[Preference]
     _loader: SampleLoader = field(init=False)
@@ -243,11 +243,12 @@ class Rounds:
         """Sample, score and judge; keeps the preferences that the round learns from."""
         config = self.config
         if number > 1:
-            self.engine.load_weights(self.learner.weights(), number - 1)
+            self.engine.load(self.learner.weights(), number - 1)
         self._draw()
         with timer("rollout"):
-            requests = requests_for(self._prompts, config.rollout.n, config.seed, number)
-            groups = self.engine.generate(requests, config.rollout.sampling)
+            rollout = config.rollout
+            requests = requests_for(self._prompts, rollout.n, rollout.sampling, config.seed, number)
+            groups = complete(self.engine, requests)
         with timer("reward"):
             scored = self.reward_manager.score(groups)
         rng = random.Random(request_seed(config.seed, number, "pairs"))

@@ -13,14 +13,15 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.protocol import Finished, Request, complete
 from mmr1.types import Completion, Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
@@ -34,27 +35,37 @@ TURNS = 4
 
 
 class Scripted:
-    """A ``RolloutEngine`` and ``TurnEngine`` that answers at once, with random tokens."""
+    """An ``Engine`` that answers at once, with random tokens."""
 
-    load_weights = probe = generate = None
+    load = probe = None
 
     def __init__(self, family: Any, tokens: int) -> None:
         rng = np.random.default_rng(0)
         self._ids = [rng.integers(30, 600, tokens) for _ in range(64)]
         self._texts = [family.tokenizer.decode(ids, skip_special_tokens=True) for ids in self._ids]
         self._logprobs = np.full(tokens, -0.5, np.float32)
+        self._tickets = count()
+        self._waiting: dict[int, Request] = {}
 
-    def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
-    ) -> dict[int, Completion]:
-        places = {number: prepared.request.seed % 64 for number, prepared in requests.items()}
-        return {
-            number: Completion(self._ids[p], self._logprobs, self._texts[p], False, 0)
-            for number, p in places.items()
-        }
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        new = {next(self._tickets): request for request in requests}
+        self._waiting |= new
+        return list(new)
 
-    def abandon(self) -> None:
-        """Do nothing: no turn is under way."""
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        waiting, self._waiting = self._waiting, {}
+        return [
+            Finished(ticket, index, self._completion(seed % 64))
+            for ticket, request in waiting.items()
+            for index, seed in enumerate(request.seeds)
+        ]
+
+    def cancel(self) -> int:
+        self._waiting = {}
+        return 0
+
+    def _completion(self, place: int) -> Completion:
+        return Completion(self._ids[place], self._logprobs, self._texts[place], False, 0)
 
     def close(self) -> None:
         """Do nothing: it holds no resources."""
@@ -77,14 +88,14 @@ def main() -> None:
         workers=args.workers,
     )
     media = MediaCache(family.prepare_media)
-    engine = AgentEngine(scripted, scripted, config, family, media, False, 10**6)
+    engine = AgentEngine(scripted, config, family, media, False, 10**6)
     sampling = SamplingConfig(max_tokens=args.tokens)
     record = Sample("0", (Message("user", (TextPart("What is in the picture?"),)),))
-    request = Request(family.render_prompt(record), args.episodes, 0)
+    request = Request(family.render_prompt(record), tuple(range(args.episodes)), sampling)
     seconds = []
     for _ in range(args.repeats):
         begin = time.process_time()
-        (group,) = engine.generate([request], sampling)
+        (group,) = complete(engine, [request])
         seconds.append(time.process_time() - begin)
         for each in group.completions:
             assert each.failure is None, each.failure

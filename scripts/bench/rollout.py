@@ -30,8 +30,8 @@ from transformers import AutoModelForImageTextToText
 from datasets_prep.generators.video import write_mp4
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_engine
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Request, complete
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -58,13 +58,13 @@ def main() -> None:
     # A random model may end early, so the end-of-sequence token is forbidden.
     endless = dataclasses.replace(family, stop_ids=())
 
-    grouped = [Request(p, args.n, i) for i, p in enumerate(prompts)]
-    apart = [Request(p, 1, i) for i, p in enumerate(prompts * args.n)]
+    grouped = [Request(p, tuple(range(i, i + args.n)), sampling) for i, p in enumerate(prompts)]
+    apart = [Request(p, (i,), sampling) for i, p in enumerate(prompts * args.n)]
     hf = HfEngine(model, endless, media)
     plain = partial(_generate, model, family, prompts, args.n)
     rows = [
         _row("transformers generate", args.repeats, plain),
-        _row("mmr1, transformers engine", args.repeats, partial(hf.generate, grouped, sampling)),
+        _row("mmr1, transformers engine", args.repeats, partial(complete, hf, grouped)),
     ]
     config = Config.model_validate(
         {
@@ -75,9 +75,9 @@ def main() -> None:
     )
     engine = build_engine(config, family, media, folder / "engine.log", None)
     # Every step has new weights, so the caches of the previous step are dropped.
-    renew = partial(engine.load_weights, model.state_dict(), 1)
+    renew = partial(engine.load, model.state_dict(), 1)
     for name, requests in (("vLLM, a prompt a completion", apart), ("mmr1, vLLM engine", grouped)):
-        run = partial(engine.generate, requests, sampling)
+        run = partial(complete, engine, requests)
         rows.append(_row(name, args.repeats, run, renew))
     engine.close()
     mixed = _mixed(config, family, folder, sampling)
@@ -103,15 +103,15 @@ def _mixed(
     """Wall seconds of the mixed batch, with media preprocessed before or during sampling."""
     samples = [_sample(folder, i) for i in range(64)]
     refs = [m for sample in samples for m in sample.media]
-    requests = [Request(family.render_prompt(s), 1, i) for i, s in enumerate(samples)]
+    requests = [Request(family.render_prompt(s), (i,), sampling) for i, s in enumerate(samples)]
     measured = []
     for name, at_once in (("media first", True), ("media meanwhile", False)):
         own = config.changed(full_determinism=at_once)
         media = MediaCache(family.prepare_media)
         engine = build_engine(own, family, media, folder / "mixed.log", None)
-        engine.generate(requests[:1], sampling)
+        complete(engine, requests[:1])
         begin = time.perf_counter()
-        engine.generate(requests, sampling)
+        complete(engine, requests)
         measured.append({"run": f"mixed batch, {name}", "wall s": time.perf_counter() - begin})
         engine.close()
     media = MediaCache(family.prepare_media)

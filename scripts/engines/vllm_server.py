@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mmr1 import Completion, Probe, RolloutGroup
-from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Request
+from mmr1 import Completion, Finished, Probe, Request
 from mmr1.rollout.engines import EngineSetting
 from mmr1.types import Prompt
 
@@ -41,29 +40,44 @@ class VllmServer:
         self.family, self.media, self.version = setting.family, setting.media, 0
         self.http = httpx.Client(base_url=url, timeout=3600)
         self.folder = TemporaryDirectory(dir=folder)
+        self.threads, self.tickets = ThreadPoolExecutor(AT_ONCE), count()
+        self.under_way: dict[Future[Completion], tuple[int, int]] = {}
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(lambda request: self.sample(request, sampling), requests))
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        tickets = [next(self.tickets) for _ in requests]
+        for ticket, request in zip(tickets, requests, strict=True):
+            for index, seed in enumerate(request.seeds):
+                answer = self.threads.submit(self.sample, request, seed)
+                self.under_way[answer] = ticket, index
+        return tickets
 
-    def sample(self, request: Request, sampling: SamplingConfig) -> RolloutGroup:
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        ended, _ = wait(self.under_way, wait_s, FIRST_COMPLETED)
+        return [Finished(*self.under_way.pop(answer), answer.result()) for answer in ended]
+
+    def cancel(self) -> int:
+        """Forget what is under way; the server samples it to its end."""
+        self.under_way = {}
+        return 0
+
+    def sample(self, request: Request, seed: int) -> Completion:
+        sampling = request.sampling
         params = {
-            "n": request.n,
-            "seed": request.seed,
+            "seed": seed,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
             "stop": list(sampling.stop),
             "include_stop_str_in_output": True,
-            "max_tokens": min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
+            "max_tokens": request.limit,
             "stop_token_ids": list(self.family.stop_ids),
             "logit_bias": {str(token): -100.0 for token in self.family.forbidden_ids},
             "logprobs": 0,  # that of the sampled token alone
         }
         body = read(request.prompt) | {"sampling_params": params}
         answer = self.post("/inference/v1/generate", body)
-        return RolloutGroup(request.prompt, tuple(map(self.completion, answer["choices"])))
+        return self.completion(answer["choices"][0])
 
     def completion(self, choice: Mapping[str, Any]) -> Completion:
         tokens = choice["token_ids"]
@@ -76,7 +90,7 @@ class VllmServer:
             policy_version=self.version,
         )
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         folder = Path(self.folder.name) / str(version)
         folder.mkdir(exist_ok=True)
         named = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
@@ -98,6 +112,7 @@ class VllmServer:
         return [Probe(ids, of) for ids, of in zip(read_as, grids, strict=True)]
 
     def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
         self.http.close()
         self.folder.cleanup()
 

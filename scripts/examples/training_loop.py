@@ -38,13 +38,13 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
         rewards = parts.RewardManager(functions, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):
             prompts = [render(sample) for sample in sampler.next(4)]
-            requests = parts.requests_for(prompts, 8, config.seed, step)
-            scored = rewards.score(engine.generate(requests, config.rollout.sampling))
+            requests = parts.requests_for(prompts, 8, config.rollout.sampling, config.seed, step)
+            scored = rewards.score(parts.complete(engine, requests))
             batch = parts.build_experience(
                 scored, algorithm, parts.Models(policy, models.reference)
             )
             stats = policy.update(batch)
-            engine.load_weights(policy.weights(), policy.version)
+            engine.load(policy.weights(), policy.version)
             reward = fmean(r.value for group in scored for r in group.rewards if r.valid)
             print(f"step {step}  reward {reward:.3f}  loss {stats['loss']:.1e}", end="  ")
             print(f"grad_norm {stats['grad_norm']:.3f}  lr {stats['lr']:.1e}")

@@ -16,8 +16,8 @@ import torch
 from datasets_prep.generators import make
 from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Request, complete
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.sampling.parity import logprob_gaps
@@ -43,8 +43,10 @@ def negative_controls(setting: Setting) -> Figures:
     media = media_cache(family, config)
     model = load_model(config.model.changed(path=str(checkpoint)))
     samples = read_records(setting.folder / "data/rl.jsonl")[:8]
-    requests = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(samples)]
-    groups = HfEngine(model, family, media).generate(requests, SamplingConfig(max_tokens=8))
+    sampling = SamplingConfig(max_tokens=8)
+    prompts = map(family.render_prompt, samples)
+    requests = [Request(prompt, (i, i + 1), sampling) for i, prompt in enumerate(prompts)]
+    groups = complete(HfEngine(model, family, media), requests)
     packed = build_packed_model(config, model, ModelInputs(family, media))
     right = _gap(packed.logprobs, groups)
     faults = {

@@ -28,7 +28,7 @@ PATHS = {f"/{path.relative_to(REPOSITORY)}" for path in FILES}
 SOURCE_FILE = re.compile(r"[\w./-]+\.(?:py|sh|sbatch|yaml|yml|toml|js|md)")
 IN_REPOSITORY = re.compile(rf"(?:\./)?(?:{'|'.join(FOLDERS)})/[\w./-]*")
 KEY = re.compile(r"([a-z_]+(?:\.\w+)+)(?:=.*)?")
-OWN = {"run.yaml", "run_geo3k.sh"}  # what the reader writes
+OWN = {"run.yaml", "run_geo3k.sh", "config.yaml"}  # what the reader, or a run, writes
 DATA_FILE = re.compile(r".*\.(?:png|json|jsonl|html|parquet)")
 METRIC = re.compile(r"(?:reward|rollout|completion|sampling|critic|tokens|dpo|rm)/[a-z_/]+")
 

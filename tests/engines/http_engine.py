@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.engines import EngineSetting, EngineType
-from mmr1.types import Completion, Prompt, RolloutGroup
+from mmr1.rollout.protocol import Finished, Probe, Request
+from mmr1.types import Completion, Prompt
 
 
 class HttpEngine:
     def __init__(self, setting: EngineSetting) -> None:
         self._family = setting.family
         self._version = 0
+        self._tickets = count()
+        self._waiting: dict[int, Request] = {}
         self._folder = tempfile.TemporaryDirectory()
         server = Path(__file__).parent / "http_server.py"
         command = [sys.executable, str(server), setting.config.model.path]
@@ -33,10 +35,24 @@ class HttpEngine:
         port = self._server.stdout.readline().strip()
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        return [RolloutGroup(r.prompt, self._completions(r, sampling)) for r in requests]
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        new = {next(self._tickets): request for request in requests}
+        self._waiting |= new
+        return list(new)
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        waiting, self._waiting = self._waiting, {}
+        return [
+            Finished(ticket, index, completion)
+            for ticket, request in waiting.items()
+            for index, completion in enumerate(self._completions(request))
+        ]
+
+    def cancel(self) -> int:
+        self._waiting = {}
+        return 0
+
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         file = Path(self._folder.name) / "weights.safetensors"
         save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, file)
         self._post("load", {"file": str(file)})
@@ -51,12 +67,11 @@ class HttpEngine:
         self._server.wait()
         self._folder.cleanup()
 
-    def _completions(self, request: Request, sampling: SamplingConfig) -> tuple[Completion, ...]:
+    def _completions(self, request: Request) -> tuple[Completion, ...]:
         body = _read(request.prompt) | {
-            "n": request.n,
-            "seed": request.seed,
-            "temperature": sampling.temperature,
-            "max_tokens": min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
+            "seeds": request.seeds,
+            "temperature": request.sampling.temperature,
+            "max_tokens": request.limit,
             "stop_ids": list(self._family.stop_ids),
             "forbidden_ids": list(self._family.forbidden_ids),
         }
@@ -91,9 +106,9 @@ class SleepingHttpEngine(HttpEngine):
     def wake_up(self, tag: str) -> None:
         self._asleep = self._asleep and tag != "kv_cache"
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
         assert not self._asleep
-        return super().generate(requests, sampling)
+        return super().poll(wait_s)
 
 
 ENGINE = EngineType(HttpEngine)

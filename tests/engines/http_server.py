@@ -48,8 +48,8 @@ class Server:
     @torch.no_grad()
     def generate(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         inputs, completions = self.read(body), []
-        for index in range(body["n"]):
-            torch.manual_seed(body["seed"] + index)
+        for seed in body["seeds"]:
+            torch.manual_seed(seed)
             out = self.model.generate(
                 **inputs,
                 **({"temperature": body["temperature"]} if body["temperature"] else {}),

@@ -22,12 +22,10 @@ from mmr1.config import (
     ToolsConfig,
 )
 from mmr1.environments.build import build_environment
-from mmr1.rollout.build import BatchedTurns
-from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.two_turns import TwoTurnEngine, TwoTurns
+from mmr1.rollout.two_turns import TwoTurns, two_turns
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
@@ -39,6 +37,7 @@ from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Message, Reward, Sample, ScoredGroup, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.trainer.conversations import picture
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
@@ -61,7 +60,7 @@ def parts(tiny_model):
 def requests(parts, digit_samples):
     samples = [*digit_samples[:2], Sample("text", (Message("user", (TextPart("Think."),)),))]
     prompts = [parts[0].render_prompt(sample) for sample in samples]
-    return [Request(prompt, 2, 100 * number) for number, prompt in enumerate(prompts)]
+    return [asks(prompt, 2, 100 * number) for number, prompt in enumerate(prompts)]
 
 
 def conversing(parts, system_prompt=None, **options):
@@ -69,14 +68,13 @@ def conversing(parts, system_prompt=None, **options):
     kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
     config = kind(**{"workers": 1, "max_tokens_per_turn": 40, **options})
     engine = HfEngine(model, family, media)
-    return ConversationEngine(
+    return Player(
         engine,
-        BatchedTurns(engine, family),
         build_environment(config),
         config,
         family,
         media,
-        at_once=True,
+        together=True,
         system_prompt=system_prompt,
     )
 
@@ -84,7 +82,7 @@ def conversing(parts, system_prompt=None, **options):
 @pytest.fixture(scope="module")
 def groups(parts, requests):
     engine = conversing(parts, **ZOOM, max_turns=3)
-    yield engine.generate(requests, SAMPLING)
+    yield completed(engine, requests, SAMPLING)
     engine.close()
 
 
@@ -134,9 +132,8 @@ def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
         shown = TwoTurns(Message("tool", (picture(2, pixel=pixel),)))
         config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
         engine = HfEngine(model, family, media)
-        turns = BatchedTurns(engine, family)
-        conversing = ConversationEngine(engine, turns, shown, config, family, media, at_once=True)
-        ((c,),) = (g.completions for g in conversing.generate([Request(prompt, 1, 0)], SAMPLING))
+        conversing = Player(engine, shown, config, family, media, together=True)
+        ((c,),) = (g.completions for g in completed(conversing, [asks(prompt, 1, 0)], SAMPLING))
         conversing.close()
         said.append(c)
     first, second = said
@@ -172,7 +169,7 @@ def test_one_pixel_of_a_tools_picture_changes_the_loss_and_the_gradient(parts, t
         file = tmp_path / f"plot{len(groups)}.py"
         file.write_text(PLOT.format(pixel=pixel))
         engine = conversing(parts, tools=(f"{file}:plot",), parser=f"{file}:always", max_turns=2)
-        groups += engine.generate([Request(prompt, 2, 0)], SAMPLING)
+        groups += completed(engine, [asks(prompt, 2, 0)], SAMPLING)
         engine.close()
     assert all(c.media for group in groups for c in group.completions)
     learnt = []
@@ -249,21 +246,24 @@ class Other:
 
 def test_the_check_at_the_start_holds_conversations_of_two_turns(parts, requests):
     family, model, media = parts
-    engine = conversing(parts, **ZOOM)
-    rehearsal = TwoTurnEngine(engine, 400)
+    limits = ToolsConfig(tools=("zoom",), max_tokens_per_turn=16)
+    engine = HfEngine(model, family, media)
+    rehearsal = Player(
+        engine, two_turns(shows_picture=True), limits, family, media, True, ends_when_cut=False
+    )
     prompts = [request.prompt for request in requests]
-    short = SAMPLING.changed({"max_tokens": 16})
-    for c in completions(rehearsal.generate(requests, short)):
+    for c in completions(completed(rehearsal, requests, SAMPLING)):
         assert [span.role for span in c.spans] == ["assistant", "tool", "assistant"]
         assert len(c.media) == 1
     policy = PackedModel(
         model, ModelInputs(family, media), Distribution(forbidden=family.forbidden_ids), 4096
     )
-    parity = check_parity(rehearsal, policy, family, media, prompts, SAMPLING, 1e-4)
+    checked = (family, media, prompts, SAMPLING, 1e-4, False, SAMPLING.max_tokens)
+    parity = check_parity(rehearsal, policy, *checked)
     assert parity.prompts == len(prompts)
     with pytest.raises(ParityError, match="log-probs of the rollout engine and the trainer"):
-        check_parity(rehearsal, Other(policy), family, media, prompts, SAMPLING, 1e-4)
-    engine.close()
+        check_parity(rehearsal, Other(policy), *checked)
+    rehearsal.close()
 
 
 def test_an_answer_is_written_as_the_chat_template_writes_it(parts, groups):
@@ -294,7 +294,7 @@ def test_the_last_turn_that_calls_is_cut(groups):
 def test_a_conversation_repeats_itself_and_does_not_depend_on_others(parts, requests, groups):
     engine = conversing(parts, **ZOOM, max_turns=3)
     for request, group in zip(requests, groups, strict=True):
-        (alone,) = engine.generate([request], SAMPLING)
+        (alone,) = completed(engine, [request], SAMPLING)
         for a, b in zip(alone.completions, group.completions, strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist()
             assert [m.digest() for m in a.media] == [m.digest() for m in b.media]
@@ -304,7 +304,7 @@ def test_a_conversation_repeats_itself_and_does_not_depend_on_others(parts, requ
 
 def test_a_turn_without_a_call_is_an_answer(parts, requests):
     engine = conversing(parts, tools=("zoom",))
-    for c in completions(engine.generate(requests, SAMPLING)):
+    for c in completions(completed(engine, requests, SAMPLING)):
         assert [span.role for span in c.spans] == ["assistant"]
         assert not c.truncated
     engine.close()
@@ -317,7 +317,7 @@ def test_a_turn_without_a_call_is_an_answer(parts, requests):
 )
 def test_limits_end_a_conversation_and_are_told(parts, requests, options, tokens):
     engine = conversing(parts, **ZOOM, max_turns=9, **options)
-    groups = engine.generate(requests[:1], SAMPLING.changed({"max_tokens": tokens}))
+    groups = completed(engine, requests[:1], SAMPLING.changed({"max_tokens": tokens}))
     engine.close()
     for c in completions(groups):
         assert c.truncated
@@ -331,7 +331,7 @@ def test_limits_end_a_conversation_and_are_told(parts, requests, options, tokens
 def test_a_picture_that_cannot_be_shown_is_an_error_of_its_call(parts, requests):
     options = {"tools": (f"{TOOLS}:huge",), "parser": f"{PLUGINS}:always_a_line", "max_turns": 2}
     engine = conversing(parts, **options)
-    (group,) = engine.generate([replace(requests[0], n=1)], SAMPLING)
+    (group,) = completed(engine, [replace(requests[0], seeds=(0,))], SAMPLING)
     engine.close()
     first, told = group.completions[0].spans[:2]
     (call,) = first.calls
@@ -344,7 +344,7 @@ def test_a_picture_that_cannot_be_shown_is_an_error_of_its_call(parts, requests)
 def test_an_environment_of_ones_own(parts, requests):
     """It counts the turns of each conversation by itself, and gives a reward for each."""
     engine = conversing(parts, use=f"{PLUGINS}:Counter", options={"until": 3}, workers=2)
-    groups = engine.generate(requests, SAMPLING)
+    groups = completed(engine, requests, SAMPLING)
     engine.close()
     for c in completions(groups):
         assert [s.reward for s in c.spans] == [
@@ -361,7 +361,7 @@ def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests
     """What it answers is tokenised as it is, and its picture stands where it says."""
     family, model, media = parts
     engine = conversing(parts, use=f"{STYLES}/agent_func.py:AgentInstance", timeout_s=60)
-    groups = engine.generate(requests, SAMPLING)
+    groups = completed(engine, requests, SAMPLING)
     engine.close()
     whole = [(g.prompt.sample.answer, c) for g in groups for c in g.completions if c.turns == 3]
     assert whole
@@ -382,9 +382,9 @@ def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests
 
 def test_placeholders_without_pictures_are_a_status(parts, requests):
     sample = replace(requests[2].prompt.sample, answer="picture")
-    request = Request(parts[0].render_prompt(sample), 1, 0)
+    request = asks(parts[0].render_prompt(sample), 1, 0)
     engine = conversing(parts, use=f"{STYLES}/agent_func.py:Misuse", timeout_s=60)
-    ((c,),) = (g.completions for g in engine.generate([request], SAMPLING))
+    ((c,),) = (g.completions for g in completed(engine, [request], SAMPLING))
     engine.close()
     assert c.failure[0] == Status.ERROR
     assert "placeholders" in c.failure[1]
@@ -396,7 +396,7 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
     engine = conversing(parts, "Be brief.", **own, max_turns=3)
     samples = [replace(r.prompt.sample, answer="7", meta={"limit": 9}) for r in requests[1:]]
     prompts = [family.render_prompt(s, "Be brief.") for s in samples]
-    groups = engine.generate([Request(prompt, 2, 7) for prompt in prompts], SAMPLING)
+    groups = completed(engine, [asks(prompt, 2, 7) for prompt in prompts], SAMPLING)
     engine.close()
     for group, prompt in zip(groups, prompts, strict=True):
         before, end, after = prompt.text.rpartition("<|im_end|>")
@@ -421,8 +421,8 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
 def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
     sample = Sample("1", (Message("system", (TextPart("Play."),)),), "7", meta={"limit": 9})
     engine = conversing(parts, use=f"{STYLES}/trl_environment.py:NumberEnv", timeout_s=60)
-    requests = [Request(parts[0].render_prompt(sample), 1, 0)]
-    ((c,),) = (group.completions for group in engine.generate(requests, SAMPLING))
+    requests = [asks(parts[0].render_prompt(sample), 1, 0)]
+    ((c,),) = (group.completions for group in completed(engine, requests, SAMPLING))
     engine.close()
     status, why = c.failure
     assert status == Status.ERROR
@@ -432,7 +432,7 @@ def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
 def test_texts_that_differ_within_a_group_are_refused(parts, requests):
     engine = conversing(parts, use=f"{STYLES}/trl_environment.py:Varied")
     with pytest.raises(ValueError, match="reset returned different texts"):
-        engine.generate(requests[2:], SAMPLING)
+        completed(engine, requests[2:], SAMPLING)
     engine.close()
 
 
@@ -449,7 +449,7 @@ def test_texts_that_differ_within_a_group_are_refused(parts, requests):
 )
 def test_a_broken_environment_is_a_status(parts, requests, name, status, message):
     engine = conversing(parts, use=f"{PLUGINS}:{name}", timeout_s=1)
-    groups = engine.generate([replace(requests[0], n=1)], SAMPLING)
+    groups = completed(engine, [replace(requests[0], seeds=(0,))], SAMPLING)
     engine.close()
     for c in completions(groups):
         assert c.failure is not None

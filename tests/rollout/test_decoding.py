@@ -16,11 +16,11 @@ from transformers import (
 
 from mmr1.config import NewLoraConfig, SamplingConfig
 from mmr1.rollout.decoding import decodes_together
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.any_model.forward import Verdict, admit
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.vision.families.general_family import GENERAL, General
 
 ONE_BY_ONE = ("qwen3_5", "gemma3")
@@ -30,11 +30,11 @@ ONE_BY_ONE = ("qwen3_5", "gemma3")
 def sampled(general: General, model, sampling: SamplingConfig):
     """Completions of all kinds of prompts, and the forwards of the decoder that they took."""
     engine = HfEngine(model, general.family, MediaCache(general.family.prepare_media))
-    requests = [Request(g.prompt, 3, 9 * i) for i, g in enumerate(general.groups())]
+    requests = [asks(g.prompt, 3, 9 * i) for i, g in enumerate(general.groups())]
     calls = []
     hook = model.get_decoder().register_forward_pre_hook(lambda *_: calls.append(None))
     try:
-        groups = engine.generate(requests, sampling)
+        groups = completed(engine, requests, sampling)
     finally:
         hook.remove()
     return [c for g in groups for c in g.completions], len(calls)

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import psutil
@@ -22,39 +25,49 @@ import torch
 
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import check_gpus
-from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.rollout.forking import engine_context
-from mmr1.types import Completion, Prompt, RolloutGroup, Sample
+from mmr1.rollout.protocol import Finished, Probe, Request, complete
+from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
 from mmr1.vision.prepare import PreparedMedia
 from tests.faults import faults_told
 
 SAMPLING = SamplingConfig(max_tokens=4)
 
 
+def no_media(ref: MediaRef) -> PreparedMedia:
+    raise ValueError("no picture is prepared")
+
+
 class Engine:
     """Answers with the weight it has; a prompt's text tells it to die, to hang or to fail, once."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    is_full = False
+
+    def __init__(self, media: object, folder: str) -> None:
+        self._media, self._folder = media, Path(folder)
         self._weight = -1.0
         self._version = 0
+        self._tickets = count()
+        self._waiting: dict[int, str] = {}
 
-    def stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        prompts = []
-        for chunk in chunks:
-            prompts += [ready.request.prompt for ready in chunk]
-            if any(p.text == "deaf" for p in prompts) and not (self._folder / "deaf").exists():
-                (self._folder / "deaf").touch()
-                time.sleep(600)
-        return [RolloutGroup(p, (self._complete(p.text),)) for p in prompts]
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        new = {next(self._tickets): request.prompt.text for request in requests}
+        self._waiting |= new
+        return list(new)
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        waiting, self._waiting = self._waiting, {}
+        return [Finished(ticket, 0, self._complete(text)) for ticket, text in waiting.items()]
+
+    def cancel(self) -> int:
+        self._waiting = {}
+        return 0
+
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._weight, self._version = float(weights["w"]), version
 
-    def probe(self, ready: Sequence[PreparedRequest]) -> list[Probe]:
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         return []
 
     def close(self) -> None: ...
@@ -74,25 +87,30 @@ class Engine:
         return Completion(none.astype(np.int64), none, f"{self._weight}", False, self._version)
 
 
-def build(folder: str) -> Engine:
-    return Engine(folder)
+def build(media: object, folder: str) -> Engine:
+    return Engine(media, folder)
 
 
-def refuse(folder: str) -> Engine:
+def refuse(media: object, folder: str) -> Engine:
     raise ValueError("no such model")
 
 
-def tell(folder: str) -> Engine:
+def tell(media: object, folder: str) -> Engine:
     imported = "vllm.entrypoints.llm" in sys.modules
     raise ValueError(f"{imported} {os.environ['MARK']} {torch.get_num_threads()} {Path.cwd()}")
 
 
 def ask(engine: EngineProcess, text: str) -> Completion:
-    return engine.stream(iter([[ready(text)]]), SAMPLING)[0].completions[0]
+    return complete(engine, [ready(text)])[0].completions[0]
 
 
-def ready(text: str) -> PreparedRequest:
-    return PreparedRequest(Request(Prompt(Sample("1", ()), text, ()), 1, 0), ())
+def ready(text: str, *media: MediaRef) -> Request:
+    message = Message("user", media)
+    return Request(Prompt(Sample("1", (message,)), text, ()), (0,), SAMPLING)
+
+
+def texts(groups: Sequence[RolloutGroup]) -> list[str]:
+    return [group.prompt.text for group in groups]
 
 
 @pytest.fixture
@@ -107,14 +125,15 @@ def engine(tmp_path, method):
     engine = EngineProcess(
         build,
         (str(tmp_path),),
+        no_media,
         tmp_path / "engine.log",
         1,
         timeout_s=5,
         restarts=1,
         context=context,
     )
-    engine.load_weights({"w": torch.tensor(1.0)}, 1)
-    engine.load_weights({"w": torch.tensor(2.5)}, 2)
+    engine.load({"w": torch.tensor(1.0)}, 1)
+    engine.load({"w": torch.tensor(2.5)}, 2)
     yield engine
     engine.close()
 
@@ -129,7 +148,7 @@ def test_a_lost_engine_is_replaced_with_the_weights_it_had_and_asked_again(engin
     assert engine.restarted == 1
     assert not psutil.pid_exists(before)
     assert "replaced, 1 of 1 times" in (tmp_path / "engine.log").read_text()
-    engine.load_weights({"w": torch.tensor(3.0)}, 3)  # the shared memory still connects them
+    engine.load({"w": torch.tensor(3.0)}, 3)  # the shared memory still connects them
     assert ask(engine, "go on").text == "3.0"
 
 
@@ -156,131 +175,126 @@ def test_a_bug_in_the_engine_is_not_asked_again(engine, tmp_path):
     assert ask(engine, "go on").text == "2.5"
 
 
-def test_the_chunks_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
-    def chunks():
-        yield [ready("a"), ready("die")]
-        time.sleep(0.5)
-        yield [ready("b")]
-
-    groups = engine.stream(chunks(), SAMPLING)
-    assert [group.prompt.text for group in groups] == ["a", "die", "b"]
+def test_what_a_lost_engine_had_is_asked_for_again_and_nothing_else(engine):
+    requests = [ready("a"), ready("die"), ready("b")]
+    assert texts(complete(engine, requests)) == ["a", "die", "b"]
+    assert engine.restarted == 1
+    assert engine.poll() == []
 
 
 def test_an_engine_that_takes_nothing_in_is_lost_too(engine):
     """It hangs with much still to be sent, so the trainer waits inside a send."""
-    large = PreparedMedia("image", torch.zeros(4_000_000), (1, 2, 2), 2, None, "large")
-
-    def chunks():
-        yield [ready("deaf")]
-        time.sleep(0.5)
-        yield [PreparedRequest(ready("b").request, (large,))]
-
     begin = time.monotonic()
-    groups = engine.stream(chunks(), SAMPLING)
-    assert [group.prompt.text for group in groups] == ["deaf", "b"]
+    first = engine.submit([ready("hang")])
+    time.sleep(0.5)  # it samples on, and hangs
+    long = replace(ready("b"), prompt=Prompt(Sample("1", ()), "b", tuple(range(1_000_000))))
+    second = engine.submit([long])
+    ended: list[int] = []
+    while len(ended) < 2:
+        ended += [finished.ticket for finished in engine.poll(1.0)]
+    assert sorted(ended) == [*first, *second]
     assert engine.restarted == 1
     assert time.monotonic() - begin < 60
 
 
-class Waiting(Engine):
-    """Takes no chunk before a file is there."""
+class Idling(Engine):
+    """Answers, and finishes nothing, the first time."""
 
-    def stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        while not (self._folder / "go").exists():
-            time.sleep(0.001)
-        return super().stream(chunks, sampling)
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        (self._folder / f"polled {os.getpid()}").touch()
+        time.sleep(0.01)
+        return super().poll() if len(list(self._folder.glob("polled *"))) > 1 else []
 
 
-def test_no_more_is_sent_than_an_engine_that_takes_nothing_may_have_waiting(tmp_path):
-    """And it goes on as soon as one is taken, although all that waits fits into the pipe."""
-    process = EngineProcess(Waiting, (str(tmp_path),), tmp_path / "engine.log", timeout_s=60)
-    drawn: list[int] = []
-
-    def chunks():
-        for i in range(9):
-            drawn.append(i)
-            yield [ready(str(i))]
-
-    thread = threading.Thread(target=lambda: groups.extend(process.stream(chunks(), SAMPLING)))
-    groups: list[RolloutGroup] = []
-    thread.start()
+def test_an_engine_that_finishes_nothing_has_hung(tmp_path):
+    process = EngineProcess(
+        Idling, (str(tmp_path),), no_media, tmp_path / "log", timeout_s=1, restarts=1
+    )
     try:
-        while len(drawn) < 3:
-            time.sleep(0.001)
-        time.sleep(0.2)
-        assert drawn == [0, 1, 2]  # two wait, and one is to be sent
-        (tmp_path / "go").touch()
-        thread.join()
-        assert [group.prompt.text for group in groups] == list("012345678")
+        with faults_told() as told:
+            assert ask(process, "go on").text == "-1.0"
+        assert told.counts() == {"engine/hung": 1}
     finally:
         process.close()
 
 
 def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
-    def chunks():
-        yield [ready("a")]
-        raise ValueError("picture.png is no image")
-
-    with pytest.raises(ValueError, match=r"picture\.png is no image"):
-        engine.stream(chunks(), SAMPLING)
+    with pytest.raises(ValueError, match=r"no picture is prepared"):
+        complete(engine, [ready("a"), ready("b", MediaRef("image", data=b"b"))])
     assert ask(engine, "go on").text == "2.5"
 
 
 class Stepping(Engine):
-    """Writes a byte for each step of its turns, which end after 50."""
+    """Writes a byte for each step; completions end after 50."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
-        self.left: dict[int, int] = {}
+    left: ClassVar[dict[int, int]] = {}
 
-    def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: object, moment_s: float = 0.0
-    ) -> dict[int, Completion]:
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        tickets = super().submit(requests)
+        self.left = self.left | dict.fromkeys(tickets, 50)
+        return tickets
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
         time.sleep(0.001)
-        self.left |= dict.fromkeys(requests, 50)
         with (self._folder / "steps").open("ab") as file:
             file.write(b".")
-        self.left = {number: left - 1 for number, left in self.left.items()}
-        ended = [number for number, left in self.left.items() if left == 0]
-        for number in ended:
-            del self.left[number]
-        return {number: self._complete("") for number in ended}
+        self.left = {ticket: left - 1 for ticket, left in self.left.items()}
+        ended = [ticket for ticket, left in self.left.items() if left == 0]
+        for ticket in ended:
+            del self.left[ticket]
+        return [Finished(ticket, 0, self._complete("")) for ticket in ended]
 
-    def abandon(self) -> int:
+    def cancel(self) -> int:
         return sum(50 - left for left in self.left.values())
 
 
-def test_turns_are_sampled_on_between_two_calls_where_a_moment_is_given(tmp_path):
+def test_completions_are_sampled_on_between_two_calls(tmp_path):
     def steps() -> int:
-        return len((tmp_path / "steps").read_bytes())
+        file = tmp_path / "steps"
+        return len(file.read_bytes()) if file.exists() else 0
 
-    process = EngineProcess(Stepping, (str(tmp_path),), tmp_path / "engine.log", timeout_s=60)
+    process = EngineProcess(
+        Stepping, (str(tmp_path),), no_media, tmp_path / "engine.log", timeout_s=60
+    )
     try:
-        process.advance({1: ready("")}, SAMPLING)
-        time.sleep(0.02)
-        assert steps() == 1
-        assert process.advance({7: ready("")}, SAMPLING, 0.001) == {}
+        process.submit([ready("")])
         while steps() < 12:
             time.sleep(0.001)
         process.probe([])  # as any other call: what follows may be weights in several calls
         halted = steps()
         time.sleep(0.02)
         assert steps() == halted
-        ended: dict[int, Completion] = {}
+        process.submit([ready("")])
+        ended: list[int] = []
         while len(ended) < 2:
-            ended |= process.advance({}, SAMPLING, 0.001)
-        assert list(ended) == [1, 7]
-        process.advance({8: ready("")}, SAMPLING, 0.001)
-        assert process.abandon() >= 1
+            ended += [finished.ticket for finished in process.poll(0.001)]
+        assert ended == [0, 1]
+        begun = steps()
+        process.submit([ready("")])
+        while steps() < begun + 10:
+            time.sleep(0.001)
+        assert process.cancel() >= 1
+    finally:
+        process.close()
+
+
+def test_together_nothing_is_sampled_but_in_poll(tmp_path):
+    process = EngineProcess(
+        Stepping, (str(tmp_path),), no_media, tmp_path / "engine.log", timeout_s=60, together=True
+    )
+    try:
+        process.submit([ready("")])
+        process.poll()
+        process.poll()
+        time.sleep(0.02)
+        assert (tmp_path / "steps").read_bytes() == b".."
     finally:
         process.close()
 
 
 def test_a_refusal_is_the_users(tmp_path):
     with pytest.raises(ValueError, match="no such model"):
-        EngineProcess(refuse, (str(tmp_path),), tmp_path / "engine.log")
+        EngineProcess(refuse, (str(tmp_path),), no_media, tmp_path / "engine.log")
     assert not multiprocessing.active_children()
 
 
@@ -292,7 +306,7 @@ def test_it_is_forked_with_vllm_imported_and_with_what_holds_now(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mmr1.py").write_text("raise SystemExit")  # not looked for in the working directory
     with pytest.raises(ValueError, match=f"True now 3 {tmp_path}"):
-        EngineProcess(tell, (str(tmp_path),), tmp_path / "engine.log", threads=3)
+        EngineProcess(tell, (str(tmp_path),), no_media, tmp_path / "engine.log", threads=3)
 
 
 def test_a_fork_server_that_was_killed_begins_again_as_it_began(tmp_path, monkeypatch):
@@ -301,7 +315,7 @@ def test_a_fork_server_that_was_killed_begins_again_as_it_began(tmp_path, monkey
         pytest.skip("this vLLM is for GPUs")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mmr1.py").write_text("raise SystemExit")
-    engine = EngineProcess(build, (str(tmp_path),), tmp_path / "engine.log", restarts=1)
+    engine = EngineProcess(build, (str(tmp_path),), no_media, tmp_path / "engine.log", restarts=1)
     try:
         server = psutil.Process(psutil.Process(engine._process.pid).ppid())
         server.kill()
@@ -317,10 +331,11 @@ def test_a_fork_server_that_was_killed_begins_again_as_it_began(tmp_path, monkey
 UNGUARDED = """
 import sys
 from pathlib import Path
+from typing import ClassVar
 from mmr1.rollout.engine_process import EngineProcess
-from tests.rollout.test_engine_process import build
+from tests.rollout.test_engine_process import build, no_media
 
-EngineProcess(build, (sys.argv[1],), Path(sys.argv[1], "engine.log"))
+EngineProcess(build, (sys.argv[1],), no_media, Path(sys.argv[1], "engine.log"))
 """
 
 
@@ -347,13 +362,14 @@ def test_a_replaced_engine_outlives_the_thread_that_replaced_it(engine):
 PARENT = """
 import sys, threading, time
 from pathlib import Path
+from typing import ClassVar
 from mmr1.rollout.engine_process import EngineProcess
-from tests.rollout.test_engine_process import build
+from tests.rollout.test_engine_process import build, no_media
 
 folder = sys.argv[1]
 engines = []
 def start():
-    engines.append(EngineProcess(build, (folder,), Path(folder, "engine.log")))
+    engines.append(EngineProcess(build, (folder,), no_media, Path(folder, "engine.log")))
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
@@ -377,12 +393,14 @@ def test_a_killed_trainer_leaves_no_engine(tmp_path):
 INTERRUPTED = """
 import sys
 from pathlib import Path
+from typing import ClassVar
 from mmr1.rollout.engine_process import EngineProcess
 from slow_engine import build
+no_media = {}.__getitem__
 
 if __name__ == "__main__":
     try:
-        EngineProcess(build, (), Path(sys.argv[1], "engine.log"))
+        EngineProcess(build, (), no_media, Path(sys.argv[1], "engine.log"))
     except KeyboardInterrupt:
         sys.exit(130)
 """

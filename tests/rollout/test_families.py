@@ -10,12 +10,12 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.vision.families.tiny_family import FAMILIES, TEXT, TinyFamily, plain_scores
 
 SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
@@ -35,7 +35,7 @@ def prompts(tiny, mixed):
 
 def largest_gap(tiny, model, media, engine, prompts) -> float:
     """Of the engine's log-probs from transformers' plain forward of each completion."""
-    groups = engine.generate([Request(p, 3, i) for i, p in enumerate(prompts)], SAMPLING)
+    groups = completed(engine, [asks(p, 3, i) for i, p in enumerate(prompts)], SAMPLING)
     inputs = [group_input(tiny.family, media, g) for g in groups]
     forbidden = tiny.family.forbidden_ids
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_vllm(tiny, prompts, tmp_path):
         budget=1000,
     )
     try:
-        engine.load_weights(packed.weights(), 1)
+        engine.load(packed.weights(), 1)
         checked = (packed, tiny.family, media, prompts, SAMPLING, 1e-4)
         parity = check_parity(engine, *checked)
         print(f"{tiny.name}: {parity}")
@@ -83,7 +83,7 @@ def test_vllm(tiny, prompts, tmp_path):
             for parameter in model.parameters():
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
         assert largest_gap(tiny, model, media, engine, prompts) > 1e-3
-        engine.load_weights(packed.weights(), 2)
+        engine.load(packed.weights(), 2)
         assert largest_gap(tiny, model, media, engine, prompts) <= 1e-4
     finally:
         engine.close()

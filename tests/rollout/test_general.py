@@ -7,18 +7,19 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import Config, NewLoraConfig
+from mmr1.config import Config, NewLoraConfig, ToolsConfig
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.two_turns import TwoTurnEngine
+from mmr1.rollout.two_turns import two_turns
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.rollout.general_vllm import SAMPLING, in_vllm
 from tests.vision.families.general_family import GENERAL, General, plain_scores
 from tests.vision.families.general_models import MODELS
@@ -50,8 +51,8 @@ def read_otherwise(general: General, prompt: Prompt) -> bool:
 
 def largest_gap(general: General, model, engine, prompts=None) -> float:
     """Of the engine's log-probs from transformers' plain forward of each completion."""
-    requests = [Request(p, 3, i) for i, p in enumerate(prompts or prompts_of(general))]
-    groups = engine.generate(requests, SAMPLING)
+    requests = [asks(p, 3, i) for i, p in enumerate(prompts or prompts_of(general))]
+    groups = completed(engine, requests, SAMPLING)
     with torch.no_grad():
         expected = plain_scores(general, model, groups, SAMPLING.temperature).logprobs
     rows = [c.logprobs for g in groups for c in g.completions]
@@ -73,13 +74,13 @@ def test_a_completion_depends_on_its_seed_and_ends_as_it_is_told():
     many = SAMPLING.changed({"max_tokens": 40})
 
     def tokens(requests, sampling=many):
-        groups = engine.generate(requests, sampling)
+        groups = completed(engine, requests, sampling)
         return [[c.token_ids.tolist() for c in g.completions] for g in groups]
 
-    together = tokens([Request(p, 4, 7 * i) for i, p in enumerate(prompts)])
-    alone = [tokens([Request(p, 4, 7 * i)])[0] for i, p in enumerate(prompts)]
+    together = tokens([asks(p, 4, 7 * i) for i, p in enumerate(prompts)])
+    alone = [tokens([asks(p, 4, 7 * i)])[0] for i, p in enumerate(prompts)]
     assert together == alone
-    assert tokens([Request(prompts[1], 2, 9)])[0][0] == together[1][2]
+    assert tokens([asks(prompts[1], 2, 9)])[0][0] == together[1][2]
     family, rows = general.family, [row for group in together for row in group]
     assert len({len(row) for row in rows}) > 1
     for row in rows:
@@ -88,7 +89,7 @@ def test_a_completion_depends_on_its_seed_and_ends_as_it_is_told():
         assert not set(row) & set(family.forbidden_ids)
     text = family.tokenizer.decode(max(rows, key=len)[:3])
     stopped = many.changed({"stop": (text,)})
-    ended = tokens([Request(p, 4, 7 * i) for i, p in enumerate(prompts)], stopped)
+    ended = tokens([asks(p, 4, 7 * i) for i, p in enumerate(prompts)], stopped)
     assert [len(row) for group in ended for row in group if row[:3] == max(rows, key=len)[:3]] == [
         3
     ]
@@ -113,7 +114,7 @@ def test_vllm(name, tmp_path):
     family, model = general.family, general.model()
     prompts = [p for p in prompts_of(general) if not read_otherwise(general, p)]
     with in_vllm(general, model, tmp_path, 64) as (engine, packed, media):
-        engine.load_weights(packed.weights(), 1)
+        engine.load(packed.weights(), 1)
         checked = (engine, packed, family, media)
         parity = check_parity(*checked, prompts, SAMPLING, 1e-4)
         print(f"{general.name}: {parity}")
@@ -123,7 +124,7 @@ def test_vllm(name, tmp_path):
             for parameter in model.parameters():
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
         assert largest_gap(general, model, engine, prompts) > 1e-3
-        engine.load_weights(packed.weights(), 2)
+        engine.load(packed.weights(), 2)
         assert largest_gap(general, model, engine, prompts) <= 1e-4
         for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
             with pytest.raises(
@@ -145,9 +146,21 @@ def test_conversations_in_vllm(name, tmp_path):
     prompts = [p for p in prompts_of(general) if all(m.kind == "image" for m in p.media)][:2]
     with in_vllm(general, general.model(), tmp_path, 512, environment=environment) as started:
         engine, packed, media = started
-        engine.load_weights(packed.weights(), 1)
-        rehearsal = TwoTurnEngine(engine, 400)
-        parity = check_parity(rehearsal, packed, general.family, media, prompts, SAMPLING, 1e-4)
+        engine.load(packed.weights(), 1)
+        limits = ToolsConfig(tools=("zoom",), max_tokens_per_turn=16)
+        rehearsal = Player(
+            engine.turns,
+            two_turns(shows_picture=True),
+            limits,
+            general.family,
+            media,
+            False,
+            ends_when_cut=False,
+        )
+        long = SAMPLING.changed(max_tokens=400)
+        parity = check_parity(
+            rehearsal, packed, general.family, media, prompts, long, 1e-4, False, 400
+        )
         print(f"{name}, conversations: {parity}")
 
 
@@ -177,7 +190,7 @@ def test_adapters_in_vllm(name, merge, tmp_path):
         for version in (1, 2):
             learn()
             assert version == 1 or largest_gap(general, model, engine, prompts) > 1e-3
-            engine.load_weights(packed.weights() if merge else packed.adapters(), version)
+            engine.load(packed.weights() if merge else packed.adapters(), version)
             parity = check_parity(engine, packed, family, media, prompts, SAMPLING, 1e-4)
             gap = largest_gap(general, model, engine, prompts)
             print(f"{name}, merged: {merge}, {version}: {parity}, largest {gap:.1e}")
@@ -214,7 +227,7 @@ def test_linear_attention_in_vllm(tmp_path):
     )
     checked = (engine, packed, family, media, prompts_of(general), SAMPLING)
     try:
-        engine.load_weights(packed.weights(), 1)
+        engine.load(packed.weights(), 1)
         parity = check_parity(*checked, config.parity_tolerance, rounded=True)
         print(f"qwen3_5: {parity}")
         with torch.no_grad():
@@ -222,7 +235,7 @@ def test_linear_attention_in_vllm(tmp_path):
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
         stale = largest_gap(general, model, engine)
-        engine.load_weights(packed.weights(), 2)
+        engine.load(packed.weights(), 2)
         assert largest_gap(general, model, engine) < stale / 3
         check_parity(*checked, config.parity_tolerance, rounded=True)
     finally:
@@ -258,7 +271,7 @@ def test_adapters_of_linear_attention_in_vllm(merge, tmp_path):
 
     def gap() -> float:
         """Of the prompt with the largest mean."""
-        groups = engine.generate([Request(p, 3, i) for i, p in enumerate(prompts)], SAMPLING)
+        groups = completed(engine, [asks(p, 3, i) for i, p in enumerate(prompts)], SAMPLING)
         means = []
         for group in groups:
             with torch.no_grad():
@@ -281,9 +294,9 @@ def test_adapters_of_linear_attention_in_vllm(merge, tmp_path):
             for layer in ("0", "1"):  # linear attention, and full attention
                 part = f"language_model.layers.{layer}."
                 mixed = {n: before[n] if part in n else t for n, t in weights().items()}
-                engine.load_weights(mixed, version)
+                engine.load(mixed, version)
                 found[f"all but {layer}"] = gap()
-            engine.load_weights(weights(), version)
+            engine.load(weights(), version)
             synced = gap()
             print(f"qwen3_5, merged: {merge}, {version}: {synced:.1e}, synced of layers {found}")
             assert synced < MOST_OF_BFLOAT16 < min(found.values())

@@ -15,8 +15,8 @@ from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Request
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.forward.padded import padded_scores
@@ -30,6 +30,7 @@ from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.loading import load_family, unwrapped
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +53,13 @@ def prompts(parts, digit_samples):
 
 
 def requests(prompts: list[Prompt], n: int = 3) -> list[Request]:
-    return [Request(p, n, seed) for seed, p in enumerate(prompts)]
+    return [asks(p, n, seed) for seed, p in enumerate(prompts)]
 
 
 def test_logprobs_equal_a_full_forward(parts, prompts):
     family, model, media, engine = parts
     sampling = SamplingConfig(max_tokens=12, temperature=0.8)
-    groups = engine.generate(requests(prompts), sampling)
+    groups = completed(engine, requests(prompts), sampling)
     inputs = [group_input(family, media, g) for g in groups]
     expected = padded_scores(
         model, inputs, Distribution(0.8, forbidden=family.forbidden_ids)
@@ -72,9 +73,9 @@ def test_logprobs_equal_a_full_forward(parts, prompts):
 def test_a_stop_text_ends_a_completion_and_stays_in_it(parts, prompts):
     family, _, _, engine = parts
     free = SamplingConfig(max_tokens=12)
-    whole = engine.generate(requests(prompts), free)
+    whole = completed(engine, requests(prompts), free)
     stop = family.tokenizer.decode(whole[0].completions[0].token_ids[2:4])
-    actual = engine.generate(requests(prompts), free.changed({"stop": (stop,)}))
+    actual = completed(engine, requests(prompts), free.changed({"stop": (stop,)}))
     first = actual[0].completions[0]
     assert first.token_ids.tolist() == whole[0].completions[0].token_ids[:4].tolist()
     assert not first.truncated
@@ -87,8 +88,8 @@ def test_a_stop_text_ends_a_completion_and_stays_in_it(parts, prompts):
 
 def test_greedy_equals_transformers_generate(parts, prompts):
     family, model, _, engine = parts
-    (group,) = engine.generate(
-        requests(prompts[:1], n=1), SamplingConfig(max_tokens=10, temperature=0)
+    (group,) = completed(
+        engine, requests(prompts[:1], n=1), SamplingConfig(max_tokens=10, temperature=0)
     )
     (image,) = prompts[0].media
     batch = family.processor(
@@ -105,9 +106,9 @@ def test_greedy_equals_transformers_generate(parts, prompts):
 def test_a_completion_depends_on_its_seed_and_not_on_its_neighbours(parts, prompts):
     engine = parts[3]
     sampling = SamplingConfig(max_tokens=12)
-    together = engine.generate(requests(prompts), sampling)
+    together = completed(engine, requests(prompts), sampling)
     for index, prompt in enumerate(prompts):
-        (alone,) = engine.generate([Request(prompt, 3, index)], sampling)
+        (alone,) = completed(engine, [asks(prompt, 3, index)], sampling)
         for a, b in zip(alone.completions, together[index].completions, strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist()
     texts = {c.text for g in together for c in g.completions}
@@ -127,8 +128,8 @@ def test_groups_that_shrink_and_end_keep_to_a_full_forward(adapters, parts, prom
                 if "lora_B" in name:  # 0 at first, as if there were no adapter
                     weight.normal_(std=0.02)
     engine = HfEngine(model, often, media)
-    asked = [Request(p, n, 10 * n) for p, n in zip(prompts, (1, 7, 4), strict=True)]
-    groups = engine.generate(asked, SamplingConfig(max_tokens=20))
+    asked = [asks(p, n, 10 * n) for p, n in zip(prompts, (1, 7, 4), strict=True)]
+    groups = completed(engine, asked, SamplingConfig(max_tokens=20))
     lengths = [{len(c.token_ids) for c in g.completions} for g in groups]
     assert len(set.union(*lengths)) > 5
     assert len({max(own) for own in lengths}) > 1, "a group is to end before the others"
@@ -151,15 +152,15 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     own = copy.deepcopy(model)
     rows = []
     own.model.visual.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
-    HfEngine(own, family, media).generate(asked, SamplingConfig(max_tokens=2))
+    completed(HfEngine(own, family, media), asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)]
     # What a frozen tower made, the engine shares with the update.
     own.model.visual.requires_grad_(False)
     features = FeatureCache()
     engine = HfEngine(own, family, media, features=features)
-    groups = engine.generate(asked, SamplingConfig(max_tokens=2))
+    groups = completed(engine, asked, SamplingConfig(max_tokens=2))
     completion_scores(own, [group_input(family, media, g) for g in groups], features=features)
-    engine.generate(asked, SamplingConfig(max_tokens=2))
+    completed(engine, asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)] * 2
 
 
@@ -172,12 +173,12 @@ def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, promp
         rollout={"engine": "hf"},
     )
     family = family_of(config)
-    engine = build_engine_with_own_weights(config, family, media_cache(family, config)).rollout
+    engine = build_engine_with_own_weights(config, family, media_cache(family, config))
     calls = []
     engine._model.model.visual.register_forward_pre_hook(lambda _, args: calls.append(args))
 
     def sample() -> list[list[list[int]]]:
-        groups = engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
+        groups = completed(engine, requests(prompts), SamplingConfig(max_tokens=2))
         return [[c.token_ids.tolist() for c in group.completions] for group in groups]
 
     first, calls_of_first = sample(), len(calls)
@@ -196,7 +197,7 @@ def test_weights_lie_as_they_did_after_an_interrupted_rollout(parts, prompts, mo
 
     monkeypatch.setattr(Decoder, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        HfEngine(own, family, media).generate(requests(prompts), SamplingConfig(max_tokens=4))
+        completed(HfEngine(own, family, media), requests(prompts), SamplingConfig(max_tokens=4))
     for mine, before in zip(own.parameters(), model.parameters(), strict=True):
         assert mine.is_contiguous()
         assert torch.equal(mine, before)
@@ -206,7 +207,7 @@ def test_stop_and_length_are_told_apart(parts, prompts):
     family, model, media, _ = parts
     often = replace(family, stop_ids=tuple(range(100, 200)))  # about one token in six ends
     engine = HfEngine(model, often, media)
-    groups = engine.generate(requests(prompts, n=8), SamplingConfig(max_tokens=5))
+    groups = completed(engine, requests(prompts, n=8), SamplingConfig(max_tokens=5))
     completions = [c for g in groups for c in g.completions]
     assert {c.truncated for c in completions} == {True, False}
     for completion in completions:
@@ -222,8 +223,8 @@ def test_placeholders_cannot_be_sampled(parts, prompts):
     eager.load_state_dict(model.state_dict())
     with torch.no_grad():  # the model wants nothing but placeholders
         eager.lm_head.weight[list(family.forbidden_ids)] *= 1000
-    groups = HfEngine(eager, family, media).generate(
-        requests(prompts), SamplingConfig(max_tokens=8)
+    groups = completed(
+        HfEngine(eager, family, media), requests(prompts), SamplingConfig(max_tokens=8)
     )
     drawn = {t for g in groups for c in g.completions for t in c.token_ids.tolist()}
     assert drawn.isdisjoint(family.forbidden_ids)
@@ -235,10 +236,10 @@ def test_new_weights_are_used_and_stamped(parts, prompts):
     family, model, media, _ = parts
     other = AutoModelForImageTextToText.from_config(model.config)
     engine = HfEngine(other, family, media)
-    engine.load_weights(model.state_dict(), version=7)
+    engine.load(model.state_dict(), version=7)
     sampling = SamplingConfig(max_tokens=6)
-    actual = engine.generate(requests(prompts), sampling)
-    expected = parts[3].generate(requests(prompts), sampling)
+    actual = completed(engine, requests(prompts), sampling)
+    expected = completed(parts[3], requests(prompts), sampling)
     for a, b in zip(actual, expected, strict=True):
         for x, y in zip(a.completions, b.completions, strict=True):
             assert x.token_ids.tolist() == y.token_ids.tolist()
@@ -250,7 +251,7 @@ def test_one_processor_call_per_image(parts, prompts):
     media = MediaCache(family.prepare_media)
     engine = HfEngine(model, family, media)
     for _ in range(2):
-        engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
+        completed(engine, requests(prompts), SamplingConfig(max_tokens=2))
     assert media.processor_calls == 2
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.admission import Prepared
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.media_pipe import receive, send
-from mmr1.types import Prompt, Sample
+from mmr1.rollout.protocol import complete
+from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.prepare import PreparedMedia
+from tests.asking import asks
 from tests.rollout.test_engine_process import build
 
 
@@ -24,8 +25,8 @@ def image(side: int, name: str = "") -> PreparedMedia:
     return PreparedMedia("image", patches, (1, side, side), 2, None, name or f"{side}")
 
 
-def request(text: str, *media: PreparedMedia) -> PreparedRequest:
-    return PreparedRequest(Request(Prompt(Sample("1", ()), text, ()), 1, 0), media)
+def request(text: str, *media: PreparedMedia) -> Prepared:
+    return Prepared(asks(Prompt(Sample("1", ()), text, ()), 1, 0), media)
 
 
 def traces() -> list[str]:
@@ -109,10 +110,19 @@ def test_memory_lives_as_long_as_a_medium_of_its_message():
 def test_an_engine_that_dies_with_media_leaves_nothing(tmp_path):
     """It is killed while it has them, its replacement is sent them again and killed in turn."""
     large = image(300)
-    engine = EngineProcess(build, (str(tmp_path),), tmp_path / "engine.log", 1, 60, restarts=1)
+    media = {"die": large, "b": image(200)}
+
+    def prepared(ref: MediaRef) -> PreparedMedia:
+        return media[ref.data.decode()]
+
+    engine = EngineProcess(
+        build, (str(tmp_path),), prepared, tmp_path / "engine.log", 1, 60, restarts=1
+    )
     try:
-        chunks = [[request("die", large)], [request("b", image(200))]]
-        groups = engine.stream(iter(chunks), SamplingConfig(max_tokens=4))
+        refs = {name: MediaRef("image", data=name.encode()) for name in media}
+        samples = {name: Sample("1", (Message("user", (ref,)),)) for name, ref in refs.items()}
+        asked = [asks(Prompt(sample, name, ()), 1, 0) for name, sample in samples.items()]
+        groups = complete(engine, asked)
         assert ([g.prompt.text for g in groups], engine.restarted) == (["die", "b"], 1)
         assert traces() == []
         engine._process.kill()
@@ -126,6 +136,7 @@ UNREAD = """
 import multiprocessing, os, signal
 from mmr1.rollout.media_pipe import send
 from tests.rollout.test_media_pipe import image
+from tests.asking import asks
 
 near, far = multiprocessing.Pipe()
 send(near, [image(300)])

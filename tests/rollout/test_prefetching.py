@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,39 +16,52 @@ import pytest
 import torch
 from PIL import Image
 
-from mmr1.config import SamplingConfig
-from mmr1.rollout import build
-from mmr1.rollout.build import PrefetchingEngine, streaming_order
-from mmr1.rollout.engine import PreparedRequest, Request
-from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
+from mmr1.rollout import prefetching
+from mmr1.rollout.prefetching import Prefetching, streaming_order
+from mmr1.rollout.protocol import Finished, Request, complete
+from mmr1.types import Completion, MediaRef, Message, Prompt, Sample
 from mmr1.vision.build import Preparers
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, PreparedMedia
-
-SAMPLING = SamplingConfig()
+from tests.asking import asks
 
 
 class Recorder:
     """An engine that answers with its prompt and keeps what it was handed."""
 
-    def __init__(self) -> None:
-        self.chunks: list[list[PreparedRequest]] = []
+    is_full = False
+
+    def __init__(self, media: MediaCache) -> None:
+        self.media = media
+        self.chunks: list[list[str]] = []
         self.versions: list[int] = []
         self.closed = False
+        self._tickets = count()
+        self._waiting: list[int] = []
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self.versions.append(version)
 
     def close(self) -> None:
         self.closed = True
 
-    def stream(
-        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
-        self.chunks = list(chunks)
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        self.chunks.append([request.prompt.text for request in requests])
+        for medium in (m for request in requests for m in request.prompt.media):
+            self.media[medium]
+        tickets = [next(self._tickets) for _ in requests]
+        self._waiting += tickets
+        return tickets
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
         none = np.zeros(0, np.float32)
         answer = Completion(none.astype(np.int64), none, "", False, 0)
-        return [RolloutGroup(r.request.prompt, (answer,)) for chunk in self.chunks for r in chunk]
+        waiting, self._waiting = self._waiting, []
+        return [Finished(ticket, 0, answer) for ticket in waiting]
+
+    def cancel(self) -> int:
+        self._waiting = []
+        return 0
 
 
 def picture(folder: Path, name: int) -> MediaRef:
@@ -67,49 +81,60 @@ def prepared(media: MediaRef) -> PreparedMedia:
     )
 
 
-def names(chunks: list[list[PreparedRequest]]) -> list[list[str]]:
-    return [[ready.request.prompt.text for ready in chunk] for chunk in chunks]
-
-
 def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
     a, b, c = (picture(tmp_path, i) for i in range(3))
     prompts = [
         prompt("a1", a), prompt("text"), prompt("b1", b), prompt("a2", a), prompt("c", c),
         prompt("b2", b),
     ]  # fmt: skip
-    cache, engine = MediaCache(prepared), Recorder()
+    cache = MediaCache(prepared)
+    engine = Recorder(cache)
     cache[b], cache[c]
-    requests = [Request(p, 1, i) for i, p in enumerate(prompts)]
-    prefetching = PrefetchingEngine(engine, cache)
-    prefetching.load_weights({}, 3)
-    groups = prefetching.generate(requests, SAMPLING)
-    prefetching.close()
+    requests = [asks(p, 1, i) for i, p in enumerate(prompts)]
+    own = Prefetching(engine, cache)
+    own.load({}, 3)
+    groups = complete(own, requests)
+    own.close()
     assert (engine.versions, engine.closed) == ([3], True)
-    assert names(engine.chunks) == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
+    assert engine.chunks == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
     assert [g.prompt.text for g in groups] == [p.text for p in prompts]
     assert cache.processor_calls == 3
-    for ready in engine.chunks[0][1:]:
-        (ref,) = ready.request.prompt.media
-        assert [m.digest for m in ready.media] == [ref.digest()]
 
-    PrefetchingEngine(engine, MediaCache(prepared), at_once=True).generate(requests, SAMPLING)
-    assert names(engine.chunks) == [["text", "a1", "a2", "b1", "b2", "c"]]
+    cache = MediaCache(prepared)
+    engine = Recorder(cache)
+    complete(Prefetching(engine, cache, together=True), requests)
+    # Whatever is ready: the order does not depend on it.
+    assert engine.chunks == [["a1", "a2", "text", "b1", "b2", "c"]]
+
+
+def test_a_full_engine_is_handed_no_more(tmp_path):
+    cache = MediaCache(prepared)
+    engine = Recorder(cache)
+    engine.is_full = True
+    own = Prefetching(engine, cache)
+    own.submit([asks(prompt("text"), 1, 0)])
+    assert own.poll() == []
+    assert engine.chunks == []
+    engine.is_full = False
+    assert len(own.poll()) == 1
 
 
 def test_those_that_are_ready_go_in_chunks_of_so_many_bytes(tmp_path, monkeypatch):
     """Each has 256 bytes; those that share one stay together, whatever else is in the chunk."""
-    monkeypatch.setattr(build, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(prefetching, "CHUNK_BYTES", 512)
     refs = [picture(tmp_path, i) for i in range(4)]
     places = [0, 0, 1, 1, 1, 2, 3]
     prompts = [prompt("text"), *(prompt(f"{i}", refs[i]) for i in places)]
-    cache, engine = MediaCache(prepared), Recorder()
+    cache = MediaCache(prepared)
+    engine = Recorder(cache)
     for ref in refs:
         cache[ref]
-    requests = [Request(p, 1, 0) for p in prompts]
-    PrefetchingEngine(engine, cache).generate(requests, SAMPLING)
-    assert names(engine.chunks) == [["text", "0", "0", "1", "1", "1"], ["2", "3"]]
-    PrefetchingEngine(engine, cache, at_once=True).generate(requests, SAMPLING)
-    assert names(engine.chunks) == [["text", "0", "0", "1", "1", "1", "2", "3"]]
+    requests = [asks(p, 1, 0) for p in prompts]
+    complete(Prefetching(engine, cache), requests)
+    assert engine.chunks == [["text", "0", "0", "1", "1", "1"], ["2", "3"]]
+    engine = Recorder(cache)
+    complete(Prefetching(engine, cache, together=True), requests)
+    assert engine.chunks == [["text", "0", "0", "1", "1", "1", "2", "3"]]
 
 
 def test_the_order_is_a_permutation_that_keeps_equals_in_place(tmp_path):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import request_seed
 from mmr1.rollout.hf import next_tokens
+from mmr1.rollout.protocol import request_seed
 
 
 def draws(logits: list[float], count: int = 20_000, **options: float) -> torch.Tensor:

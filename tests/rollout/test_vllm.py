@@ -29,12 +29,12 @@ from vllm.engine.arg_utils import EngineArgs
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig, ViewsConfig
 from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.data.record import read_records
-from mmr1.rollout.build import PrefetchingEngine, build_engine
+from mmr1.rollout.build import build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
-from mmr1.rollout.protocol import OfBatches, complete
+from mmr1.rollout.prefetching import Prefetching
+from mmr1.rollout.protocol import Finished, complete
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -48,6 +48,7 @@ from mmr1.trainer.sampling.plan import planner
 from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 
 pytestmark = pytest.mark.vllm
 SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
@@ -79,7 +80,7 @@ def prompts(parts, mixed):
 def gaps(parts, prompts) -> float:
     """Largest distance of the engine's log-probs from a padded transformers forward."""
     family, model, media, engine = parts
-    groups = engine.generate([Request(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
+    groups = completed(engine, [asks(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
     inputs = [group_input(family, media, g) for g in groups]
     expected = padded_scores(
         model, inputs, Distribution(SAMPLING.temperature, forbidden=family.forbidden_ids)
@@ -123,9 +124,9 @@ def test_support_of_a_cut_distribution_is_what_vllm_kept(tiny_model, prompts, tm
     sampling = config.rollout.sampling
     distribution = Distribution.of(sampling, family.forbidden_ids)
     with closing(build_engine(config, family, media, tmp_path / "engine.log", None)) as engine:
-        requests = [Request(p, 3, i) for i, p in enumerate(prompts)]
-        groups = engine.generate(requests, sampling)
-        (greedy,) = engine.generate([Request(prompts[0], 1, 0)], sampling.greedy())
+        requests = [asks(p, 3, i) for i, p in enumerate(prompts)]
+        groups = completed(engine, requests, sampling)
+        (greedy,) = completed(engine, [asks(prompts[0], 1, 0)], sampling.greedy())
         packed = PackedModel(model, ModelInputs(family, media), distribution, budget=1000)
         parity = check_parity(engine, packed, family, media, prompts, sampling, 1e-4)
     assert parity.max_gap <= 1e-4
@@ -152,11 +153,12 @@ def test_a_share_of_a_group_is_sampled_under_another_view(parts, prompts):
     drawn = [OpenGroup(1, p, i, plan(1, p, i)) for i, p in enumerate(prompts)]
     asked = [(group, *missing) for group in drawn for missing in group.missing("group")]
     requests = [replace(request, sampling=SAMPLING) for *_, request in asked]
-    sampled = complete(OfBatches(engine), requests)
-    for (group, places, _), ended in zip(asked, sampled, strict=True):
-        group.completions |= dict(zip(places, ended.completions, strict=True))
+    sampled = complete(engine, requests)
+    for (group, places, _), own in zip(asked, sampled, strict=True):
+        for place, completion in zip(places, own.completions, strict=True):
+            group.ended[place] = Finished(0, place, completion)
     groups = [group.group for group in drawn]
-    plain = engine.generate([Request(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
+    plain = completed(engine, [asks(p, 4, i) for i, p in enumerate(prompts)], SAMPLING)
     scored = [ScoredGroup(g, (Reward(0.0),) * 4) for g in groups]
 
     def widest(shown) -> float:
@@ -183,10 +185,10 @@ def test_in_step_after_fifty_updates(parts, prompts):
     before = gaps(parts, prompts)
     for version in range(1, 51):
         shake(model, 1e-3, generator)
-        engine.load_weights(model.state_dict(), version)
+        engine.load(model.state_dict(), version)
     assert before <= 1e-4
     assert gaps(parts, prompts) <= 1e-4
-    (group,) = engine.generate([Request(prompts[0], 2, 0)], SAMPLING)
+    (group,) = completed(engine, [asks(prompts[0], 2, 0)], SAMPLING)
     assert {c.policy_version for c in group.completions} == {50}
 
 
@@ -197,10 +199,10 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
     generator = torch.Generator().manual_seed(0)
     for version in range(101, 151):
         shake(model, 1e-3, generator)
-        engine.load_weights(model_weights(model), version)
+        engine.load(model_weights(model), version)
     adapted = (family, model, media, engine)
     assert parity(adapted, prompts).max_gap <= 1e-4
-    engine.load_weights(plain.state_dict(), 151)
+    engine.load(plain.state_dict(), 151)
     with pytest.raises(ParityError, match="differ by up to"):  # the adapters make a difference
         parity(adapted, prompts)
     assert gaps(parts, prompts) <= 1e-4
@@ -226,12 +228,14 @@ def test_two_workers_of_one_engine_share_its_weights(
         },
         trainer={"threads": 1},
     )
-    process = EngineProcess(build_vllm_engine, (config,), tmp_path / "engine.log", 1, 600)
-    own = (family, model, media, PrefetchingEngine(process, media))
+    process = EngineProcess(
+        build_vllm_engine, (config,), media.__getitem__, tmp_path / "engine.log", 1, 600
+    )
+    own = (family, model, media, Prefetching(process, media))
     try:
         for version in (1, 2):
             shake(model, 1e-2, torch.Generator().manual_seed(version))
-            process.load_weights(model.state_dict(), version)
+            process.load(model.state_dict(), version)
             assert gaps(own, prompts) <= 1e-4
     finally:
         process.close()
@@ -255,13 +259,13 @@ def test_engine_on_a_gpu_has_logits_in_float32_unless_quantized(arguments, exact
     assert gpu_settings(rollout).get("hf_overrides") == expected
 
 
-def limited_engine(path: str, log: str):
+def limited_engine(media, path: str, log: str):
     """An engine with an argument that mmr1 does not set; it notes what vLLM made of it."""
     from mmr1.rollout.vllm import VllmEngine
 
     arguments = {"engine_kwargs": {"max_num_seqs": 3}}
     config = RolloutConfig(max_prompt_length=64, max_response_length=64, engine=arguments)
-    engine = VllmEngine(path, config, load_family(path), "float32", 0)
+    engine = VllmEngine(path, config, load_family(path), media, "float32", 0)
     scheduler = engine._llm.llm_engine.vllm_config.scheduler_config
     Path(log).write_text(str(scheduler.max_num_seqs))
     return engine
@@ -269,19 +273,19 @@ def limited_engine(path: str, log: str):
 
 def test_further_arguments_reach_vllm(tiny_model, tmp_path):
     arguments = (str(tiny_model), str(tmp_path / "seen"))
-    EngineProcess(limited_engine, arguments, tmp_path / "log", 1).close()
+    EngineProcess(limited_engine, arguments, {}.__getitem__, tmp_path / "log", 1).close()
     assert (tmp_path / "seen").read_text() == "3"
 
 
-def long_engine(path: str):
+def long_engine(media, path: str):
     from mmr1.rollout.vllm import VllmEngine
 
-    return VllmEngine(path, RolloutConfig(), load_family(path), "float32", 0)
+    return VllmEngine(path, RolloutConfig(), load_family(path), media, "float32", 0)
 
 
 def test_a_window_beyond_the_models_positions_is_refused(tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"ask for 4096 tokens, .*: lower them .*=2048") as refused:
-        EngineProcess(long_engine, (str(tiny_model),), tmp_path / "log", 1)
+        EngineProcess(long_engine, (str(tiny_model),), {}.__getitem__, tmp_path / "log", 1)
     assert "\n" not in str(refused.value)
 
 
@@ -333,7 +337,7 @@ N_GRAMS = {
 }
 
 
-def speculating_engine(path: str, log: str):
+def speculating_engine(media, path: str, log: str):
     """An engine that verifies n-grams of the context; it notes how many drafts it accepts."""
     from vllm.v1.sample import rejection_sampler
 
@@ -344,7 +348,7 @@ def speculating_engine(path: str, log: str):
         max_response_length=64,
         engine={"engine_kwargs": {"speculative_config": N_GRAMS}},
     )
-    engine = VllmEngine(path, config, load_family(path), "float32", 0)
+    engine = VllmEngine(path, config, load_family(path), media, "float32", 0)
     verify = rejection_sampler.rejection_sample
 
     def noted(*arguments, **options):
@@ -365,14 +369,18 @@ def speculating(parts, prompts, tiny_model, tmp_path_factory):
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     model.lm_head.weight.data *= 30
     process = EngineProcess(
-        speculating_engine, (str(tiny_model), str(folder / "drafts")), folder / "log", 1
+        speculating_engine,
+        (str(tiny_model), str(folder / "drafts")),
+        media.__getitem__,
+        folder / "log",
+        1,
     )
-    process.load_weights(model.state_dict(), 1)
+    process.load(model.state_dict(), 1)
 
     def accepted() -> int:
         return sum(map(int, (folder / "drafts").read_text().split()))
 
-    yield (family, model, media, PrefetchingEngine(process, media)), accepted
+    yield (family, model, media, Prefetching(process, media)), accepted
     process.close()
 
 
@@ -384,7 +392,7 @@ def test_drafts_change_no_log_prob_and_no_greedy_token(speculating, prompts):
     assert gaps(parts, prompts) <= 1e-4
     before = accepted()
     long = SamplingConfig(max_tokens=40).greedy()
-    groups = engine.generate([Request(p, 1, 0) for p in prompts], long)
+    groups = completed(engine, [asks(p, 1, 0) for p in prompts], long)
     assert accepted() - before > 10
     inputs = [group_input(family, media, g) for g in groups]
     scores = padded_scores(model, inputs, Distribution(forbidden=family.forbidden_ids))
@@ -416,7 +424,7 @@ def test_drafts_change_no_frequency(speculating, prompts):
     prompt = replace(prompts[0], token_ids=(*prompts[0].token_ids, *start))
     before, number = accepted(), 2000
     sampling = SamplingConfig(max_tokens=4, temperature=0.9)
-    (group,) = engine.generate([Request(prompt, number, 0)], sampling)
+    (group,) = completed(engine, [asks(prompt, number, 0)], sampling)
     assert accepted() - before > 500
     seen = Counter(tuple(c.token_ids.tolist()) for c in group.completions)
     expected = {
@@ -462,13 +470,13 @@ def test_an_engine_that_rounds_beside_a_float32_policy(
             shake(model, 0.05, torch.Generator().manual_seed(version))
             with pytest.raises(ParityError, match=r"differ on average .* nats"):
                 parity(own, prompts, 0.1, rounded=True)
-            own[-1].load_weights(model.state_dict(), version)
+            own[-1].load(model.state_dict(), version)
         assert parity(own, prompts, 0.1, rounded=True).mean_gap > 1e-4
     finally:
         own[-1].close()
 
 
-def engine_that_may_not_cast(config: Config, marker: str):
+def engine_that_may_not_cast(media, config: Config, marker: str):
     """vLLM gets float32 pixels while a file is there, and casts them itself."""
     from mmr1.rollout import vllm
 
@@ -482,7 +490,7 @@ def engine_that_may_not_cast(config: Config, marker: str):
         return own(inputs, dtype if casts else torch.float32)
 
     vllm._kwargs = kwargs
-    return build_vllm_engine(config)
+    return build_vllm_engine(media, config)
 
 
 def test_pixels_that_are_sent_in_the_engines_type_give_the_same_bits(
@@ -502,14 +510,19 @@ def test_pixels_that_are_sent_in_the_engines_type_give_the_same_bits(
     )
     marker = tmp_path / "float32"
     process = EngineProcess(
-        engine_that_may_not_cast, (config, str(marker)), tmp_path / "log", 1, 600
+        engine_that_may_not_cast,
+        (config, str(marker)),
+        media.__getitem__,
+        tmp_path / "log",
+        1,
+        600,
     )
-    engine = PrefetchingEngine(process, media, at_once=True)
+    engine = Prefetching(process, media, together=True)
 
     def rows(pixels: torch.dtype | None) -> list[tuple[list[int], list[float]]]:
         process._pixels = pixels
-        engine.load_weights(model.state_dict(), 1)  # drops keys, values and features
-        groups = engine.generate([Request(p, 2, i) for i, p in enumerate(prompts)], SAMPLING)
+        engine.load(model.state_dict(), 1)  # drops keys, values and features
+        groups = completed(engine, [asks(p, 2, i) for i, p in enumerate(prompts)], SAMPLING)
         completions = [c for group in groups for c in group.completions]
         return [(c.token_ids.tolist(), c.logprobs.tolist()) for c in completions]
 
@@ -530,13 +543,13 @@ def shake(model, scale: float, generator: torch.Generator) -> None:
                 parameter += scale * torch.randn(parameter.shape, generator=generator)
 
 
-def forgetful_engine(path: str, forgets: str):
+def forgetful_engine(media, path: str, forgets: str):
     """An engine that keeps what it must drop when new weights come."""
     from mmr1.rollout.vllm import VllmEngine
 
     config = RolloutConfig(max_prompt_length=192, max_response_length=64)
     frozen = forgets == "vision features"  # it takes the tower to be frozen, and it is not
-    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=frozen)
+    engine = VllmEngine(path, config, load_family(path), media, "float32", 0, vision_frozen=frozen)
     if forgets == "keys and values":
         engine._llm.reset_prefix_cache = lambda **_: True  # as if it had
     if forgets == "keys and values, and says so":
@@ -546,11 +559,11 @@ def forgetful_engine(path: str, forgets: str):
 
 def test_a_prefix_cache_that_cannot_be_dropped_is_an_error(tiny_model, tmp_path):
     says_so = (str(tiny_model), "keys and values, and says so")
-    process = EngineProcess(forgetful_engine, says_so, tmp_path / "log", 1)
+    process = EngineProcess(forgetful_engine, says_so, {}.__getitem__, tmp_path / "log", 1)
     try:
         model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
         with pytest.raises(EngineError, match="did not drop its prefix cache"):
-            process.load_weights(model.state_dict(), 1)
+            process.load(model.state_dict(), 1)
     finally:
         process.close()
 
@@ -562,12 +575,14 @@ def test_a_cache_that_outlives_its_weights_is_seen(forgets, parts, tiny_model, t
     Image.effect_noise((168, 168), 60).convert("RGB").save(tmp_path / "noise.png")
     content = (MediaRef("image", tmp_path / "noise.png"), TextPart("What is it? " * 8))
     prompts = [family.render_prompt(Sample("long", (Message("user", content),)))]
-    process = EngineProcess(forgetful_engine, (str(tiny_model), forgets), tmp_path / "log", 1)
-    own = (family, model, media, PrefetchingEngine(process, media))
+    process = EngineProcess(
+        forgetful_engine, (str(tiny_model), forgets), media.__getitem__, tmp_path / "log", 1
+    )
+    own = (family, model, media, Prefetching(process, media))
     try:
         assert gaps(own, prompts) <= 1e-4
         shake(model, 0.02, torch.Generator().manual_seed(0))
-        process.load_weights(model.state_dict(), 1)
+        process.load(model.state_dict(), 1)
         if forgets == "nothing":
             assert parity(own, prompts).max_gap <= 1e-4
         else:
@@ -585,13 +600,13 @@ def test_stale_weights_fail_the_parity_check(parts, prompts):
         )
     with pytest.raises(ParityError, match=r"differ by up to .* nats"):
         parity(parts, prompts)
-    engine.load_weights(model.state_dict(), 51)
+    engine.load(model.state_dict(), 51)
     assert parity(parts, prompts).max_gap <= 1e-4
 
 
 def test_same_seed_same_tokens_and_no_placeholders(parts, prompts):
     family, _, _, engine = parts
-    runs = [engine.generate([Request(p, 4, 7) for p in prompts], SAMPLING) for _ in range(2)]
+    runs = [completed(engine, [asks(p, 4, 7) for p in prompts], SAMPLING) for _ in range(2)]
     tokens = [[c.token_ids.tolist() for g in run for c in g.completions] for run in runs]
     assert tokens[0] == tokens[1]
     assert {t for row in tokens[0] for t in row}.isdisjoint(family.forbidden_ids)
@@ -602,13 +617,13 @@ def test_min_p_and_stop_texts(parts, prompts):
     family, _, _, engine = parts
     free = SAMPLING.changed({"min_p": 0.5})
     for seed in range(20):
-        request = [Request(prompts[0], 2, seed)]
-        (whole,) = engine.generate(request, free)
+        request = [asks(prompts[0], 2, seed)]
+        (whole,) = completed(engine, request, free)
         text = whole.completions[0].text
         stop = text[len(text) // 3 : len(text) // 2]
         if stop and "\ufffd" not in stop:  # which stands for any part of a character
             break
-    (actual,) = engine.generate(request, free.changed({"stop": (stop,)}))
+    (actual,) = completed(engine, request, free.changed({"stop": (stop,)}))
     first, unstopped = (g.completions[0].token_ids.tolist() for g in (actual, whole))
     assert len(first) < len(unstopped)
     assert first == unstopped[: len(first)]
@@ -620,14 +635,14 @@ def test_min_p_and_stop_texts(parts, prompts):
 @pytest.mark.slow
 def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts, prompts):
     _, model, _, engine = parts
-    engine.load_weights(model.state_dict(), 60)
-    requests = [Request(p, 64, i) for i, p in enumerate(prompts)]
+    engine.load(model.state_dict(), 60)
+    requests = [asks(p, 64, i) for i, p in enumerate(prompts)]
     sampling = SAMPLING.changed({"max_tokens": 64})
-    undisturbed = engine.generate(requests, sampling)
+    undisturbed = completed(engine, requests, sampling)
     before = engine.engine._process.pid
     threading.Timer(0.2, os.kill, (before, signal.SIGKILL)).start()
     begin = time.monotonic()
-    actual = engine.generate(requests, sampling)
+    actual = completed(engine, requests, sampling)
     print(f"detected, replaced and asked again within {time.monotonic() - begin:.1f} s")
     assert engine.engine.restarted == 1
     assert not psutil.pid_exists(before)
@@ -641,12 +656,14 @@ def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts
 BLOCK = 32
 
 
-def counting_engine(path: str, log: str, vision_frozen: bool):
+def counting_engine(media, path: str, log: str, vision_frozen: bool):
     """An engine that notes how many rows go through its tower and its first decoder layer."""
     from mmr1.rollout.vllm import VllmEngine
 
     config = RolloutConfig(max_prompt_length=192, max_response_length=64)
-    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=vision_frozen)
+    engine = VllmEngine(
+        path, config, load_family(path), media, "float32", 0, vision_frozen=vision_frozen
+    )
 
     def note(name: str, rows: int) -> None:
         with Path(log).open("a") as file:
@@ -708,16 +725,18 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
         for q in questions
         for i, ref in enumerate(refs)
     ]
-    process = EngineProcess(counting_engine, (path, str(log), frozen), tmp_path / "log", 1)
     media = MediaCache(family.prepare_media)
-    engine = PrefetchingEngine(process, media)
+    process = EngineProcess(
+        counting_engine, (path, str(log), frozen), media.__getitem__, tmp_path / "log", 1
+    )
+    engine = Prefetching(process, media)
     image_rows = 36  # 168 / 28 squared
     try:
         for epoch in range(2):
-            engine.load_weights(model.state_dict(), epoch)
+            engine.load(model.state_dict(), epoch)
             log.write_text("")
-            requests = [Request(p, 8, i) for i, p in enumerate(prompts)]
-            groups = engine.generate(requests, SAMPLING)
+            requests = [asks(p, 8, i) for i, p in enumerate(prompts)]
+            groups = completed(engine, requests, SAMPLING)
             rows = counted(log)
             expected = 0 if frozen and epoch else 4 * image_rows
             assert rows["vision"] == expected, (epoch, rows)
@@ -737,23 +756,23 @@ def identity(family, prompt: Prompt, media: MediaCache) -> tuple[int, ...]:
     return tuple(int(image.digest[:12], 16) if i == family.image_id else i for i in ids)
 
 
-def _refuse() -> None:
+def _refuse(media) -> None:
     raise ValueError("no such engine")
 
 
-def _crash() -> None:
+def _crash(media) -> None:
     print("about to crash", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_refusal_keeps_its_message(tmp_path: Path):
     with pytest.raises(ValueError, match="no such engine"):
-        EngineProcess(_refuse, (), tmp_path / "engine.log")
+        EngineProcess(_refuse, (), {}.__getitem__, tmp_path / "engine.log")
 
 
 def test_a_death_is_reported_with_the_end_of_the_log(tmp_path: Path):
     with pytest.raises(EngineError, match=r"died \(exit code -9\)[\s\S]*about to crash"):
-        EngineProcess(_crash, (), tmp_path / "engine.log")
+        EngineProcess(_crash, (), {}.__getitem__, tmp_path / "engine.log")
 
 
 def test_encoded_media_of_both_model_runners():

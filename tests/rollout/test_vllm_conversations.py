@@ -19,16 +19,16 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Answer, Ending, Opening
-from mmr1.rollout.build import PrefetchingEngine
-from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
+from mmr1.rollout.prefetching import Prefetching
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.rollout.test_vllm import BLOCK, counted, counting_engine
 from tests.trainer.conversations import picture
 
@@ -51,8 +51,11 @@ def parts(tiny_model, tmp_path_factory):
     log = folder / "rows"
     log.write_text("")
     arguments = (str(path), str(log), False)
-    process = EngineProcess(counting_engine, arguments, folder / "log", 1, restarts=1)
-    yield family, model, MediaCache(family.prepare_media), process, log
+    media = MediaCache(family.prepare_media)
+    process = EngineProcess(
+        counting_engine, arguments, media.__getitem__, folder / "log", 1, restarts=1
+    )
+    yield family, model, media, process, log
     process.close()
 
 
@@ -65,13 +68,12 @@ def prompts(parts):
     return [parts[0].render_prompt(sample) for sample in samples]
 
 
-def conversing(parts, at_once=False, **options):
+def conversing(parts, together=False, **options):
     family, _, media, process, _ = parts
     kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
     config = kind(**{"max_turns": 3, "max_tokens_per_turn": 40, **options})
-    prefetching = PrefetchingEngine(process, media)
-    environment = build_environment(config)
-    return ConversationEngine(prefetching, process, environment, config, family, media, at_once)
+    engine = Prefetching(process, media, together)
+    return Player(engine, build_environment(config), config, family, media, together)
 
 
 def zooming(parts, **options):
@@ -79,15 +81,15 @@ def zooming(parts, **options):
 
 
 def requests(prompts, n=1):
-    return [Request(prompt, n, 10 * number) for number, prompt in enumerate(prompts)]
+    return [asks(prompt, n, 10 * number) for number, prompt in enumerate(prompts)]
 
 
 def test_log_probs_are_the_trainers_and_a_turn_costs_its_new_tokens(parts, prompts):
     family, model, media, process, log = parts
-    process.load_weights(model.state_dict(), 1)
+    process.load(model.state_dict(), 1)
     engine = zooming(parts)
     log.write_text("")
-    groups = engine.generate(requests(prompts), SAMPLING)
+    groups = completed(engine, requests(prompts), SAMPLING)
     rows = counted(log)
     engine.environment.close()
 
@@ -118,18 +120,16 @@ def test_log_probs_are_the_trainers_and_a_turn_costs_its_new_tokens(parts, promp
 
 def test_one_pixel_of_a_tools_picture_changes_what_the_engine_says_next(parts, prompts):
     family, model, media, process, _ = parts
-    process.load_weights(model.state_dict(), 1)
+    process.load(model.state_dict(), 1)
     completions = []
     for pixel in (0, 255):
         sample = Sample("1", (Message("user", (picture(1), TextPart("Which?"))),))
         environment = Showing(picture(2, pixel=pixel))
         config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
-        prefetching = PrefetchingEngine(process, media)
-        engine = ConversationEngine(
-            prefetching, process, environment, config, family, media, at_once=True
-        )
-        request = Request(family.render_prompt(sample), 1, 0)
-        completions.append(engine.generate([request], SAMPLING)[0].completions[0])
+        prefetching = Prefetching(process, media)
+        engine = Player(prefetching, environment, config, family, media, together=True)
+        request = asks(family.render_prompt(sample), 1, 0)
+        completions.append(completed(engine, [request], SAMPLING)[0].completions[0])
     first, second = completions
     turn, answer = (span.tokens for span in first.spans[:2])
     assert first.token_ids[: turn + answer].tolist() == second.token_ids[: turn + answer].tolist()
@@ -201,35 +201,33 @@ class WaitingEpisode:
 
 def test_nobody_waits_for_the_slowest_answer(parts, prompts):
     family, model, media, process, _ = parts
-    process.load_weights(model.state_dict(), 1)
+    process.load(model.state_dict(), 1)
     config = ToolsConfig(tools=("zoom",), max_turns=3, max_tokens_per_turn=40, workers=2)
     environment = Waiting(others=len(prompts) - 1)
-    engine = ConversationEngine(
-        PrefetchingEngine(process, media), process, environment, config, family, media, False
-    )
-    groups = engine.generate(requests(prompts), SAMPLING)
+    engine = Player(Prefetching(process, media), environment, config, family, media, False)
+    groups = completed(engine, requests(prompts), SAMPLING)
     assert environment.over.is_set()
     assert [group.completions[0].turns for group in groups] == [3] * len(prompts)
 
 
 def test_an_engine_that_dies_is_replaced_and_the_turns_are_drawn_again(parts, prompts):
     _, model, _, process, _ = parts
-    process.load_weights(model.state_dict(), 2)
-    engine = zooming(parts, at_once=True)
-    undisturbed = engine.generate(requests(prompts), SAMPLING)
-    advance, calls = process.advance, []
+    process.load(model.state_dict(), 2)
+    engine = zooming(parts, together=True)
+    undisturbed = completed(engine, requests(prompts), SAMPLING)
+    poll, calls = process.poll, []
 
-    def killed(given, sampling, moment_s=0.0):
-        calls.append(len(given))
+    def killed(wait_s=0.0):
+        calls.append(wait_s)
         if len(calls) == 8:
             os.kill(process._process.pid, signal.SIGKILL)
-        return advance(given, sampling, moment_s)
+        return poll(wait_s)
 
-    process.advance = killed
+    process.poll = killed
     try:
-        disturbed = engine.generate(requests(prompts), SAMPLING)
+        disturbed = completed(engine, requests(prompts), SAMPLING)
     finally:
-        process.advance = advance
+        process.poll = poll
         engine.environment.close()
     assert process.restarted == 1
     for one, other in zip(disturbed, undisturbed, strict=True):

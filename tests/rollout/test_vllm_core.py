@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout import vllm_core
 from mmr1.rollout.build_vllm import build_vllm_engine
-from mmr1.rollout.engine import PreparedRequest
 from mmr1.rollout.engine_process import EngineProcess
+from mmr1.rollout.protocol import Request
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.types import Completion
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import Numbered, completed
 from tests.rollout.test_vllm_in_flight import (
     Nothing,
     changed,
@@ -53,7 +55,9 @@ def engine_of(model: Path, folder: Path, apart: bool, **options: Any) -> EngineP
     build = options.pop("build", build_vllm_engine)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(vllm_core.SETTING, str(int(apart)))
-        return EngineProcess(build, (config,), folder / "engine.log", 1, 600, **options)
+        media = MediaCache(load_family(str(model)).prepare_media).__getitem__
+        log = folder / "engine.log"
+        return EngineProcess(build, (config,), media, log, 1, 600, together=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +77,14 @@ def core_of(engine: EngineProcess) -> psutil.Process:
     return max(children, key=lambda child: child.memory_info().rss)
 
 
-def requests_of(parts: tuple) -> dict[int, PreparedRequest]:
+def requests_of(parts: tuple) -> dict[int, Request]:
     """Text alone, one image, two images, a video."""
-    _, _, media, prompts, _ = parts
-    return groups_of(prompts, media, first=None)
+    _, _, _, prompts, _ = parts
+    return groups_of(prompts, first=None)
 
 
-def sampled(engine: EngineProcess, requests: dict[int, PreparedRequest]) -> list[Completion]:
-    groups = engine.stream(iter([list(requests.values())]), SHORT)
+def sampled(engine: EngineProcess, requests: dict[int, Request]) -> list[Completion]:
+    groups = completed(engine, list(requests.values()), SHORT)
     return [completion for group in groups for completion in group.completions]
 
 
@@ -93,7 +97,7 @@ def test_its_completions_are_those_of_a_core_in_the_engines_process(parts, tiny_
         assert not psutil.Process(within._process.pid).children()
         for version, weights in enumerate((model, changed(model, 0)), start=1):
             for engine in (within, apart):
-                engine.load_weights(weights.state_dict(), version)
+                engine.load(weights.state_dict(), version)
             pairs = zip(sampled(within, requests), sampled(apart, requests), strict=True)
             for mine, theirs in pairs:
                 assert mine.token_ids.tolist() == theirs.token_ids.tolist()
@@ -107,16 +111,16 @@ def run_across(
     parts: tuple, engine: EngineProcess, models: dict[int, torch.nn.Module]
 ) -> dict[int, Completion]:
     """Completions that are under way as weights change, each at once after the first tokens."""
-    requests = requests_of(parts)
+    requests = {n: replace(r, sampling=LONG) for n, r in requests_of(parts).items()}
     ended: dict[int, Completion] = {}
-    given = requests
+    given, numbered = requests, Numbered(engine)
     for version, weights in models.items():
-        engine.load_weights(weights.state_dict(), version)
+        engine.load(weights.state_dict(), version)
         for _ in range(5):
-            ended |= engine.advance(given, LONG)
+            ended |= numbered.advance(given)
             given = {}
     while ended.keys() < requests.keys():
-        ended |= engine.advance({}, LONG, 0.05)
+        ended |= numbered.advance({}, 0.05)
     return ended
 
 
@@ -132,11 +136,12 @@ def test_each_token_has_the_log_prob_of_the_weights_that_it_names(parts):
 def test_what_is_abandoned_is_counted_and_aborted(parts):
     """Also what the core has sampled and the engine's process not read."""
     _, model, _, _, engine = parts
-    engine.load_weights(model.state_dict(), 1)
-    requests, ended = requests_of(parts), {}
-    for given in (requests, {}, {}, {}):
-        ended |= engine.advance(given, SHORT)
-    lost = engine.abandon()
+    engine.load(model.state_dict(), 1)
+    requests, ended, numbered = requests_of(parts), {}, Numbered(engine)
+    short = {n: replace(r, sampling=SHORT) for n, r in requests.items()}
+    for given in (short, {}, {}, {}):
+        ended |= numbered.advance(given)
+    lost = engine.cancel()
     again = sampled(engine, requests)
     assert 0 < lost <= sum(len(c.token_ids) for n, c in enumerate(again) if n not in ended)
 
@@ -144,7 +149,7 @@ def test_what_is_abandoned_is_counted_and_aborted(parts):
 @pytest.mark.slow
 def test_a_core_that_dies_is_replaced_with_its_engine(parts):
     _, model, _, _, engine = parts
-    engine.load_weights(model.state_dict(), 1)
+    engine.load(model.state_dict(), 1)
     requests = requests_of(parts)
     before = sampled(engine, requests)
     restarted = engine.restarted
@@ -169,7 +174,7 @@ def core_as_on_a_gpu(*args: Any, **options: Any) -> None:
     vllm_core.run_core(*args, **options)
 
 
-def engine_that_schedules_ahead(config: Config) -> VllmEngine:
+def engine_that_schedules_ahead(media: Any, config: Config) -> VllmEngine:
     """Its core begins a step before it has read the last one's tokens."""
     from vllm.platforms.cpu import CpuPlatform
 
@@ -182,7 +187,7 @@ def engine_that_schedules_ahead(config: Config) -> VllmEngine:
 
     CpuPlatform.check_and_update_config = staticmethod(update)
     run_core, vllm_core.run_core = vllm_core.run_core, core_as_on_a_gpu
-    engine = build_vllm_engine(config)
+    engine = build_vllm_engine(media, config)
     vllm_core.run_core = run_core
     assert "asynchronous scheduling on" in engine.settings
     return engine

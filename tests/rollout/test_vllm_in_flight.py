@@ -7,6 +7,7 @@ import copy
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,15 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engine_process import EngineProcess
+from mmr1.rollout.protocol import Request
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import Numbered, asks
 from tests.rollout.test_vllm import shake
 
 pytestmark = pytest.mark.vllm
@@ -66,7 +68,7 @@ def engine_of(
     model: Path,
     folder: Path,
     frozen: bool = False,
-    build: Callable[[Config], VllmEngine] = build_vllm_engine,
+    build: Callable[..., VllmEngine] = build_vllm_engine,
     **rollout: Any,
 ) -> EngineProcess:
     config = Config(
@@ -74,21 +76,21 @@ def engine_of(
         rollout={"max_prompt_length": 64, "max_response_length": 64, **rollout},
         trainer={"threads": 1},
     )
-    return EngineProcess(build, (config,), folder / "engine.log", 1, 600, restarts=1)
+    media = MediaCache(load_family(str(model)).prepare_media).__getitem__
+    log = folder / "engine.log"
+    return EngineProcess(build, (config,), media, log, 1, 600, restarts=1, together=True)
 
 
-def groups_of(
-    prompts: list[Prompt], media: MediaCache, first: int | None = 6
-) -> dict[int, PreparedRequest]:
+def groups_of(prompts: list[Prompt], first: int | None = 6) -> dict[int, Request]:
     """Text alone, one image, two images, a video; the first completion of each ends early.
 
     Args:
         first: The most tokens that it may have; None where none is to end early.
     """
     return {
-        N * place + index: PreparedRequest(
-            Request(prompt, 1, 100 * place + index, max_tokens=first if index == 0 else None),
-            tuple(media[m] for m in prompt.media),
+        N * place + index: replace(
+            asks(prompt, 1, 100 * place + index, max_tokens=first if index == 0 else None),
+            sampling=SAMPLING,
         )
         for place, prompt in enumerate(prompts)
         for index in range(N)
@@ -99,14 +101,14 @@ def advanced(engine, requests, times: int) -> dict[int, Completion]:
     """What ends within so many steps of the engine."""
     ended: dict[int, Completion] = {}
     for _ in range(times):
-        ended |= engine.advance(requests, SAMPLING)
+        ended |= engine.advance(requests)
         requests = {}
     return ended
 
 
 def to_the_end(engine, numbers: set[int], ended: dict[int, Completion]) -> dict[int, Completion]:
     while ended.keys() < numbers:
-        ended |= engine.advance({}, SAMPLING, 0.05)
+        ended |= engine.advance({}, 0.05)
     return ended
 
 
@@ -154,17 +156,18 @@ def changed(model: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def test_each_token_has_the_log_prob_of_the_weights_that_it_names(parts):
-    _, model, media, prompts, engine = parts
+    _, model, _, prompts, engine = parts
     models = {1: model, 2: changed(model, 0), 3: changed(model, 1)}
-    requests = groups_of(prompts, media)
-    engine.load_weights(models[1].state_dict(), 1)
-    ended = advanced(engine, requests, 20)
+    requests = groups_of(prompts)
+    engine.load(models[1].state_dict(), 1)
+    numbered = Numbered(engine)
+    ended = advanced(numbered, requests, 20)
     assert {0, N, 2 * N, 3 * N} <= ended.keys()  # a member of each group; others continue
     assert all(len(ended.keys() & range(first, first + N)) < N for first in range(0, 4 * N, N))
-    engine.load_weights(models[2].state_dict(), 2)
-    ended |= advanced(engine, {}, 15)
-    engine.load_weights(models[3].state_dict(), 3)
-    ended = to_the_end(engine, set(requests), ended)
+    engine.load(models[2].state_dict(), 2)
+    ended |= advanced(numbered, {}, 15)
+    engine.load(models[3].state_dict(), 3)
+    ended = to_the_end(numbered, set(requests), ended)
     long = [c for c in ended.values() if len(c.token_ids) > 40]
     assert long
     assert all([version for version, _ in c.versions] == [1, 2, 3] for c in long)
@@ -184,7 +187,7 @@ class Nothing:
         return lambda *_, **__: None
 
 
-def engine_as_on_a_gpu(config: Config, guarded: bool = True) -> VllmEngine:
+def engine_as_on_a_gpu(media: Any, config: Config, guarded: bool = True) -> VllmEngine:
     """With asynchronous scheduling, which vLLM's CPU backend switches off.
 
     As on a GPU a step is under way when the call returns, and its tokens come with the next one.
@@ -206,38 +209,39 @@ def engine_as_on_a_gpu(config: Config, guarded: bool = True) -> VllmEngine:
     torch.cuda.Event = torch.cuda.Stream = Nothing
     torch.cuda.current_stream = lambda *_: Nothing()
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
-    engine = build_vllm_engine(config)
+    engine = build_vllm_engine(media, config)
     queue = engine._llm.llm_engine.engine_core.engine_core.batch_queue
     assert (queue is not None) == ("asynchronous scheduling on" in engine.settings)
     return engine
 
 
-def engine_that_schedules_ahead(config: Config) -> VllmEngine:
-    engine = engine_as_on_a_gpu(config)
+def engine_that_schedules_ahead(media: Any, config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(media, config)
     assert "asynchronous scheduling on" in engine.settings
     return engine
 
 
-def engine_with_the_guard(config: Config) -> VllmEngine:
-    engine = engine_as_on_a_gpu(config)
+def engine_with_the_guard(media: Any, config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(media, config)
     assert "asynchronous scheduling off" in engine.settings
     return engine
 
 
-def engine_without_the_guard(config: Config) -> VllmEngine:
-    engine = engine_as_on_a_gpu(config, guarded=False)
+def engine_without_the_guard(media: Any, config: Config) -> VllmEngine:
+    engine = engine_as_on_a_gpu(media, config, guarded=False)
     assert "asynchronous scheduling on" in engine.settings
     return engine
 
 
 def through_new_weights(
-    engine: EngineProcess, models: dict[int, Any], requests: dict[int, PreparedRequest]
+    engine: EngineProcess, models: dict[int, Any], requests: dict[int, Request]
 ) -> dict[int, Completion]:
     """All completions; the second model's weights come in their midst."""
-    engine.load_weights(models[1].state_dict(), 1)
-    ended = advanced(engine, requests, 20)
-    engine.load_weights(models[2].state_dict(), 2)
-    return to_the_end(engine, set(requests), ended)
+    engine.load(models[1].state_dict(), 1)
+    numbered = Numbered(engine)
+    ended = advanced(numbered, requests, 20)
+    engine.load(models[2].state_dict(), 2)
+    return to_the_end(numbered, set(requests), ended)
 
 
 @pytest.mark.slow
@@ -245,11 +249,11 @@ def test_labels_are_right_with_a_step_under_way_as_weights_change(parts, tiny_mo
     """vLLM labels tokens when they come out, one step late: those of the step under way are dropped
     and sampled again, by the new weights.
     """
-    _, model, media, prompts, _ = parts
+    _, model, _, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
     engine = engine_of(tiny_model, tmp_path, build=engine_that_schedules_ahead)
     try:
-        ended = through_new_weights(engine, models, groups_of(prompts, media))
+        ended = through_new_weights(engine, models, groups_of(prompts))
     finally:
         engine.close()
     assert any([version for version, _ in c.versions] == [1, 2] for c in ended.values())
@@ -265,12 +269,12 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
     The first token that a completion labels with the new version tells them apart: it reads keys
     and values of the old weights in either case, so the old ones give its log-prob or do not.
     """
-    _, model, media, prompts, _ = parts
+    _, model, _, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
     keeps = {"max_off_policy_steps": 1, "queue": {"at_new_weights": "continue", "kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, build=build, **keeps)
     try:
-        ended = through_new_weights(engine, models, groups_of(prompts, media))
+        ended = through_new_weights(engine, models, groups_of(prompts))
     finally:
         engine.close()
     assert worst_gaps(parts, models, ended)[1] <= 1e-4
@@ -284,18 +288,19 @@ def test_where_keys_and_values_are_kept_no_step_is_under_way(build, parts, tiny_
 
 def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_path):
     """A completion that continues reads them, and is of neither policy; later ones do not."""
-    _, model, media, prompts, _ = parts
+    _, model, _, prompts, _ = parts
     models = {1: model, 2: changed(model, 0)}
     keeps = {"max_off_policy_steps": 1, "queue": {"at_new_weights": "continue", "kv_cache": "keep"}}
     engine = engine_of(tiny_model, tmp_path, **keeps)
     try:
-        engine.load_weights(models[1].state_dict(), 1)
-        requests = groups_of(prompts, media)
-        ended = advanced(engine, requests, 20)
-        engine.load_weights(models[2].state_dict(), 2)
+        engine.load(models[1].state_dict(), 1)
+        numbered = Numbered(engine)
+        requests = groups_of(prompts)
+        ended = advanced(numbered, requests, 20)
+        engine.load(models[2].state_dict(), 2)
         again = {number + len(requests): request for number, request in requests.items()}
-        ended |= advanced(engine, again, 1)
-        ended = to_the_end(engine, {*requests, *again}, ended)
+        ended |= advanced(numbered, again, 1)
+        ended = to_the_end(numbered, {*requests, *again}, ended)
     finally:
         engine.close()
     later = {n - len(requests): ended.pop(n) for n in again}
@@ -308,15 +313,16 @@ def test_kept_keys_and_values_are_those_of_older_weights(parts, tiny_model, tmp_
 
 
 def test_what_is_abandoned_is_counted_and_begins_again(parts):
-    _, model, media, prompts, engine = parts
-    engine.load_weights(model.state_dict(), 1)
-    requests = groups_of(prompts[1:2], media)
-    advanced(engine, requests, 12)
+    _, model, _, prompts, engine = parts
+    engine.load(model.state_dict(), 1)
+    numbered = Numbered(engine)
+    requests = groups_of(prompts[1:2])
+    advanced(numbered, requests, 12)
     # A step samples a token of each; the prompt takes one or two steps.
-    assert 3 * 10 <= engine.abandon() <= 3 * 12
+    assert 3 * 10 <= engine.cancel() <= 3 * 12
     again = changed(model, 2)
-    engine.load_weights(again.state_dict(), 2)
-    ended = to_the_end(engine, set(requests), advanced(engine, requests, 1))
+    engine.load(again.state_dict(), 2)
+    ended = to_the_end(numbered, set(requests), advanced(numbered, requests, 1))
     assert {c.policy_version for c in ended.values()} == {2}
     assert all(not c.versions for c in ended.values())
     shown = (*parts[:3], prompts[1:2], engine)
@@ -324,16 +330,17 @@ def test_what_is_abandoned_is_counted_and_begins_again(parts):
 
 
 def test_an_engine_that_dies_at_new_weights_samples_on_with_them(parts):
-    _, model, media, prompts, engine = parts
-    engine.load_weights(model.state_dict(), 1)
-    requests = groups_of(prompts, media)
-    ended = advanced(engine, requests, 20)
+    _, model, _, prompts, engine = parts
+    engine.load(model.state_dict(), 1)
+    numbered = Numbered(engine)
+    requests = groups_of(prompts)
+    ended = advanced(numbered, requests, 20)
     os.kill(engine._process.pid, signal.SIGKILL)
     engine._process.join()
     again = changed(model, 3)
-    engine.load_weights(again.state_dict(), 2)
+    engine.load(again.state_dict(), 2)
     before = set(ended)
-    ended = to_the_end(engine, set(requests), ended)
+    ended = to_the_end(numbered, set(requests), ended)
     assert engine.restarted == 1
     assert {ended[n].policy_version for n in before} == {1}
     late = {n: c for n, c in ended.items() if n not in before}

@@ -24,9 +24,9 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
-from mmr1.rollout.build import PrefetchingEngine
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine_process import EngineProcess
+from mmr1.rollout.prefetching import Prefetching
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.rollout.vllm_settings import Transfer
 from mmr1.rollout.vllm_sleep import blank_scratch, preserved_parameters
@@ -73,7 +73,7 @@ def _forget(worker: Any) -> tuple[list[str], list[str]]:
     return sorted(kept), sorted(parameters.keys() - kept)
 
 
-def forgetful_engine(config: Config, left_out: tuple[str, ...]) -> ForgetfulEngine:
+def forgetful_engine(media, config: Config, left_out: tuple[str, ...]) -> ForgetfulEngine:
     path, transfer = config.model.path, Transfer(True, True, left_out)
     family = load_family(path)
     return ForgetfulEngine(
@@ -114,7 +114,9 @@ class Asleep:
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name not in self.vision)
         kept = left_out(self.config) if preserves else ()
-        self.process = EngineProcess(forgetful_engine, (self.config, kept), folder / "log", 1, 600)
+        self.process = EngineProcess(
+            forgetful_engine, (self.config, kept), self.media.__getitem__, folder / "log", 1, 600
+        )
         inputs = ModelInputs(self.family, self.media)
         self.packed = PackedModel(
             self.model,
@@ -127,12 +129,12 @@ class Asleep:
         """In the order of colocated ranks; the names that are sent."""
         weights = self.packed.engine_weights()
         self.process._call("wake_up", "weights")
-        self.process.load_weights(weights, 1)
+        self.process.load(weights, 1)
         self.process._call("wake_up", "kv_cache")
         return list(weights)
 
     def check(self, prompts: Any) -> None:
-        engine = PrefetchingEngine(self.process, self.media)
+        engine = Prefetching(self.process, self.media)
         check_parity(engine, self.packed, self.family, self.media, prompts, SAMPLING, 1e-4)
 
 

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from mmr1.config import Config, ModelConfig
 from mmr1.rewards import build_composite_reward
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Request, complete
 from mmr1.trainer.contract import PROMISES, find_assumptions
 from mmr1.trainer.models.loading import load_model, load_trainable
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -340,7 +340,7 @@ def _use(path: Path) -> None:
     model = load_model(ModelConfig(path=str(path), dtype="float32"))
     engine = HfEngine(model, family, MediaCache(family.prepare_media))
     sampling = config.rollout.sampling.changed(max_tokens=2)
-    engine.generate([Request(family.render_prompt(QUESTION), 1, 0)], sampling)
+    complete(engine, [Request(family.render_prompt(QUESTION), (0,), sampling)])
 
 
 @pytest.mark.parametrize("seed", range(4))

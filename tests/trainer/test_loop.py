@@ -18,7 +18,7 @@ from mmr1.config.presets import PRESETS
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
-from mmr1.rollout.build import BatchedTurns, with_conversations
+from mmr1.rollout.build import with_conversations
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
@@ -99,7 +99,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
     parts = TrainerComponents(
         loader=SampleLoader(Sampler(samples, 0), MediaCheck(media, Quarantine(0))),
         render=family.render_prompt,
-        rollout=engine(copy.deepcopy(model))
+        engine=engine(copy.deepcopy(model))
         if engine
         else HfEngine(model, family, media, shares_weights=True),
         rewards=RewardManager(scorer or noise, media, 0.0),
@@ -273,8 +273,7 @@ def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, fi
 
     def engine(model):
         own = HfEngine(model, brief, others[1])
-        turns = BatchedTurns(own, brief)
-        made.append(with_conversations(config, own, turns, brief, others[1]))
+        made.append(with_conversations(config, own, brief, others[1]))
         return made[-1]
 
     made: list[Any] = []

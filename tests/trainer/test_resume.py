@@ -22,7 +22,7 @@ from mmr1.config.file import dump_yaml
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.runs.output import RecordError
 from mmr1.trainer.runs.step import StoppedError
-from mmr1.trainer.sampler import open_sampler
+from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
@@ -161,7 +161,7 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
         return HfEngine(deepcopy(model), family, media)
 
     def two_ahead(config, components):
-        return open_sampler(config.changed({"rollout.max_off_policy_steps": 2}), components)
+        return Sampler(config.changed({"rollout.max_off_policy_steps": 2}), components)
 
     def config(out: str) -> Config:
         made = rl(tiny_model, digits, reward, tmp_path / out, checkpoints=None)
@@ -183,7 +183,7 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
         }
 
     monkeypatch.setattr("mmr1.trainer.train.build_engine", engine_of_its_own)
-    monkeypatch.setattr("mmr1.trainer.loop.open_sampler", two_ahead)
+    monkeypatch.setattr("mmr1.trainer.loop.Sampler", two_ahead)
     run_training(config("whole"))
     plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")  # in the third rollout
     with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_00000[12]") as stopped:

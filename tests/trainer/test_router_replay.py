@@ -11,7 +11,6 @@ import torch
 from mmr1.config import AlgorithmConfig, Config, OptimizerConfig, RolloutConfig, SamplingConfig
 from mmr1.config.checks import problems_of
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import watch_routers
 from mmr1.trainer.algorithm import build_algorithm
@@ -25,6 +24,7 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Message, Reward, RolloutGroup, Sample, ScoredGroup, TextPart
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.trainer.test_families import config_of
 from tests.trainer.test_resume import LENGTH_REWARD
@@ -63,8 +63,8 @@ def scored_groups(model, seed: int = 1) -> list[ScoredGroup]:
     texts = ((IMAGE, TextPart("What?")), (TextPart("Which of these digits is it?"),))
     prompts = [MOE.family.render_prompt(Sample("s", (Message("user", t),))) for t in texts]
     engine = HfEngine(model, MOE.family, media, returns_experts=True)
-    requests = [Request(prompt, 3, seed + n) for n, prompt in enumerate(prompts)]
-    groups = engine.generate(requests, SamplingConfig(max_tokens=9))
+    requests = [asks(prompt, 3, seed + n) for n, prompt in enumerate(prompts)]
+    groups = completed(engine, requests, SamplingConfig(max_tokens=9))
     rewards = tuple(map(Reward, (0.0, 1.0, 3.0)))  # none has an advantage of 0
     return [ScoredGroup(group, rewards) for group in groups]
 
@@ -178,7 +178,9 @@ def test_vllm_on_a_cpu_returns_no_experts():
     from mmr1.rollout.vllm import VllmEngine
 
     with pytest.raises(ValueError, match="second model runner alone"):
-        VllmEngine(str(MOE.folder), RolloutConfig(), MOE.family, "float32", 0, returns_experts=True)
+        VllmEngine(
+            str(MOE.folder), RolloutConfig(), MOE.family, None, "float32", 0, returns_experts=True
+        )
 
 
 @pytest.mark.vllm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ import pytest
 import torch
 
 from mmr1.algorithms.ratios import rollout_importance_weights
-from mmr1.config import Config, SamplingConfig
+from mmr1.config import Config
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
-from mmr1.rollout.engine import Request
 from mmr1.rollout.engines import check_engine
+from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.sampler import Sampler, open_sampler
+from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
@@ -49,17 +50,30 @@ class Recorder:
     def __init__(self) -> None:
         self.version = 0
         self.sampled: list[int] = []
+        self.waiting: dict[int, Request] = {}
+        self._tickets = count()
 
-    def load_weights(self, weights: dict[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: dict[str, torch.Tensor], version: int) -> None:
         assert float(weights["w"]) == version  # a copy of its time, not what came after
         self.version = version
 
-    def generate(self, requests: list[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def submit(self, requests: list[Request]) -> list[int]:
+        new = {next(self._tickets): request for request in requests}
+        self.waiting |= new
+        return list(new)
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
         time.sleep(0.01)
-        self.sampled.append(self.version)
+        waiting, self.waiting = self.waiting, {}
+        if waiting:
+            self.sampled.append(self.version)
         token, logprob = np.array([1]), np.zeros(1, np.float32)
         completion = Completion(token, logprob, "", False, self.version)
-        return [RolloutGroup(r.prompt, (completion,) * r.n) for r in requests]
+        return [
+            Finished(ticket, index, completion)
+            for ticket, request in waiting.items()
+            for index in range(len(request.seeds))
+        ]
 
 
 class Ones:
@@ -91,7 +105,7 @@ def sampler_of(parts, digit_samples):
         components = TrainerComponents(
             loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
             render=family.render_prompt,
-            rollout=engine,
+            engine=engine,
             rewards=Ones(),
             algorithm=build_algorithm(
                 config.algorithm, config.rollout.max_response_length, config.rewards.weights
@@ -101,7 +115,7 @@ def sampler_of(parts, digit_samples):
             coefficients=Coefficients(config.algorithm),
             media=media,
         )
-        return open_sampler(config, components)
+        return Sampler(config, components)
 
     return make
 
@@ -151,7 +165,7 @@ def test_no_step_is_being_sampled_when_a_validation_asks_the_engine(sampler_of):
 
 def test_a_failure_of_the_engine_reaches_the_loop(sampler_of):
     class Broken(Recorder):
-        def generate(self, requests: object, sampling: object) -> list[RolloutGroup]:
+        def poll(self, wait_s: float = 0.0) -> list[Finished]:
             raise RuntimeError("no engine")
 
     with (

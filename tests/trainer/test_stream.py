@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,10 +27,9 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
-from mmr1.rollout.build import ContinuousEngine
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.engines import EngineType, check_capabilities
+from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
@@ -37,7 +37,7 @@ from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampler import Batch, Sampler, open_sampler, refuse_greedy_baseline
+from mmr1.trainer.sampler import Batch, Sampler, refuse_greedy_baseline
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.plan import Part, planner
@@ -72,32 +72,37 @@ class Scripted:
 
     def __init__(self, seed: int = 0) -> None:
         self.version = 0
-        self.left: dict[int, int] = {}
-        self.spans: dict[int, list[int]] = {}  # the versions of a completion's tokens
+        self._tickets = count()
+        self.left: dict[tuple[int, int], int] = {}
+        self.spans: dict[tuple[int, int], list[int]] = {}  # the versions of a completion's tokens
         self.began: list[int] = []  # prompts, in order
         self.most = self.cancelled = 0
         self._random = Random(seed)
-        self.group: dict[int, int] = {}  # of a number: tickets say nothing of it
+        self.group: dict[tuple[int, int], int] = {}  # of a number: tickets say nothing of it
         self._names: dict[str, int] = {}
 
-    def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: object, moment_s: float
-    ) -> dict[int, Completion]:
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        tickets = [next(self._tickets) for _ in requests]
+        for ticket, request in zip(tickets, requests, strict=True):
+            for index in range(len(request.seeds)):
+                number = ticket, index
+                self.left[number] = self._random.choice([1, 2, 3, 5, 30])
+                self.spans[number] = []
+                name = request.prompt.sample.id
+                self.group[number] = self._names.setdefault(name, len(self._names))
+                self.began.append(self.group[number])
+        return tickets
+
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
         time.sleep(1e-4)
-        for number, prepared in requests.items():
-            self.left[number] = self._random.choice([1, 2, 3, 5, 30])
-            self.spans[number] = []
-            name = prepared.request.prompt.sample.id
-            self.group[number] = self._names.setdefault(name, len(self._names))
-            self.began.append(self.group[number])
         self.most = max(self.most, len({self.group[number] for number in self.left}))
         for number in self.left:
             self.left[number] -= 1
             self.spans[number].append(self.version)
         ended = [number for number, left in self.left.items() if left == 0]
-        return {number: self._completion(number) for number in ended}
+        return [Finished(*number, self._completion(number)) for number in ended]
 
-    def _completion(self, number: int) -> Completion:
+    def _completion(self, number: tuple[int, int]) -> Completion:
         del self.left[number]
         own = self.spans.pop(number)
         versions = tuple((v, own.count(v)) for v in sorted(set(own)))
@@ -105,20 +110,15 @@ class Scripted:
         logprobs = np.zeros(len(own), np.float32)
         return Completion(np.ones(len(own), int), logprobs, "", False, own[0], versions=several)
 
-    def abandon(self) -> int:
+    def cancel(self) -> int:
         cancelled = sum(map(len, self.spans.values()))
         self.cancelled += cancelled
         self.left, self.spans = {}, {}
         return cancelled
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         assert float(weights["w"]) == version
         self.version = version
-
-    def generate(self, requests: Sequence[Request], sampling: object) -> list[RolloutGroup]:
-        raise AssertionError("a stream asks for single completions")
-
-    probe = close = generate
 
 
 class Rewards:
@@ -160,7 +160,7 @@ def sampler_of(parts, digit_samples):
                 DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0)), curriculum
             ),
             render=family.render_prompt,
-            rollout=ContinuousEngine(engine, engine),
+            engine=engine,
             rewards=rewards or Rewards(),
             algorithm=build_algorithm(
                 run.algorithm, run.rollout.max_response_length, run.rewards.weights
@@ -174,8 +174,7 @@ def sampler_of(parts, digit_samples):
             if groups is None
             else groups,
         )
-        with open_sampler(run, components) as sampler:
-            assert isinstance(sampler, Sampler)
+        with Sampler(run, components) as sampler:
             yield sampler
 
     return opened
@@ -353,7 +352,7 @@ def test_steps_are_rewarded_and_the_curriculum_learns_as_groups_come(sampler_of)
     assert "curriculum/skipped" in batch.stats
 
 
-@pytest.mark.parametrize("method", ["advance", "load_weights"])
+@pytest.mark.parametrize("method", ["submit", "poll", "load"])
 def test_what_fails_in_a_thread_of_the_stream_reaches_the_loop(sampler_of, method):
     class Broken(Scripted):
         pass
@@ -384,9 +383,8 @@ def test_open_groups_are_what_they_were_after_a_resume(parts):
     versions = ((3, 1), (4, len(whole[1].token_ids) - 1))
     whole = (whole[0], replace(whole[1], policy_version=3, versions=versions), *whole[2:])
     for index, completion in enumerate(whole):
-        groups[0].completions[index] = completion
-        groups[2].completions[index] = completion
-    groups[1].completions[2] = whole[1]
+        groups[0].ended[index] = groups[2].ended[index] = Finished(0, index, completion)
+    groups[1].ended[2] = Finished(0, 2, whole[1])
     groups[0].scored = replace(scored[0], group=groups[0].group)
     again = OpenGroups(lambda source, name: by_id[name], plan)
     again.load_state_dict(groups.state_dict())
@@ -429,12 +427,12 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
     told: list[int] = []
 
     class Noting(Scripted):
-        def advance(self, requests: Any, *rest: Any) -> dict[int, Completion]:
-            told.extend(prepared.request.seed for prepared in requests.values())
-            return super().advance(requests, *rest)
+        def submit(self, requests: Sequence[Request]) -> list[int]:
+            told.extend(seed for request in requests for seed in request.seeds)
+            return super().submit(requests)
 
     engine = Noting(2)
-    engine.load_weights(policy.weights(), policy.version)
+    engine.load(policy.weights(), policy.version)
     with sampler_of(run, engine, None, policy, again) as sampler:
         for number in range(2, 7):
             assert max(ages(sampler.sample(number), policy.version)) <= 2
@@ -482,7 +480,7 @@ def test_an_advantage_with_a_greedy_baseline_is_refused():
     ("can", "said"),
     [
         ({}, "which samples a batch to its end"),
-        ({"holds_conversations": True}, "at_new_weights=continue and .* no new weights while"),
+        ({"samples_on": True}, "at_new_weights=continue and .* no new weights while"),
     ],
 )
 def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
@@ -629,7 +627,7 @@ def test_the_loss_of_a_stream_is_that_of_decoupled_ppo(tiny_model, digits, tmp_p
     monkeypatch.setattr(LocalPolicy, "update", watched_update)
     monkeypatch.setattr(Optimizer, "step", watched_step)
     config = run_config(tiny_model, digits, tmp_path, "out")
-    run_training(config)
+    run_training(config.changed({"trainer.step_files": False}))  # those have an update of their own
     family = load_family(str(tiny_model))
     media = MediaCache(family.prepare_media)
 

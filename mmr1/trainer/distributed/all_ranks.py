@@ -367,8 +367,7 @@ class StoredWeights:
 
     def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
         calls = {
-            i: engine.start(Engine.load_weights, self.stored, version)
-            for i, engine in enumerate(engines)
+            i: engine.start(Engine.load, self.stored, version) for i, engine in enumerate(engines)
         }
         _, lost = outcomes(calls, self.timeout_s)
         for i, why in lost.items():

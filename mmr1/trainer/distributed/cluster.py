@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from mmr1.config import ColocatedVllmConfig, Config, RolloutConfig, VllmArguments, VllmConfig
 from mmr1.progress import report_activity
-from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
@@ -61,7 +60,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
         reference: OnRanks[Reference] = all_ranks.part(lambda models: models.reference)
         critic = all_ranks.part(lambda models: models.critic)
         if config.rollout.colocated:  # they woke up to nothing yet
-            all_engines.load_weights(policy.weights(), policy.version)
+            all_engines.load(policy.weights(), policy.version)
         mini_batch = config.algorithm.ppo_mini_batch_size
         yield Cluster(
             policy,
@@ -85,7 +84,7 @@ def learner_on_ray(
     with workers(config, config.resources.ranks, engines, build) as (all_ranks, all_engines):
         learner = RayLearner(all_ranks.part(lambda learner: learner), group_of)
         if config.rollout.colocated and engines:
-            all_engines.load_weights(learner.weights(), 0)
+            all_engines.load(learner.weights(), 0)
         yield learner, all_engines
 
 
@@ -207,9 +206,7 @@ def _started(
                 building += [rank.start(Rank.build, address, of_driver) for rank in trainers]
             get(building)
         rollout = config.rollout
-        all_engines = RayEngines(
-            samplers, replace, rollout.timeout_s, rollout.max_restarts, samples_at_once(config)
-        )
+        all_engines = RayEngines(samplers, replace, rollout.timeout_s, rollout.max_restarts)
         transfers = get([rank.start(Rank.transfers_weights) for rank in trainers])
         all_ranks: AllRanks[Built] = AllRanks(
             trainers,

@@ -8,8 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.rollout.engine import ReceivingEngine
-from mmr1.rollout.transfer import WeightSender, WeightSource
+from mmr1.rollout.transfer import ReceivingEngine, WeightSender, WeightSource
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import Actor, outcomes

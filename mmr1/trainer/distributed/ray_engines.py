@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Concatenate, ParamSpec, TypeVar
 
-import numpy as np
-
-from mmr1.config import SamplingConfig
 from mmr1.logs import report_fault
-from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.outstanding import Outstanding
+from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import Actor, Call
 from mmr1.trainer.models.policy import SentWeights
-from mmr1.types import Completion, Prompt, RolloutGroup
+from mmr1.types import Prompt
 
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
@@ -27,18 +27,15 @@ outcomes = partial(ray_calls.outcomes, limit="rollout.timeout_s")
 
 
 class RayEngines:
-    """Several engines as one ``RolloutEngine`` and ``TurnEngine``: each gets its share of the
-    prompts.
+    """Several engines as one: each gets its share of the prompts.
 
     An engine that dies or hangs is replaced; the ranks send the weights that it had once more, to
-    all engines, and it is asked again. Nothing that the lost one sampled was received, so no
-    completion is used twice.
+    all engines, and what was under way is asked for again.
 
     Args:
         replace: Ends an actor and starts another in its place, by its index.
         timeout_s: Longest time that a call may take.
         restarts: How often, in all, an engine is replaced.
-        at_once: Turns of conversations are sampled together, to the end of all.
 
     Attributes:
         restarted: How often one was.
@@ -52,15 +49,14 @@ class RayEngines:
         replace: Callable[[int, Actor[Engine]], Actor[Engine]],
         timeout_s: float,
         restarts: int,
-        at_once: bool = False,
     ) -> None:
         self.restarted = 0
-        self._at_once = at_once
-        self._turns = TurnRouter(len(engines))
-        self._asked: dict[
-            int, Call[dict[int, Completion]]
-        ] = {}  # engines that are sampling turns, and what they answer
-        self._ended: dict[int, Completion] = {}  # for the next advance
+        self._tickets = count()
+        self._router = Router(len(engines))
+        self._outstanding = [Outstanding() for _ in engines]
+        self._sending: dict[int, Call[list[int]]] = {}  # by engine, as what follows
+        self._asked: dict[int, Call[list[Finished]]] = {}
+        self._ended: list[Finished] = []  # for the next poll
         self._engines = list(engines)
         self._replace = replace
         self._timeout_s = timeout_s
@@ -69,92 +65,91 @@ class RayEngines:
         self._weights: SentWeights | None = None
         self._version = 0
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def submit(self, requests: Sequence[Request]) -> list[int]:
         if self.colocation is not None:
             self.colocation.sample()
-        # Contiguous shares, because prompts that share an image are neighbours.
-        shares = np.array_split(np.arange(len(requests)), len(self._engines))
-        of_engine = {
-            i: [requests[place] for place in share] for i, share in enumerate(shares) if len(share)
-        }
-        groups = self._ask(
-            list(of_engine),
-            lambda i, engine: engine.start(Engine.generate, of_engine[i], sampling),
-        )
-        return [group for of_share in groups for group in of_share]
+        tickets = [next(self._tickets) for _ in requests]
+        loads = [outstanding.completions for outstanding in self._outstanding]
+        for ticket, request, i in zip(
+            tickets, requests, self._router.route(requests, loads), strict=True
+        ):
+            self._outstanding[i].enter(ticket, request)
+        self._send_unsent()
+        return tickets
 
-    def advance(
-        self,
-        requests: Mapping[int, PreparedRequest],
-        sampling: SamplingConfig,
-        moment_s: float = 0.0,
-    ) -> dict[int, Completion]:
-        """See ``TurnEngine``. Where an engine is lost, turns under way are sampled again."""
-        if self.colocation is not None:
-            self.colocation.sample()
-        if not self._turns:
-            self._turns = TurnRouter(len(self._engines))
-        self._turns.add({number: prepared.request for number, prepared in requests.items()})
-        ended, self._ended = self._ended, {}
-        ended |= self._sample_on(sampling)
-        while self._at_once and self._turns:
-            ended |= self._sample_on(sampling)
+    def poll(self, wait_s: float = 0.0) -> list[Finished]:
+        """What engines have finished: those that answer first, and of them all that they have."""
+        ended, self._ended = self._ended, []
+        if not ended and any(self._outstanding):
+            self._send_unsent()
+            ended = self._sample_on()
         return ended
 
-    def abandon(self) -> int:
-        self._turns, self._asked, self._ended = TurnRouter(len(self._engines)), {}, {}
+    def cancel(self) -> int:
+        for outstanding in self._outstanding:
+            outstanding.clear()
+        self._sending, self._asked, self._ended = {}, {}, []
         every = range(len(self._engines))
-        return sum(self._ask(every, lambda i, engine: engine.start(Engine.abandon)))
+        return sum(self._ask(every, lambda i, engine: engine.start(Engine.cancel)))
 
-    def _sample_on(self, sampling: SamplingConfig) -> dict[int, Completion]:
-        """Ask idle engines that have turns; returns what the first one to answer has finished."""
-        for i in self._turns.waiting():
-            if i not in self._asked:
-                engine, turns = self._engines[i], self._turns.take(i)
-                self._asked[i] = engine.start(Engine.advance, turns, sampling)
-        answers, lost = outcomes(self._asked, self._timeout_s, only_first=not self._at_once)
+    def _send_unsent(self) -> None:
+        """Send each engine what it has not got; they take it in at the same time."""
+        for i, outstanding in enumerate(self._outstanding):
+            if requests := outstanding.unsent():
+                self._sending[i] = self._engines[i].start(Engine.submit, requests)
+        tickets, lost = outcomes(self._sending, self._timeout_s)
+        self._sending = {}
+        for i, own in tickets.items():
+            self._outstanding[i].sent(own)
+        if lost:
+            self._begin_again(lost)
+
+    def _sample_on(self) -> list[Finished]:
+        """Ask idle engines that have something to sample; what the first to answer has finished."""
+        for i, outstanding in enumerate(self._outstanding):
+            if outstanding.is_sampled and i not in self._asked:
+                self._asked[i] = self._engines[i].start(Engine.poll)
+        answers, lost = outcomes(self._asked, self._timeout_s, only_first=True)
         ended = self._taken(answers)
         if lost:
-            others = {i: call for i, call in self._asked.items() if i not in lost}
-            answers, also_lost = outcomes(others, self._timeout_s)
-            ended |= self._taken(answers)
-            self._begin_again(lost | also_lost)
+            self._begin_again(lost)
         return ended
 
-    def _taken(self, answers: Mapping[int, dict[int, Completion]]) -> dict[int, Completion]:
-        """The turns that engines have finished."""
-        ended: dict[int, Completion] = {}
-        for i, completions in answers.items():
+    def _taken(self, answers: Mapping[int, list[Finished]]) -> list[Finished]:
+        """What engines have finished, by the caller's tickets."""
+        for i in answers:
             del self._asked[i]
-            self._turns.finish(i, completions)
-            ended |= completions
-        return ended
+        return [e for i, own in answers.items() for e in self._outstanding[i].take(own)]
 
     def _begin_again(self, lost: Mapping[int, str]) -> None:
-        """Replace engines; all have to drop their turns to be sent weights."""
+        """Replace engines; all have to drop what is under way to be sent weights."""
+        others = {i: call for i, call in self._asked.items() if i not in lost}
+        answers, also_lost = outcomes(others, self._timeout_s)
+        self._ended += self._taken(answers)
         self._asked = {}
+        lost = {**lost, **also_lost}
         for i, why in lost.items():
             self._replace_lost(i, why)
         if self._weights is None:
             return
-        for i in range(len(self._engines)):
-            self._turns.lose(i)
         kept = [i for i in range(len(self._engines)) if i not in lost]
         _, also_lost = outcomes(
-            {i: self._engines[i].start(Engine.abandon) for i in kept}, self._timeout_s
+            {i: self._engines[i].start(Engine.cancel) for i in kept}, self._timeout_s
         )
         for i, why in also_lost.items():
             self._replace_lost(i, why)
+        for outstanding in self._outstanding:
+            outstanding.lose()
         self.send()
 
-    def load_weights(self, weights: SentWeights, version: int) -> None:
+    def load(self, weights: SentWeights, version: int) -> None:
         """Make the ranks send the engines their weights.
 
-        Those that are sampling turns are waited for: the calls of a rank and of this process come
-        in any order, and no step may lie between those of a transfer.
+        Calls of those that are sampling are waited for: those of a rank and of this process come in
+        any order, and no step may lie between those of a transfer.
         """
         answers, lost = outcomes(self._asked, self._timeout_s)
-        self._ended |= self._taken(answers)
+        self._ended += self._taken(answers)
         if lost:
             self._begin_again(lost)
         before, self._weights, self._version = self._weights, weights, version
@@ -237,7 +232,7 @@ class RayEngines:
                 f"{_lost(i, why)}; rollout.max_restarts={self._restarts} are used up. --resume "
                 "continues from the last checkpoint"
             )
-        self._turns.lose(i)
+        self._outstanding[i].lose()
         self._asked.pop(i, None)
         self.restarted += 1
         counted = f"{self.restarted} of {self._restarts}"
@@ -253,8 +248,8 @@ REMEMBERED = 10_000
 """Prompts whose engine is known; another one would have to read the prompt again."""
 
 
-class TurnRouter:
-    """Sends all turns of a prompt's conversations to one engine.
+class Router:
+    """Says which engine samples a request: all turns of a prompt's conversations go to one.
 
     So its caches serve the next turn, and the completions of a prompt share it.
 
@@ -263,46 +258,31 @@ class TurnRouter:
     """
 
     def __init__(self, engines: int) -> None:
-        self._open: list[dict[int, Request]] = [{} for _ in range(engines)]
-        self._unsent: list[set[int]] = [set() for _ in range(engines)]
+        self._engines = engines
         self._engine_of: dict[tuple[str, str], int] = {}
-        self._prompts = [0] * engines
 
-    def __bool__(self) -> bool:
-        return any(self._open)
+    def route(self, requests: Sequence[Request], loads: Sequence[int]) -> list[int]:
+        """The engine of each request.
 
-    def add(self, requests: Mapping[int, Request]) -> None:
-        for number, request in requests.items():
-            engine = self._engine(request)
-            self._open[engine][number] = request
-            self._unsent[engine].add(number)
+        New prompts go in contiguous runs, because prompts that share an image are neighbours: to
+        idle engines first, and so many that all engines have as much to sample.
 
-    def waiting(self) -> list[int]:
-        """The engines that have something to sample."""
-        return [engine for engine, of in enumerate(self._open) if of]
-
-    def take(self, engine: int) -> dict[int, Request]:
-        """Take the requests that an engine has not been sent."""
-        taken = sorted(self._unsent[engine])
-        self._unsent[engine] = set()
-        return {number: self._open[engine][number] for number in taken}
-
-    def finish(self, engine: int, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            del self._open[engine][number]
-
-    def lose(self, engine: int) -> None:
-        """Forget what a replaced engine was sent: the new one has to be sent all of it."""
-        self._unsent[engine] = set(self._open[engine])
-
-    def _engine(self, request: Request) -> int:
-        """The engine that has the prompt already, or else the one with the fewest turns."""
-        prompt = (request.prompt.sample.id, request.prompt.text)  # the same in all turns
-        if prompt not in self._engine_of:
-            loads = list(zip(map(len, self._open), self._prompts, strict=True))
-            engine = loads.index(min(loads))
-            self._engine_of[prompt] = engine
-            self._prompts[engine] += 1
-            if len(self._engine_of) > REMEMBERED:  # a stream has new prompts for ever
-                del self._engine_of[next(iter(self._engine_of))]
-        return self._engine_of[prompt]
+        Args:
+            loads: Completions that each engine has under way.
+        """
+        keys = [(r.prompt.sample.id, r.prompt.text) for r in requests]  # the same in all turns
+        sizes = {key: len(r.seeds) for key, r in zip(keys, requests, strict=True)}
+        new = deque(key for key in sizes if key not in self._engine_of)
+        left = sum(loads) + sum(sizes[key] for key in new)
+        order = sorted(range(self._engines), key=lambda i: (loads[i], i))
+        for place, engine in enumerate(order):
+            filled, share = loads[engine], left / (self._engines - place)
+            while new and filled < share:
+                key = new.popleft()
+                self._engine_of[key] = engine
+                filled += sizes[key]
+            left -= filled
+        engines = [self._engine_of[key] for key in keys]
+        for key in list(self._engine_of)[:-REMEMBERED]:  # a stream has new prompts for ever
+            del self._engine_of[key]
+        return engines

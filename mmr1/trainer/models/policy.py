@@ -88,7 +88,7 @@ class Policy(Protocol):
         ...
 
     def weights(self, copy: bool = False) -> Weights:
-        """The current weights, for ``load_weights`` of the engines that belong to the policy.
+        """The current weights, for ``load`` of the engines that belong to the policy.
 
         With ``copy`` they stay as they are while training continues.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmr1.rollout.protocol import Request
+from mmr1.rollout.protocol import Finished, Request, group_of
 from mmr1.trainer.sampling.plan import Part, Planner, Role
 from mmr1.trainer.sampling.replay import (
     completion_as_json,
@@ -14,7 +14,7 @@ from mmr1.trainer.sampling.replay import (
     rewards_as_json,
     scored_from_json,
 )
-from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup
+from mmr1.types import Prompt, RolloutGroup, ScoredGroup
 
 
 @dataclass
@@ -25,7 +25,7 @@ class OpenGroup:
         step: The step of a synchronous run that would draw it.
         seed: Of its first completion.
         parts: What the engine is asked for.
-        completions: Those that have ended, by their index among those of all parts.
+        ended: Its completions that have, by their index among those of all parts.
         scored: None until all have ended and been scored.
     """
 
@@ -33,44 +33,42 @@ class OpenGroup:
     prompt: Prompt
     seed: int
     parts: Sequence[Part]
-    completions: dict[int, Completion] = field(default_factory=dict)
+    ended: dict[int, Finished] = field(default_factory=dict)
     scored: ScoredGroup | None = None
 
     @property
     def is_whole(self) -> bool:
         """True if all completions have ended, those beside the group included."""
-        return len(self.completions) == sum(len(part.request.seeds) for part in self.parts)
+        return len(self.ended) == sum(len(part.request.seeds) for part in self.parts)
 
     def missing(self, role: Role) -> Iterator[tuple[list[int], Request]]:
         """What has to be asked for, with the indices of the completions that it brings."""
         for part, places in self._places(role):
-            left = [place for place in places if place not in self.completions]
+            left = [place for place in places if place not in self.ended]
             if left:
                 seeds = tuple(part.request.seeds[place - places[0]] for place in left)
                 yield left, replace(part.request, seeds=seeds)
 
-    def of(self, role: Role) -> list[Completion]:
-        """The completions of a role, in order, with the view that they saw."""
-        return [
-            replace(self.completions[i], view=part.view) if part.view else self.completions[i]
-            for part, places in self._places(role)
-            for i in places
-        ]
-
     @property
     def group(self) -> RolloutGroup:
-        return RolloutGroup(self.prompt, tuple(self.of("group")))
+        return group_of(self.prompt, self._of("group"))
 
     @property
     def beside(self) -> tuple[str, ...]:
         """Texts for a reward that compares."""
-        return tuple(completion.text for completion in self.of("beside"))
+        return tuple(ended.completion.text for ended in self._of("beside"))
 
     @property
     def greedy(self) -> RolloutGroup | None:
         """The greedy completion alone; None where none is sampled."""
-        own = self.of("greedy")
-        return RolloutGroup(self.prompt, tuple(own)) if own else None
+        own = self._of("greedy")
+        return group_of(self.prompt, own) if own else None
+
+    def _of(self, role: Role) -> list[Finished]:
+        """The completions of a role, in order, with the view that they saw."""
+        return [
+            _seen(self.ended[i], part.view) for part, places in self._places(role) for i in places
+        ]
 
     def _places(self, role: Role) -> Iterator[tuple[Part, list[int]]]:
         """Each part of a role, with the indices of its completions."""
@@ -149,7 +147,7 @@ class OpenGroups:
         """Say what is kept of the groups that the interrupted run was sampling."""
         whole = sum(group.is_whole for _, group in self)
         all_of_them = sum(len(part.request.seeds) for _, group in self for part in group.parts)
-        missing = all_of_them - sum(len(group.completions) for _, group in self)
+        missing = all_of_them - sum(len(group.ended) for _, group in self)
         return (
             f"streaming: {whole} of {len(self)} groups were sampled to the end and are kept; "
             f"{missing} unfinished completions of the others begin again"
@@ -158,11 +156,18 @@ class OpenGroups:
     def _from_json(self, entry: Mapping[str, Any]) -> OpenGroup:
         step, seed = entry["step"], entry["seed"]
         prompt = self._find(entry["source"], entry["id"])
-        ended = {int(i): completion_from_json(c) for i, c in entry["completions"].items()}
+        ended = {
+            int(i): Finished(0, int(i), completion_from_json(c))
+            for i, c in entry["completions"].items()
+        }
         group = OpenGroup(step, prompt, seed, self._plan(step, prompt, seed), ended)
         if entry["rewards"] is not None:
             group.scored = scored_from_json(entry["rewards"], group.group)
         return group
+
+
+def _seen(ended: Finished, view: Mapping[str, float]) -> Finished:
+    return replace(ended, completion=replace(ended.completion, view=view)) if view else ended
 
 
 def _as_json(group: OpenGroup) -> dict[str, Any]:
@@ -172,6 +177,6 @@ def _as_json(group: OpenGroup) -> dict[str, Any]:
         "source": sample.source,
         "id": sample.id,
         "seed": group.seed,
-        "completions": {str(i): completion_as_json(c) for i, c in group.completions.items()},
+        "completions": {str(i): completion_as_json(e.completion) for i, e in group.ended.items()},
         "rewards": None if group.scored is None else rewards_as_json(group.scored),
     }

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import SamplingConfig
 from mmr1.data.rows import kinds_of
-from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.protocol import Engine, Request, complete
 from mmr1.trainer.forward.sequences import completion_mask, kept_counts
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.sight import check_sight
@@ -35,14 +34,8 @@ _KERNELS = {
 """What to look at, by whether one side computes in half precision."""
 
 
-class ProbedEngine(Protocol):
-    """The part of a rollout engine that the check uses."""
-
-    def generate(
-        self, requests: Sequence[Request], sampling: SamplingConfig
-    ) -> list[RolloutGroup]: ...
-
-    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]: ...
+PARITY_TOKENS = 16
+"""Tokens of a completion that the check samples, at most."""
 
 
 class ParityError(RuntimeError):
@@ -84,7 +77,7 @@ def first_of_each_kind(
 
 
 def check_parity(
-    engine: ProbedEngine,
+    engine: Engine,
     policy: SupportsLogprobs,
     family: ModelFamily,
     media: MediaCache,
@@ -92,6 +85,7 @@ def check_parity(
     sampling: SamplingConfig,
     tolerance: float,
     rounded: bool = False,
+    max_tokens: int = PARITY_TOKENS,
 ) -> Parity:
     """Compare both sides on these prompts, and check that the policy sees their pictures.
 
@@ -99,6 +93,7 @@ def check_parity(
         tolerance: Largest allowed log-prob gap of a token, in nats.
         rounded: One side computes in half precision. Single tokens may then differ by tenths of a
             nat (vllm-project/vllm#18352), so the tolerance holds for each prompt's mean gap.
+        max_tokens: Of a completion.
 
     Raises:
         ParityError: If they differ: names the prompt, what differs, and by how much.
@@ -121,10 +116,9 @@ def check_parity(
                 f"{_first_difference(expanded, probe.prompt_ids)}"
             )
     # Sampled, not greedy, and from the run's own distribution: top-p, top-k and min-p included.
-    short_sampling = sampling.changed(max_tokens=min(16, sampling.max_tokens))
-    groups = engine.generate(
-        [Request(p, 2, seed) for seed, p in enumerate(prompts)], short_sampling
-    )
+    short_sampling = sampling.changed(max_tokens=min(max_tokens, sampling.max_tokens))
+    requests = [Request(p, (seed, seed + 1), short_sampling) for seed, p in enumerate(prompts)]
+    groups = complete(engine, requests)
     compared = completion_mask(groups)
     if (kept := kept_counts(groups)) is not None:
         compared &= kept != 1  # the log-prob of the only id is 0 whatever the weights

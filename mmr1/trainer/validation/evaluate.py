@@ -14,7 +14,7 @@ from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
 from mmr1.data.sampler import MediaCheck
 from mmr1.progress import LONG_S, WAIT_S
 from mmr1.rewards.reading.extract import extract_answer
-from mmr1.rollout.engine import RolloutEngine, requests_for
+from mmr1.rollout.protocol import Engine, complete, requests_for
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.experience import SupportsLogprobs
@@ -95,7 +95,7 @@ class Evaluation:
 
 def evaluate(
     config: Config,
-    engine: RolloutEngine,
+    engine: Engine,
     render: Callable[[Sample], Prompt],
     reward_manager: RewardManager,
     samples: Sequence[Sample],
@@ -135,9 +135,9 @@ def evaluate(
         for batch in _batches(missing, BATCH_SIZE):
             check.media.prefetch(m for sample in batch for m in sample.media)
             prompts = [render(sample) for sample in batch if usable(sample)]
-            requests = requests_for(prompts, decoding.n, config.seed, step=0)
-            requests = [replace(r, prompt=decoding.shown(r.prompt, r.seed)) for r in requests]
-            groups = engine.generate(requests, decoding.sampling) if requests else []
+            requests = requests_for(prompts, decoding.n, decoding.sampling, config.seed, step=0)
+            requests = [replace(r, prompt=decoding.shown(r.prompt, r.seeds[0])) for r in requests]
+            groups = complete(engine, requests)
             scored = reward_manager.score(groups)
             looks = VisionUse()
             if config.eval.vision_use and decoding.view is None:

@@ -16,8 +16,8 @@ from mmr1.data.record import read_records
 from mmr1.data.rendering import renderer
 from mmr1.files import atomic
 from mmr1.rewards import build_composite_reward
-from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Engine, complete, requests_for
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -162,7 +162,7 @@ def weighed(
 
 def sampled(
     config: Config,
-    engine: RolloutEngine,
+    engine: Engine,
     rewards: RewardManager,
     prompts: Sequence[Prompt],
     n: int,
@@ -171,9 +171,7 @@ def sampled(
     """``n`` scored completions of each prompt."""
     scored: list[ScoredGroup] = []
     for first in range(0, len(prompts), AT_ONCE):
-        requests = [
-            Request(prompt, n, request_seed(config.seed, batch, prompt.sample.id))
-            for prompt in prompts[first : first + AT_ONCE]
-        ]
-        scored += rewards.score(engine.generate(requests, config.rollout.sampling))
+        own = prompts[first : first + AT_ONCE]
+        requests = requests_for(own, n, config.rollout.sampling, config.seed, batch)
+        scored += rewards.score(complete(engine, requests))
     return scored

@@ -15,9 +15,7 @@ from transformers import AutoModelForImageTextToText
 pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
@@ -29,6 +27,7 @@ from mmr1.vision.prepare import MediaCache
 from mmr1_contrib.agents import programs
 from mmr1_contrib.agents.engine import AgentEngine
 from mmr1_contrib.agents.sections import AgentConfig
+from tests.asking import asks, completed
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 LIBRARIES = ("gymnasium", "openenv", "verifiers")
@@ -50,16 +49,15 @@ def engine_of(parts, program, **options):
         use=program if program in LIBRARIES else f"{PROGRAMS}:{program}",
         **{"max_tokens_per_turn": 30, "workers": 4, **options},
     )
-    turns = BatchedTurns(engine, family)
-    return AgentEngine(engine, turns, config, family, media, at_once=True, limit=2000)
+    return AgentEngine(engine, config, family, media, together=True, limit=2000)
 
 
 def rolled_out(parts, program, samples, n=2, **options):
     engine = engine_of(parts, program, **options)
     prompts = [parts[0].render_prompt(sample) for sample in samples]
-    requests = [Request(prompt, n, 100 * k) for k, prompt in enumerate(prompts)]
+    requests = [asks(prompt, n, 100 * k) for k, prompt in enumerate(prompts)]
     try:
-        return engine.generate(requests, SAMPLING)
+        return completed(engine, requests, SAMPLING)
     finally:
         engine.close()
 

@@ -14,9 +14,7 @@ from transformers import AutoProcessor
 pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import group_input
@@ -27,6 +25,7 @@ from mmr1.vision.prepare import MediaCache
 from mmr1_contrib.agents.engine import AgentEngine
 from mmr1_contrib.agents.sections import AgentConfig
 from mmr1_contrib.agents.turns import Turns
+from tests.asking import asks, completed
 from tests.contrib.agents.programs import uri
 from tests.rollout.general_vllm import in_vllm
 from tests.vision.families.general_family import GENERAL, IMAGE, General
@@ -43,13 +42,12 @@ def rolled_out(general: General, program: str, shown=()) -> list[RolloutGroup]:
     family = replace(general.family, stop_ids=tuple(range(100, 200)))
     config = AgentConfig(use=f"{PROGRAMS}:{program}", max_tokens_per_turn=30, workers=4)
     engine = HfEngine(model, family, media)
-    turns = BatchedTurns(engine, family)
-    agents = AgentEngine(engine, turns, config, family, media, at_once=True, limit=2000)
+    agents = AgentEngine(engine, config, family, media, together=True, limit=2000)
     question = Message("user", (*shown, TextPart("Which digit?")))
     samples = [Sample(str(n), (question,)) for n in range(2)]
-    requests = [Request(family.render_prompt(s), 2, 100 * n) for n, s in enumerate(samples)]
+    requests = [asks(family.render_prompt(s), 2, 100 * n) for n, s in enumerate(samples)]
     try:
-        return agents.generate(requests, SamplingConfig(max_tokens=400))
+        return completed(agents, requests, SamplingConfig(max_tokens=400))
     finally:
         agents.close()
 
@@ -209,10 +207,10 @@ def test_programs_in_vllm(name, program, tmp_path):
     general = GENERAL[name]
     environment = {"type": "agent", "use": f"{PROGRAMS}:{program}", "max_tokens_per_turn": 8}
     question = Message("user", (IMAGE, TextPart("Which digit?")))
-    request = Request(general.family.render_prompt(Sample("1", (question,))), 2, 0)
+    request = asks(general.family.render_prompt(Sample("1", (question,))), 2, 0)
     with in_vllm(general, general.model(), tmp_path, 512, environment=environment) as started:
         engine, packed, _ = started
-        engine.load_weights(packed.weights(), 1)
-        (group,) = engine.generate([request], SamplingConfig(max_tokens=400))
+        engine.load(packed.weights(), 1)
+        (group,) = completed(engine, [request], SamplingConfig(max_tokens=400))
     assert len(group.completions[0].sequences) == (1 if program == "turns" else 3)
     check_logprobs(general, group, packed=True, limit=1e-4)

@@ -13,15 +13,14 @@ from transformers import AutoModelForCausalLM
 pytest.importorskip("openai", reason="openai is not installed")
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.build import BatchedTurns
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.vision.prepare import MediaCache
 from mmr1_contrib.agents.engine import AgentEngine
 from mmr1_contrib.agents.sections import AgentConfig
+from tests.asking import asks, completed
 from tests.vision.families.text_models import folder_of, parts_of, plain_logprobs, prompts_of
 
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -35,11 +34,10 @@ def test_programs_of_text_models(name, program, sequences):
     media = MediaCache(family.prepare_media)
     engine = HfEngine(model, often, media)
     config = AgentConfig(use=f"{PROGRAMS}:{program}", max_tokens_per_turn=30, workers=2)
-    turns = BatchedTurns(engine, often)
-    agents = AgentEngine(engine, turns, config, often, media, at_once=True, limit=2000)
-    requests = [Request(prompt, 2, 7 * i) for i, prompt in enumerate(prompts_of(family))]
+    agents = AgentEngine(engine, config, often, media, together=True, limit=2000)
+    requests = [asks(prompt, 2, 7 * i) for i, prompt in enumerate(prompts_of(family))]
     try:
-        groups = agents.generate(requests, SamplingConfig(max_tokens=200))
+        groups = completed(agents, requests, SamplingConfig(max_tokens=200))
     finally:
         agents.close()
     own = AutoModelForCausalLM.from_pretrained(folder_of(name), dtype=torch.float32).eval()

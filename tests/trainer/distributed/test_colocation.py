@@ -141,9 +141,9 @@ def test_a_colocated_engine_keeps_what_no_transfer_brings(
 ):
     made = []
 
-    def build(config: Config, transfer: Transfer) -> SimpleNamespace:
+    def build(media: object, config: Config, transfer: Transfer) -> SimpleNamespace:
         made.append(transfer)
-        return SimpleNamespace(load_weights=None, close=None)
+        return SimpleNamespace(load=None, close=None)
 
     monkeypatch.setattr(build_vllm, "build_vllm_engine", build)
     parts = {"lr_of_parts": model.pop("lr_of_parts", {})}

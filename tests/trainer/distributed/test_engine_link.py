@@ -143,7 +143,7 @@ def test_weights_that_no_engine_takes_end_the_run_as_a_lost_worker_does(engine, 
     """So ``resources.ray.max_restarts`` counts them."""
     engines = RayEngines([engine], lambda i, lost: lost, timeout_s=600, restarts=0)
     with pytest.raises(WorkerLostError, match="no parameter is called strange"):
-        engines.load_weights(Linked(link, weights("strange")), 1)
+        engines.load(Linked(link, weights("strange")), 1)
 
 
 def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, link):

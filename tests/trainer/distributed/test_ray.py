@@ -26,7 +26,6 @@ from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import dump_yaml
 from mmr1.data.record import read_records
 from mmr1.files import sha256_of
-from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import on_ray
@@ -42,6 +41,7 @@ from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
 from tests.algorithms.test_algorithms import experience_of, scored
+from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.trainer.conversations import brief_model, write_scans
 from tests.trainer.distributed.test_context import log_probs
@@ -711,8 +711,8 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
     family = load_family(str(tiny_model))
     samples = read_records(mixed)[:4]
     with on_ray(two) as cluster:
-        requests = [Request(family.render_prompt(s), 3, i) for i, s in enumerate(samples)]
-        groups = cluster.engines.generate(requests, two.rollout.sampling)
+        requests = [asks(family.render_prompt(s), 3, i) for i, s in enumerate(samples)]
+        groups = completed(cluster.engines, requests, two.rollout.sampling)
         scored = [
             ScoredGroup(g, tuple(Reward(float(i)) for i, _ in enumerate(g.completions)))
             for g in groups

@@ -8,29 +8,33 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
-from mmr1.rollout.build import BatchedTurns, with_conversations
+from mmr1.rollout.build import with_conversations
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.protocol import Request
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.ray_engines import TurnRouter
+from mmr1.trainer.distributed.ray_engines import Router
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.types import RolloutGroup
+from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.trainer.conversations import brief_model
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -56,7 +60,7 @@ def config(tiny_model: Path, tmp_path: Path, **rollout: object) -> Config:
 @pytest.fixture(scope="module")
 def requests(tiny_model, mixed) -> list[Request]:
     family = load_family(str(tiny_model))
-    return [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
+    return [asks(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
 
 
 def other_weights(settings: Config, seed: int) -> dict[str, torch.Tensor]:
@@ -80,7 +84,7 @@ def cluster(tiny_model, tmp_path) -> Iterator[Cluster]:
     settings = config(tiny_model, tmp_path)
     with on_ray(settings) as made:
         set_weights(made, other_weights(settings, 1))
-        made.engines.load_weights(made.policy.weights(), 7)
+        made.engines.load(made.policy.weights(), 7)
         yield made
 
 
@@ -101,9 +105,9 @@ def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
 ):
     engines = cluster.engines
     sampling = config(tiny_model, tmp_path).rollout.sampling
-    expected = tokens(engines.generate(requests, sampling))
+    expected = tokens(completed(engines, requests, sampling))
     os.kill(processes()[0].pid, signal.SIGKILL)
-    assert tokens(engines.generate(requests, sampling)) == expected
+    assert tokens(completed(engines, requests, sampling)) == expected
     assert engines.restarted == 1
     assert "was lost" in caplog.text
     assert "replaced, 1 of 2 times" in caplog.text
@@ -111,7 +115,7 @@ def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
     hung = processes()[0]
     hung.suspend()
     engines._timeout_s = 15
-    assert tokens(engines.generate(requests, sampling)) == expected
+    assert tokens(completed(engines, requests, sampling)) == expected
     assert engines.restarted == 2
     assert len(processes()) == 2
     assert not hung.is_running()
@@ -122,14 +126,14 @@ def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
     engines._restarts = 3
     killing = threading.Timer(3, dying.kill)
     killing.start()
-    engines.load_weights(cluster.policy.weights(), 7)
+    engines.load(cluster.policy.weights(), 7)
     assert engines.restarted == 3
     assert "the weights did not reach all engines" in caplog.text
-    assert tokens(engines.generate(requests, sampling)) == expected
+    assert tokens(completed(engines, requests, sampling)) == expected
 
     os.kill(processes()[0].pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError, match=r"rollout\.max_restarts=3 are used up"):
-        engines.generate(requests, sampling)
+        completed(engines, requests, sampling)
 
 
 @pytest.mark.slow
@@ -139,16 +143,16 @@ def test_a_copy_of_the_weights_outlives_what_the_ranks_learn(
     """Rollouts that run ahead: a replaced engine gets the weights that its version names."""
     settings = config(tiny_model, tmp_path)
     sampling = settings.rollout.sampling
-    expected = tokens(cluster.engines.generate(requests, sampling))
+    expected = tokens(completed(cluster.engines, requests, sampling))
     kept = cluster.policy.weights(copy=True)
     set_weights(cluster, other_weights(settings, 2))
-    cluster.engines.load_weights(kept, 7)
-    assert tokens(cluster.engines.generate(requests, sampling)) == expected
+    cluster.engines.load(kept, 7)
+    assert tokens(completed(cluster.engines, requests, sampling)) == expected
     os.kill(processes()[0].pid, signal.SIGKILL)
-    assert tokens(cluster.engines.generate(requests, sampling)) == expected
+    assert tokens(completed(cluster.engines, requests, sampling)) == expected
     assert cluster.engines.restarted == 1
-    cluster.engines.load_weights(cluster.policy.weights(), 7)
-    assert tokens(cluster.engines.generate(requests, sampling)) != expected
+    cluster.engines.load(cluster.policy.weights(), 7)
+    assert tokens(completed(cluster.engines, requests, sampling)) != expected
 
 
 PLUGINS = str(Path(__file__).parents[2] / "environments" / "plugins.py")
@@ -179,12 +183,12 @@ def test_conversations_go_on_over_engines_of_vllm(brief, mixed, tmp_path):
     settings = zooming(brief, tmp_path, engine="vllm", timeout_s=600)
     family = load_family(str(brief))
     media = MediaCache(family.prepare_media)
-    asked = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
+    asked = [asks(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
     with (
         engines_on_ray(settings) as engines,
-        closing(with_conversations(settings, engines, engines, family, media)) as engine,
+        closing(with_conversations(settings, engines, family, media)) as engine,
     ):
-        groups = engine.generate(asked, settings.rollout.sampling)
+        groups = completed(engine, asked, settings.rollout.sampling)
     completions = [c for group in groups for c in group.completions]
     assert max(c.turns for c in completions) == 3
     inputs = [group_input(family, media, group) for group in groups]
@@ -201,29 +205,28 @@ def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_p
     settings = zooming(brief, tmp_path)
     family = load_family(str(brief))
     media = MediaCache(family.prepare_media)
-    asked = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
+    asked = [asks(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
     model = load_model(settings.model)
     model.load_state_dict(other_weights(settings, 1))
     own = HfEngine(model, family, media)
-    turns = BatchedTurns(own, family)
-    with closing(with_conversations(settings, own, turns, family, media)) as engine:
-        expected = engine.generate(asked, settings.rollout.sampling)
+    with closing(with_conversations(settings, own, family, media)) as engine:
+        expected = completed(engine, asked, settings.rollout.sampling)
     assert max(c.turns for g in expected for c in g.completions) == 3
     assert any(c.media for g in expected for c in g.completions)
     with on_ray(settings) as made:
         set_weights(made, other_weights(settings, 1))
-        made.engines.load_weights(made.policy.weights(), 7)
-        engines, advance, calls = made.engines, made.engines.advance, []
+        made.engines.load(made.policy.weights(), 7)
+        engines, submit, calls = made.engines, made.engines.submit, []
 
-        def killing(requests, sampling):
+        def killing(requests):
             calls.append(len(requests))
             if len(calls) == 2:
                 os.kill(processes()[0].pid, signal.SIGKILL)
-            return advance(requests, sampling)
+            return submit(requests)
 
-        engines.advance = killing
-        with closing(with_conversations(settings, engines, engines, family, media)) as engine:
-            got = engine.generate(asked, settings.rollout.sampling)
+        engines.submit = killing
+        with closing(with_conversations(settings, engines, family, media)) as engine:
+            got = completed(engine, asked, settings.rollout.sampling)
         assert engines.restarted == 1
     for one, other in zip(got, expected, strict=True):
         for a, b in zip(one.completions, other.completions, strict=True):
@@ -235,22 +238,25 @@ def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_p
 
 
 def test_turns_of_a_prompt_stay_with_an_engine(requests):
-    turns = TurnRouter(2)
-    of = {number: requests[number // 2] for number in range(8)}
-    turns.add(of)
-    first, second = turns.take(0), turns.take(1)
-    assert sorted(first) == [0, 1, 4, 5]
-    assert sorted(second) == [2, 3, 6, 7]
-    turns.finish(0, [0, 1, 4, 5])
-    assert turns.waiting() == [1]
+    router = Router(2)
+    assert router.route(requests, [0, 0]) == [0, 0, 1, 1]  # neighbours, who may share an image
     own = requests[0].prompt
     later = replace(requests[0], prompt=replace(own, token_ids=(*own.token_ids, 5)))
-    turns.add({0: later})
-    assert turns.take(0) == {0: later}
-    assert turns.take(1) == {}
-    turns.lose(1)
-    assert turns.take(1) == second
-    assert turns
-    turns.finish(0, [0])
-    turns.finish(1, second)
-    assert not turns
+    assert router.route([later], [9, 0]) == [0]
+    sample = replace(own.sample, id="new")
+    new = [replace(requests[0], prompt=replace(own, sample=sample, text=f"{n}")) for n in range(4)]
+    assert router.route(new, [4, 0]) == [1, 1, 1, 0]  # all engines have six completions then
+
+
+@given(st.lists(st.integers(1, 5)), st.lists(st.integers(0, 20), min_size=1, max_size=4))
+def test_new_prompts_are_shared_out_evenly_in_runs(sizes, loads):
+    requests = [asks(Prompt(Sample(str(i), ()), "", ()), size, 0) for i, size in enumerate(sizes)]
+    engines = Router(len(loads)).route(requests, loads)
+    runs = [engine for engine, _ in groupby(engines)]
+    assert len(runs) == len(set(runs))
+    filled = list(loads)
+    for engine, size in zip(engines, sizes, strict=True):
+        filled[engine] += size
+    # Each share is a whole number of prompts: what it has too much, those after it lack.
+    most = max((filled[engine] for engine in engines), default=0)
+    assert most <= min(filled) + 3 * max(sizes, default=0)

@@ -14,7 +14,6 @@ from transformers import CONFIG_MAPPING, AutoConfig
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.routers import Routing, route, watch_routers
 from mmr1.trainer.forward.any_model.forward import admit, verdict_of
@@ -25,6 +24,7 @@ from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.trainer.forward.test_any_model import group
 from tests.trainer.forward.test_any_model import plain_scores as plain_texts
 from tests.vision.families.general_family import GENERAL, IMAGE
@@ -222,9 +222,9 @@ def test_by_replay_the_trainer_computes_what_the_engine_sampled_from(way):
     texts = ((IMAGE, TextPart("What?")), (TextPart("Which of these digits is it?"),))
     prompts = [family.render_prompt(Sample("s", (Message("user", parts),))) for parts in texts]
     engine = HfEngine(perturbed(model), family, media, returns_experts=True)
-    requests = [Request(prompts[0], 3, 1), Request(prompts[1], 2, 7)]
+    requests = [asks(prompts[0], 3, 1), asks(prompts[1], 2, 7)]
     sampling = SamplingConfig(temperature=0.7, max_tokens=9)
-    groups = engine.generate(requests, sampling)
+    groups = completed(engine, requests, sampling)
     watch_routers(model, "test")
     for inputs, group_ in zip(ModelInputs(family, media).of(groups), groups, strict=True):
         rows = [torch.from_numpy(c.logprobs) for c in group_.completions]
@@ -244,7 +244,7 @@ def test_an_engine_of_the_same_weights_chooses_the_same_experts(way):
     media = MediaCache(family.prepare_media)
     prompt = family.render_prompt(Sample("s", (Message("user", (IMAGE, TextPart("What?"))),)))
     engine = HfEngine(model, family, media, returns_experts=True)
-    groups = engine.generate([Request(prompt, 3, 1)], SamplingConfig(max_tokens=9))
+    groups = completed(engine, [asks(prompt, 3, 1)], SamplingConfig(max_tokens=9))
     inputs = ModelInputs(family, media).of(groups)
     layers = model.config.get_text_config().num_hidden_layers
     assert all(c.routed_experts[0].shape[1:] == (layers, 2) for c in groups[0].completions)

@@ -14,7 +14,6 @@ from transformers import AutoModelForImageTextToText
 from mmr1.algorithms.ratios import rollout_importance_weights
 from mmr1.config import AlgorithmConfig, OptimizerConfig, SamplingConfig
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
@@ -27,6 +26,7 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.trainer.gradients import caught_gradient
 
 CUTS = {
@@ -56,7 +56,7 @@ def sampled(parts, digit_samples):
 
     def sample(cut: dict[str, float]) -> list[ScoredGroup]:
         sampling = SamplingConfig(max_tokens=24, **cut)
-        groups = engine.generate([Request(p, 4, s) for s, p in enumerate(prompts)], sampling)
+        groups = completed(engine, [asks(p, 4, s) for s, p in enumerate(prompts)], sampling)
         rewards = tuple(Reward(float(n % 2)) for n in range(4))
         return [ScoredGroup(group, rewards) for group in groups]
 

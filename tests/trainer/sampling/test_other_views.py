@@ -13,9 +13,7 @@ import torch
 from mmr1.config import AlgorithmConfig, Config, SamplingConfig, ViewsConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.protocol import OfBatches, complete
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
@@ -29,6 +27,7 @@ from mmr1.trainer.sampling.views import under
 from mmr1.trainer.train import run_training
 from mmr1.types import RolloutGroup, ScoredGroup
 from mmr1.vision.views import view_options
+from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.trainer.models.test_policy import assert_close, policy
 from tests.trainer.test_resume import assert_resumes_to_the_same_bits, rl
@@ -49,18 +48,18 @@ def test_the_last_completions_of_a_group_see_the_view(digit_samples, parts):
     drawn = [OpenGroup(1, p, s, plan(1, p, s)) for p, s in ((prompt, 100), (text, 200))]
     for group in drawn:
         for places, request in group.missing("group"):
-            (ended,) = complete(OfBatches(engine), [request])
-            group.completions |= dict(zip(places, ended.completions, strict=True))
+            engine.submit([request])
+            group.ended |= {places[ended.index]: ended for ended in engine.poll()}
     assert all(group.is_whole for group in drawn)
     seen, unseen = (group.group for group in drawn)
     sampling = SamplingConfig(max_tokens=8)
-    plain = engine.generate([Request(prompt, 5, 100), Request(text, 5, 200)], sampling)
+    plain = completed(engine, [asks(prompt, 5, 100), asks(text, 5, 200)], sampling)
     options = {"noise": 0.3, "noise_seed": 100}
     assert [dict(c.view) for c in seen.completions] == [{}, {}, {}, options, options]
     assert seen.prompt is prompt
     logprobs = [c.logprobs.tolist() for c in seen.completions]
     assert logprobs[:3] == [pytest.approx(c.logprobs, abs=1e-6) for c in plain[0].completions[:3]]
-    (other,) = engine.generate([Request(under(prompt, options), 2, 103)], sampling)
+    (other,) = completed(engine, [asks(under(prompt, options), 2, 103)], sampling)
     assert logprobs[3:] == [pytest.approx(c.logprobs, abs=1e-6) for c in other.completions]
     assert logprobs[3:] != [pytest.approx(c.logprobs, abs=1e-4) for c in plain[0].completions[3:]]
     assert [c.text for c in unseen.completions] == [c.text for c in plain[1].completions]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from mmr1.config import SamplingConfig, ViewsConfig
+from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.sampling.other_views import sample_beside
+from mmr1.rollout.protocol import complete
+from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache
@@ -46,17 +47,18 @@ def test_half_a_group_is_sampled_for_each_video_and_none_for_an_image(clip, digi
     engine = HfEngine(new_model(), family, media)
     video = MediaRef("video", clip, options={"fps": 2.0})
     sample = Sample("v", (Message("user", (video, TextPart("Which way?"))),))
-    requests = [
-        Request(family.render_prompt(digit_samples[0]), 4, 1),
-        Request(family.render_prompt(sample), 5, 2),
-    ]
-    sampling = SamplingConfig(max_tokens=12)
-    views = ViewsConfig(view="shuffle", loss="none")
-    texts_of = sample_beside(engine, requests, sampling, views, 1.0)
-    assert {index: len(texts) for index, texts in texts_of.items()} == {1: 2}
-    ordered = engine.generate(requests[1:], sampling)[0]
-    assert texts_of[1] != tuple(c.text for c in ordered.completions[:2])  # same seeds, other frames
-    assert sample_beside(engine, requests[:1], sampling, views, 1.0) == {}
+    rollout = {"n": 5, "max_response_length": 12, "views": {"view": "shuffle", "loss": "none"}}
+    plan = planner(Config(model={"path": "any"}, rollout=rollout), greedy=False)
+    (image,) = plan(1, family.render_prompt(digit_samples[0]), 1)
+    assert image.role == "group"
+    group, beside = plan(1, family.render_prompt(sample), 2)
+    assert (group.role, beside.role) == ("group", "beside")
+    assert len(beside.request.seeds) == 2
+    assert not {*beside.request.seeds} & {*group.request.seeds}
+    (shuffled,) = complete(engine, [beside.request])
+    (ordered,) = complete(engine, [replace(group.request, seeds=beside.request.seeds)])
+    # The same seeds, and other frames.
+    assert [c.text for c in shuffled.completions] != [c.text for c in ordered.completions]
 
 
 REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"

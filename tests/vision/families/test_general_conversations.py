@@ -10,16 +10,15 @@ import torch
 
 from mmr1.config import SamplingConfig, ToolsConfig
 from mmr1.data.responses import demonstration
-from mmr1.rollout.build import BatchedTurns
-from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurns
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.types import Completion, Message, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General, scores_of
 from tests.vision.families.test_forwards import assert_same
 
@@ -109,13 +108,10 @@ def test_what_is_sampled_after_a_picture_is_what_the_trainer_scores(name):
     engine = HfEngine(model, family, media)
     shown = TwoTurns(Message("tool", (TextPart("Look again."), SQUARE)))
     config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=5)
-    conversing = ConversationEngine(
-        engine, BatchedTurns(engine, family), shown, config, family, media, at_once=True,
-        ends_when_cut=False,
-    )  # fmt: skip
+    conversing = Player(engine, shown, config, family, media, together=True, ends_when_cut=False)
     prompts = [general.group(refs, 0).prompt for refs in ((), (IMAGE,))]
-    requests = [Request(prompt, 2, 10 * i) for i, prompt in enumerate(prompts)]
-    groups = conversing.generate(requests, SamplingConfig(max_tokens=200))
+    requests = [asks(prompt, 2, 10 * i) for i, prompt in enumerate(prompts)]
+    groups = completed(conversing, requests, SamplingConfig(max_tokens=200))
     conversing.close()
     scores = completion_scores(
         general.model(packed=True),

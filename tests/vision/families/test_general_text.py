@@ -14,7 +14,6 @@ from transformers import (
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.any_model.forward import verdict_of
 from mmr1.trainer.forward.scores import completion_scores
@@ -25,6 +24,7 @@ from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Message, RolloutGroup, Sample
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.vision.families.text_models import (
     MODELS,
@@ -39,8 +39,8 @@ from tests.vision.families.text_models import (
 
 def sampled(family, model, max_tokens=24) -> list[RolloutGroup]:
     engine = HfEngine(model, family, MediaCache(family.prepare_media))
-    requests = [Request(prompt, 3, 10 * i) for i, prompt in enumerate(prompts_of(family))]
-    return engine.generate(requests, SamplingConfig(max_tokens=max_tokens))
+    requests = [asks(prompt, 3, 10 * i) for i, prompt in enumerate(prompts_of(family))]
+    return completed(engine, requests, SamplingConfig(max_tokens=max_tokens))
 
 
 ALIKE = [name for name in MODELS if name != REFUSED]
@@ -134,7 +134,7 @@ def test_vllm(name, tmp_path):
                 generator = torch.Generator().manual_seed(0)
                 for parameter in model.parameters():
                     parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
-            engine.load_weights(packed.weights(), version)
+            engine.load(packed.weights(), version)
             print(
                 name,
                 check_parity(engine, packed, family, media, prompts_of(family), sampling, 1e-4),

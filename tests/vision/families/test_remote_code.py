@@ -196,7 +196,9 @@ def test_vllm_runs_trusted_code(mark, tiny_model, tmp_path):
                 "rollout": {"engine": {"type": "vllm"}, "max_prompt_length": 64},
             }
         )
-        process = EngineProcess(build_vllm_engine, (config,), tmp_path / f"{trusted}.log", 1, 600)
+        process = EngineProcess(
+            build_vllm_engine, (config,), {}.__getitem__, tmp_path / f"{trusted}.log", 1, 600
+        )
         process.close()
         assert mark.exists() is trusted
 
