@@ -19,8 +19,8 @@ from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.sampling.experience import first_advantages
-from tests.trainer.models.test_mini_batches import recorded
-from tests.trainer.models.test_policy import assert_close, experience, policy
+from tests.trainer.models.policies import assert_close, experience, policy
+from tests.trainer.models.recorded_updates import recorded
 
 
 def tokens(seed: int, rows: int = 6, width: int = 7) -> UpdateTokens:

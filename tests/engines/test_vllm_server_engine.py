@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.trainer.train import run_training
-from tests.engines.test_http_engine import config, files, metrics
+from tests.engines.http_runs import config, files, metrics
 from tests.paths import REPOSITORY
 from tests.vllm_server import vllm_server
 

@@ -17,37 +17,15 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.forward.any_model.sharing import settle
-from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.streaming import PIECE_BYTES
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.features import FeatureCache
+from tests.estimate.kept_bytes import kept_bytes
 from tests.estimate.models import config_for
 from tests.trainer.tiny_groups import group, image
 from tests.vision.families.tiny_family import FAMILIES
-
-
-def kept_bytes(model, groups) -> int:
-    """Bytes of distinct memory that autograd keeps for the backward pass, weights aside."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, int] = {}
-    alive = []
-
-    def pack(tensor: torch.Tensor) -> None:
-        # Tensors that were kept here or returned would hold the graph that holds this function:
-        # a cycle that Python's garbage collector does not see.
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        alive.append(storage)  # freed memory would be given out again, and counted once
-
-    def unpack(nothing: None) -> torch.Tensor:
-        raise AssertionError("no backward pass is run")
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        completion_scores(model, groups)
-    return sum(saved.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 import json
 import re
@@ -20,17 +19,9 @@ from mmr1.report.content import box_reader
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run, read_lines
 from mmr1.report.thumbnails import SIDES, Medium, fitting_side, thumbnail
+from tests.report.elements import element, unpacked
 from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
 from tests.report.serving import serving
-
-
-def element(html: str, name: str) -> str:
-    (content,) = re.findall(rf'<script type="[^"]+" id="{name}">(.*?)</script>', html, re.S)
-    return content
-
-
-def unpacked(html: str, name: str) -> list[dict]:
-    return json.loads(gzip.decompress(base64.b64decode(element(html, name))))
 
 
 def report(tmp_path, *folders, media_bytes: int = 10**6) -> str:

@@ -16,7 +16,7 @@ from mmr1.rewards.reward_cli import app
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 from tests.rewards.helpers import think
-from tests.rewards.plugins.test_user_function import DIALECTS, PLUGINS, TEXTS, direct
+from tests.rewards.plugins.user_functions import DIALECTS, PLUGINS, TEXTS, direct
 
 RUN = CliRunner()
 

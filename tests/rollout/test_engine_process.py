@@ -11,14 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -27,68 +25,12 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.rollout.forking import engine_context
-from mmr1.rollout.protocol import Finished, Probe, Request, complete
+from mmr1.rollout.protocol import Finished, Request, complete
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
-from mmr1.vision.prepare import PreparedMedia
 from tests.faults import faults_told
+from tests.rollout.process_engines import Engine, build, no_media
 
 SAMPLING = SamplingConfig(max_tokens=4)
-
-
-def no_media(ref: MediaRef) -> PreparedMedia:
-    raise ValueError("no picture is prepared")
-
-
-class Engine:
-    """Answers with the weight it has; a prompt's text tells it to die, to hang or to fail, once."""
-
-    is_full = False
-
-    def __init__(self, media: object, folder: str) -> None:
-        self._media, self._folder = media, Path(folder)
-        self._weight = -1.0
-        self._version = 0
-        self._tickets = count()
-        self._waiting: dict[int, str] = {}
-
-    def submit(self, requests: Sequence[Request]) -> list[int]:
-        new = {next(self._tickets): request.prompt.text for request in requests}
-        self._waiting |= new
-        return list(new)
-
-    def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        waiting, self._waiting = self._waiting, {}
-        return [Finished(ticket, 0, self._complete(text)) for ticket, text in waiting.items()]
-
-    def cancel(self) -> int:
-        self._waiting = {}
-        return 0
-
-    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        self._weight, self._version = float(weights["w"]), version
-
-    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        return []
-
-    def close(self) -> None: ...
-
-    def _complete(self, text: str) -> Completion:
-        (self._folder / f"generating {os.getpid()}").touch()
-        times = len(list(self._folder.glob("generating *")))
-        if text == "die" and times == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if text == "hang" and times == 1:
-            time.sleep(600)
-        if text == "always die":
-            os._exit(3)
-        if text == "fail":
-            raise KeyError("a bug of ours")
-        none = np.zeros(0, dtype=np.float32)
-        return Completion(none.astype(np.int64), none, f"{self._weight}", False, self._version)
-
-
-def build(media: object, folder: str) -> Engine:
-    return Engine(media, folder)
 
 
 def refuse(media: object, folder: str) -> Engine:
@@ -333,7 +275,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 from mmr1.rollout.engine_process import EngineProcess
-from tests.rollout.test_engine_process import build, no_media
+from tests.rollout.process_engines import build, no_media
 
 EngineProcess(build, (sys.argv[1],), no_media, Path(sys.argv[1], "engine.log"))
 """
@@ -364,7 +306,7 @@ import sys, threading, time
 from pathlib import Path
 from typing import ClassVar
 from mmr1.rollout.engine_process import EngineProcess
-from tests.rollout.test_engine_process import build, no_media
+from tests.rollout.process_engines import build, no_media
 
 folder = sys.argv[1]
 engines = []

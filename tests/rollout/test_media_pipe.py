@@ -17,12 +17,8 @@ from mmr1.rollout.protocol import complete
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.prepare import PreparedMedia
 from tests.asking import asks
-from tests.rollout.test_engine_process import build
-
-
-def image(side: int, name: str = "") -> PreparedMedia:
-    patches = torch.randn(side * side, 12, generator=torch.Generator().manual_seed(side))
-    return PreparedMedia("image", patches, (1, side, side), 2, None, name or f"{side}")
+from tests.rollout.media_images import image
+from tests.rollout.process_engines import build
 
 
 def request(text: str, *media: PreparedMedia) -> Prepared:
@@ -135,7 +131,7 @@ def test_an_engine_that_dies_with_media_leaves_nothing(tmp_path):
 UNREAD = """
 import multiprocessing, os, signal
 from mmr1.rollout.media_pipe import send
-from tests.rollout.test_media_pipe import image
+from tests.rollout.media_images import image
 from tests.asking import asks
 
 near, far = multiprocessing.Pipe()

@@ -49,9 +49,9 @@ from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, T
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.rollout.vllm_engines import BLOCK, SAMPLING, counted, counting_engine, shake
 
 pytestmark = pytest.mark.vllm
-SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -535,14 +535,6 @@ def test_pixels_that_are_sent_in_the_engines_type_give_the_same_bits(
         process.close()
 
 
-def shake(model, scale: float, generator: torch.Generator) -> None:
-    """An update of sorts: noise on everything that learns."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter += scale * torch.randn(parameter.shape, generator=generator)
-
-
 def forgetful_engine(media, path: str, forgets: str):
     """An engine that keeps what it must drop when new weights come."""
     from mmr1.rollout.vllm import VllmEngine
@@ -651,42 +643,6 @@ def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts
             assert a.token_ids.tolist() == b.token_ids.tolist()
             assert a.policy_version == 60
     assert gaps(parts, prompts) <= 1e-4
-
-
-BLOCK = 32
-
-
-def counting_engine(media, path: str, log: str, vision_frozen: bool):
-    """An engine that notes how many rows go through its tower and its first decoder layer."""
-    from mmr1.rollout.vllm import VllmEngine
-
-    config = RolloutConfig(max_prompt_length=192, max_response_length=64)
-    engine = VllmEngine(
-        path, config, load_family(path), media, "float32", 0, vision_frozen=vision_frozen
-    )
-
-    def note(name: str, rows: int) -> None:
-        with Path(log).open("a") as file:
-            file.write(f"{name} {rows}\n")
-
-    def watch(worker) -> None:
-        model = worker.model_runner.model
-        model.visual.register_forward_hook(lambda _, inputs, rows: note("vision", len(rows)))
-        layer = model.language_model.model.layers[0]
-        layer.register_forward_hook(lambda _, inputs, outputs: note("language", len(outputs[0])))
-
-    engine._llm.collective_rpc(watch)
-    return engine
-
-
-def counted(log: Path) -> dict[str, int]:
-    """The rows since the last time."""
-    rows = {"vision": 0, "language": 0}
-    for line in log.read_text().splitlines():
-        name, count = line.split()
-        rows[name] += int(count)
-    log.write_text("")
-    return rows
 
 
 def prefill_rows(prompts: list[tuple[int, ...]], n: int) -> int:

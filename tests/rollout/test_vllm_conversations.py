@@ -29,7 +29,7 @@ from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
-from tests.rollout.test_vllm import BLOCK, counted, counting_engine
+from tests.rollout.vllm_engines import BLOCK, counted, counting_engine
 from tests.trainer.conversations import picture
 
 pytestmark = pytest.mark.vllm

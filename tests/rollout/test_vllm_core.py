@@ -28,7 +28,7 @@ from mmr1.types import Completion
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import Numbered, completed
-from tests.rollout.test_vllm_in_flight import (
+from tests.rollout.vllm_in_flight import (
     Nothing,
     changed,
     gaps_of_first_new_tokens,

@@ -39,7 +39,7 @@ from mmr1.trainer.sampling.parity import check_parity
 from mmr1.vision.families.family import is_packed
 from mmr1.vision.families.loading import load_family, names_of_hub
 from mmr1.vision.prepare import MediaCache
-from tests.rollout.test_vllm import SAMPLING, shake
+from tests.rollout.vllm_engines import SAMPLING, shake
 from tests.vision.families.general_family import GENERAL
 from tests.vision.families.general_models import MODELS
 from tests.vision.families.tiny_family import FAMILIES, TEXT

@@ -15,10 +15,10 @@ from mmr1.trainer.runs.step import StoppedError
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
+from tests.trainer.resumption import plan_accident
+from tests.trainer.resumption import reward as reward
+from tests.trainer.resumption import rl as rl_config
 from tests.trainer.same_runs import assert_same
-from tests.trainer.test_resume import plan_accident
-from tests.trainer.test_resume import reward as reward
-from tests.trainer.test_resume import rl as rl_config
 
 ROWS = 12
 BAD = (2, 5, 9)

@@ -6,8 +6,8 @@ import itertools
 import time
 
 from mmr1.trainer.train import run_training
+from tests.trainer.resumption import reward, rl  # noqa: F401
 from tests.trainer.same_runs import assert_same
-from tests.trainer.test_resume import reward, rl  # noqa: F401
 
 DAY_S = 86_400
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import Config, ModelConfig
+from mmr1.config import ModelConfig
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.parts import parameters_of
@@ -17,7 +17,8 @@ from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import find_architecture
 from tests.jsonl import read_jsonl
 from tests.trainer.family_models import NAMES, RUN, SEEING, TEXT, new_model, write_sums
-from tests.trainer.test_resume import LENGTH_REWARD
+from tests.trainer.family_runs import config_of
+from tests.trainer.resumption import LENGTH_REWARD
 
 
 @pytest.fixture(scope="module")
@@ -33,38 +34,6 @@ def sums(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sums")
     write_sums(folder)
     return folder
-
-
-def config_of(path: Path, data: Path, out: Path, file: str, /, **sections: object) -> Config:
-    sections = {name: dict(keys) for name, keys in sections.items()}  # type: ignore[call-overload]
-    return Config.model_validate(
-        {
-            "model": {"path": str(path), "dtype": "float32", **sections.pop("model", {})},
-            "data": {
-                "train": str(data / file),
-                "train_batch_size": 2,
-                **sections.pop("data", {}),
-            },
-            "rollout": {
-                "engine": "hf",
-                "n": 4,
-                "max_prompt_length": 240,
-                "max_response_length": 16,
-            },
-            "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
-            "trainer": {
-                "max_steps": 2,
-                "output_dir": str(out),
-                "threads": 1,
-                "checkpoints": {"save_steps": 2},
-                "validation": {"data": str(data / "eval.jsonl")},
-                "max_tokens_per_gpu": 400,
-                **sections.pop("trainer", {}),
-            },
-            "eval": {"limit": 4},
-            **sections,
-        }
-    )
 
 
 @pytest.mark.parametrize("name", RUN)

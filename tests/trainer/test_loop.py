@@ -38,7 +38,7 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import build_step_rewards
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
-from tests.algorithms.test_algorithms import own_algorithm
+from tests.algorithms.scored_groups import own_algorithm
 
 # An untrained model writes noise: a reward that tells its completions apart all the same.
 REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"

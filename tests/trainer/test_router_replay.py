@@ -26,8 +26,8 @@ from mmr1.types import Message, Reward, RolloutGroup, Sample, ScoredGroup, TextP
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
-from tests.trainer.test_families import config_of
-from tests.trainer.test_resume import LENGTH_REWARD
+from tests.trainer.family_runs import config_of
+from tests.trainer.resumption import LENGTH_REWARD
 from tests.vision.families.general_family import IMAGE
 from tests.vision.families.tiny_family import FAMILIES
 

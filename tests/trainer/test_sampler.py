@@ -28,8 +28,9 @@ from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
+from tests.trainer.policies import Policy
+from tests.trainer.resumption import LENGTH_REWARD
 from tests.trainer.same_runs import assert_same
-from tests.trainer.test_resume import LENGTH_REWARD
 
 
 def config(ahead: int, steps: int, save_steps: int = 0) -> Config:
@@ -81,19 +82,6 @@ class Ones:
 
     def score(self, groups: list[RolloutGroup], shuffled: object) -> list[ScoredGroup]:
         return [ScoredGroup(g, (Reward(1.0),) * len(g.completions)) for g in groups]
-
-
-class Policy:
-    def __init__(self) -> None:
-        self.version = 0
-        self._weight = torch.zeros(())
-
-    def update(self) -> None:
-        self.version += 1
-        self._weight.fill_(self.version)
-
-    def weights(self, copy: bool = False) -> dict[str, torch.Tensor]:
-        return {"w": self._weight.clone() if copy else self._weight}
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from datasets_prep.demonstrations import Standard, write_demonstrations
-from mmr1.config import Config
 from mmr1.config.file import config_from
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
@@ -20,10 +19,9 @@ from mmr1.trainer.train import run_training
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.jsonl import read_jsonl
-from tests.report.test_page import element, unpacked
+from tests.report.elements import element, unpacked
 from tests.trainer.conversations import brief_model, write_scans
-
-PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
+from tests.trainer.tool_runs import config
 
 
 @pytest.fixture(scope="module")
@@ -34,45 +32,6 @@ def model(tiny_model, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     return write_scans(tmp_path_factory.mktemp("data"))
-
-
-def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
-    return Config(
-        model={"path": str(model), "dtype": "float32"},
-        data={"train": str(data), "train_batch_size": 2},
-        rollout={
-            "engine": "hf",
-            "n": 3,
-            "max_prompt_length": 96,
-            "max_response_length": 160,
-        },
-        environment={
-            "tools": ["zoom"],
-            "parser": f"{PLUGINS}:always_zoom",
-            "instructions": "",
-            "max_turns": 3,
-            "max_tokens_per_turn": 30,
-            "workers": 1,
-        },
-        rewards={
-            "functions": {
-                "said": {"use": f"{PLUGINS}:reward", "sandbox": None},
-                "tool_use": {"weight": 0.1},
-            }
-        },
-        algorithm={"kl": {"coef": 0.01}},
-        optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
-        trainer={
-            "max_steps": 2,
-            "output_dir": str(out),
-            "log_completions_steps": 1,
-            "checkpoints": {"save_steps": 1},
-            "validation": {"data": str(data)},
-            "threads": 1,
-            **trainer,
-        },
-        eval={"limit": 2, "accuracy_function": "tool_use"},
-    )
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from mmr1.trainer.run import with_epochs
 from mmr1.trainer.sampling.parity import ParityError
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
-from tests.jsonl import read_jsonl
+from tests.trainer.rl_runs import lines, rl
 
 LOGGED = {
     "step",
@@ -65,40 +65,11 @@ def warm(tiny_model, digits, tmp_path_factory) -> Path:
     return run_sft(config)
 
 
-def rl(warm: Path, digits: Path, out: Path, **rollout: object) -> Config:
-    return Config(
-        model={"path": str(warm), "dtype": "float32"},
-        data={"train": str(digits / "rl.jsonl"), "train_batch_size": 4},
-        rollout={
-            "engine": "hf",
-            "n": 4,
-            "max_prompt_length": 104,
-            "max_response_length": 24,
-            **rollout,
-        },
-        algorithm={"kl": {"coef": 0.01}},
-        optimizer={"lr": 3e-4},
-        trainer={
-            "max_steps": 3,
-            "output_dir": str(out),
-            "log_completions_steps": 2,
-            "checkpoints": {"save_steps": 2},
-            "validation": {"data": str(digits / "eval.jsonl")},
-            "threads": 1,
-        },
-        eval={"limit": 40},
-    )
-
-
 @pytest.fixture(scope="module")
 def run(warm, digits, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("rl") / "run"
     run_training(rl(warm, digits, out))
     return out
-
-
-def lines(path: Path) -> list[dict]:
-    return read_jsonl(path)
 
 
 def test_supervised_loss_falls_and_is_the_mean_negative_log_likelihood(warm, tiny_model):

@@ -20,7 +20,7 @@ from mmr1.vision.build import family_of
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.images import image_size, load_image
 from tests.vision.media import SHARED, encoded, noise, write_video
-from tests.vision.test_budget import odd_sizes
+from tests.vision.odd_sizes import odd_sizes
 
 LOW, HIGH = 4 * 784, 256 * 784
 SIZES = [(17, 17), (640, 480), (31, 500), (1000, 97), (56, 56), (427, 640)]

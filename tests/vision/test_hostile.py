@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from tests.vision.lying_videos import lying_avi
 from tests.vision.media import bomb_png, encoded, noise, write_video
-from tests.vision.test_videos import lying_avi
 
 LOAD = """
 import json, sys, time

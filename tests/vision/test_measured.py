@@ -21,7 +21,7 @@ from mmr1.vision.families.qwen_vl import inputs
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.prepare import measured
 from tests.vision.media import encoded, noise, write_numbered, write_video
-from tests.vision.test_video_truth import SLOWING
+from tests.vision.slowed_videos import SLOWING
 
 SMALL = {"min_pixels": 784, "max_pixels": 1568}
 TURNED = Image.Exif()

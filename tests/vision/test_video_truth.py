@@ -20,6 +20,7 @@ from mmr1.vision.budget import PixelBudget, VideoBudget
 from mmr1.vision.videos import BACKENDS as BACKEND_PACKAGES
 from mmr1.vision.videos import check_backend, check_video, load_video, probe_video
 from tests.vision.media import noise, number_in, write_numbered, write_video
+from tests.vision.slowed_videos import SLOWING
 
 EXACT = VideoBudget(frame=PixelBudget(784, 64 * 784))
 """224 x 56 pixels are left as they are."""
@@ -117,10 +118,6 @@ def test_every_frame_is_the_right_one(tmp_path: Path, name: str, backend: str) -
         for index, frame in zip(indices, frames.permute(0, 2, 3, 1).numpy(), strict=True):
             assert np.array_equal(frame, truth[index])
             assert number_in(frame) == index
-
-
-SLOWING = [i / 25 for i in range(40)] + [1.6 + 0.21 * i for i in range(20)]
-"""A phone that runs out of light: 5.59 s, and two thirds of the frames in the first 1.6 s."""
 
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv", "vfr.webm"])

@@ -26,6 +26,7 @@ from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision import videos
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, tokens
 from mmr1.vision.videos import check_video, load_video, probe_video, sampled_grid
+from tests.vision.lying_videos import lying_avi
 from tests.vision.media import SHARED, encoded, noise, write_video
 
 BICUBIC = InterpolationMode.BICUBIC
@@ -107,18 +108,6 @@ def test_a_list_of_frames(tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(pictures[0])
     with pytest.raises(ValueError, match=r"1\.png is not the frame that was listed"):
         load_video(ref(path), SMALL)
-
-
-def lying_avi(path: Path, declared: int) -> Path:
-    """An AVI whose header declares another number of frames than it holds."""
-    write_video(path, frames=20, codec="mpeg4")
-    data = bytearray(path.read_bytes())
-    for tag, offset in ((b"avih", 8 + 16), (b"strh", 8 + 32)):
-        at = data.index(tag) + offset
-        assert int.from_bytes(data[at : at + 4], "little") == 20
-        data[at : at + 4] = declared.to_bytes(4, "little")
-    path.write_bytes(data)
-    return path
 
 
 def broken_videos(folder: Path) -> dict[str, tuple[Path, str]]:

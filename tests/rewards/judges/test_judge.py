@@ -23,8 +23,9 @@ from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions, read_judge_options
 from mmr1.rewards.judges.replies import read_verdict
-from mmr1.types import MediaRef, Message, Reward, Sample, Status, TextPart
+from mmr1.types import MediaRef, Message, Sample, Status, TextPart
 from tests.faults import faults_told
+from tests.rewards.judges.judges import item, judge
 from tests.rewards.plugins.raw_server import OK, Behaviour, drips, raw_server, replies, silent
 
 Answer = tuple[int, Any]
@@ -73,20 +74,6 @@ def text_of(body: dict[str, Any]) -> str:
 def between_lines(body: dict[str, Any]) -> list[str]:
     """The completions as the built-in templates show them."""
     return re.findall(r"-----\n(.*?)\n-----", text_of(body), re.DOTALL)
-
-
-def item(completion: str, *media: MediaRef, group: int = 0, answer: Any = "4") -> RewardItem:
-    message = Message("user", (*media, TextPart(f"How many in {group}?")))
-    return RewardItem(completion, Sample(f"s{group}", (message,), answer), group=group)
-
-
-def judge(
-    url: str, items: list[RewardItem], timeout_s: float = 5.0, **options: Any
-) -> list[Reward]:
-    options = {"url": url, "model": "m", "retries": 1, **options}
-    function = reward_function(use="judge", options=options, timeout_s=timeout_s)
-    with build_composite_reward(RewardsConfig(functions={"liked": function})) as reward:
-        return reward.score(items)
 
 
 def test_a_judge_reads_question_answer_and_completion() -> None:

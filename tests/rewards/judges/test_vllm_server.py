@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmr1.types import MediaRef
-from tests.rewards.judges.test_judge import item, judge
+from tests.rewards.judges.judges import item, judge
 from tests.vllm_server import vllm_server
 
 pytest.importorskip("vllm", reason="vLLM is not installed")

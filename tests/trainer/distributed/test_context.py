@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import peft
 import pytest
 import torch
 import torch.distributed as dist
-from PIL import Image
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,17 +30,18 @@ from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.features import FeatureCache
-from tests.attention.test_varlen import CPU, EXACT, SCALE, rows, shared_layout
+from tests.attention.layouts import CPU, EXACT, SCALE, rows, shared_layout
+from tests.trainer.distributed.context_scores import gradients_of, log_probs
 from tests.trainer.distributed.gloo import on_ranks
-from tests.trainer.distributed.test_models_on_ranks import config_of
-from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
-from tests.trainer.forward.test_packed import (
+from tests.trainer.distributed.models_on_ranks import config_of
+from tests.trainer.distributed.models_on_ranks import learnt as models_learnt
+from tests.trainer.forward.packed_groups import (
     GROUPS,
     assert_gradients,
     one_image,
     weighted_sum,
 )
-from tests.trainer.models.test_served_reference import serving, value
+from tests.trainer.models.reference_server import serving
 from tests.trainer.tiny_groups import group, image, new_model, video
 from tests.vision.families.tiny_family import FAMILIES
 
@@ -153,38 +151,11 @@ def learnt(
     return {"scores": scored, "gradients": gradients_of(model, context)}
 
 
-def gradients_of(model: Any, context: Context | None) -> dict[str, torch.Tensor]:
-    """Of every parameter that has one, summed over the ranks of a context."""
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    if context is not None:
-        names: list[Any] = [None] * context.size
-        dist.all_gather_object(names, list(gradients), group=context.group)
-        assert all(name == names[0] for name in names), "FSDP would wait for ever"
-        for gradient in gradients.values():
-            dist.all_reduce(gradient, group=context.group)
-    return gradients
-
-
 def config_with_server(case: str, tiny_model: Path, out: Path, url: str) -> Config:
     if case != SERVED:
         return config_of(case, tiny_model, out)
     config = config_of("conversations", tiny_model, out)
     return config.changed({"algorithm.kl.reference": {"type": "server", "url": url}})
-
-
-def log_probs(body: dict[str, Any], placeholder: int) -> dict[str, Any]:
-    """What a server replies: some number for every token, placeholders expanded."""
-    sizes: list[int] = []
-    for part in body.get("content_parts", ()):
-        data = base64.b64decode(part["url"].removeprefix("data:image/png;base64,"))
-        width, height = Image.open(io.BytesIO(data)).size
-        sizes.append(width * height // 28**2)
-    tokens = [
-        token
-        for own in body["token_ids"]
-        for token in [own] * (sizes.pop(0) if own == placeholder else 1)
-    ]
-    return {"prompt_logprobs": [None, *({str(t): {"logprob": value(t)}} for t in tokens[1:])]}
 
 
 def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path, url: str) -> None:

@@ -36,14 +36,14 @@ from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.loading import UNCHANGED, architecture_named, unwrapped
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
+from tests.trainer.distributed.context_scores import gradients_of
 from tests.trainer.distributed.gloo import on_ranks
-from tests.trainer.distributed.test_context import gradients_of
-from tests.trainer.distributed.test_models_on_ranks import config_of
-from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
-from tests.trainer.forward.test_any_model import GROUPS, group, of_type, small
-from tests.trainer.forward.test_packed import assert_gradients, weighted_sum
+from tests.trainer.distributed.models_on_ranks import config_of
+from tests.trainer.distributed.models_on_ranks import learnt as models_learnt
+from tests.trainer.forward.any_models import GROUPS, group, of_type, small
+from tests.trainer.forward.packed_groups import assert_gradients, weighted_sum
+from tests.vision.families.conversations import groups_of as conversations
 from tests.vision.families.general_family import IMAGE, SQUARE, General
-from tests.vision.families.test_general_conversations import groups_of as conversations
 
 CPU = torch.device("cpu")
 OF_FAMILIES = ("qwen2_5_vl", "qwen3_vl")

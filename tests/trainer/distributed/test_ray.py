@@ -40,14 +40,14 @@ from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
-from tests.algorithms.test_algorithms import experience_of, scored
+from tests.algorithms.scored_groups import experience_of, scored
 from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.trainer.conversations import brief_model, write_scans
-from tests.trainer.distributed.test_context import log_probs
-from tests.trainer.models.test_served_reference import serving
-from tests.trainer.test_resume import LENGTH_REWARD
-from tests.trainer.test_tools import config as tool_run
+from tests.trainer.distributed.context_scores import log_probs
+from tests.trainer.models.reference_server import serving
+from tests.trainer.resumption import LENGTH_REWARD
+from tests.trainer.tool_runs import config as tool_run
 from tests.vision.families.general_models import new_model
 from tests.vision.families.tiny_family import TEXT
 

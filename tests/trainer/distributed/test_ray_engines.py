@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -36,6 +35,7 @@ from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
 from tests.trainer.conversations import brief_model
+from tests.trainer.distributed.engine_processes import processes
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -86,12 +86,6 @@ def cluster(tiny_model, tmp_path) -> Iterator[Cluster]:
         set_weights(made, other_weights(settings, 1))
         made.engines.load(made.policy.weights(), 7)
         yield made
-
-
-def processes() -> list[psutil.Process]:
-    """The engines of this test, the oldest first."""
-    family = psutil.Process().children(recursive=True)
-    return sorted((p for p in family if "Engine" in p.name()), key=lambda p: p.create_time())
 
 
 def tokens(groups: list[RolloutGroup]) -> list[list[int]]:

@@ -9,8 +9,8 @@ import pytest
 
 from mmr1.trainer.train import training_steps
 from tests.jsonl import read_jsonl
-from tests.trainer.distributed.test_ray_engines import processes
-from tests.trainer.test_stream import assert_within, learned, run_config
+from tests.trainer.distributed.engine_processes import processes
+from tests.trainer.stream_runs import assert_within, learned, run_config
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytest.importorskip("vllm", reason="vLLM is not installed")

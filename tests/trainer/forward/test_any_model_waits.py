@@ -10,7 +10,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from mmr1.trainer.forward.any_model.forward import admit
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.scores import completion_scores
-from tests.trainer.forward.test_any_model import group
+from tests.trainer.forward.any_models import group
 
 WAITING = ("_local_scalar_dense", "nonzero", "equal")
 

@@ -18,7 +18,8 @@ from mmr1.trainer.forward.sequences import completion_batch, completion_mask, gr
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
-from tests.trainer.forward.test_packed import assert_gradients, assert_same, gradients
+from tests.trainer.forward.packed_groups import assert_gradients, assert_same, gradients
+from tests.trainer.forward.plain_conversations import plain_logprobs
 from tests.trainer.tiny_groups import family, new_model
 from tests.vision.families.tiny_family import FAMILIES
 
@@ -83,25 +84,6 @@ def test_equals_the_plain_forward_of_each_conversation_by_itself(turns):
     torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
     wanted = weights_gradient(model, expected)
     assert_gradients(weights_gradient(model, got), wanted)
-
-
-def plain_logprobs(model, cache, group, completion, forbidden=()):
-    """``[R]`` by the model's own forward, given token ids and pixels and nothing else."""
-    shown = [cache[m] for m in (*group.prompt.media, *completion.media)]
-    in_prompt = [cache[m] for m in group.prompt.media]
-    prompt = family().expand_placeholders(group.prompt.token_ids, in_prompt)
-    ids = torch.tensor([*prompt, *completion.token_ids.tolist()])[None]
-    seen = {}
-    if shown:
-        seen = {
-            "pixel_values": torch.cat([m.patches for m in shown]),
-            "image_grid_thw": torch.tensor([m.grid for m in shown]),
-        }
-    types = (ids == family().image_id).long()
-    logits = model(input_ids=ids, mm_token_type_ids=types, use_cache=False, **seen).logits
-    logits[..., list(forbidden)] = -torch.inf
-    logprobs = logits[0, :-1].float().log_softmax(-1)
-    return logprobs.gather(-1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
 
 
 def weights_gradient(model, logprobs):

@@ -21,19 +21,8 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference, FrozenReference
 from mmr1.trainer.sampling.experience import Models, build_experience
+from tests.trainer.forward.kl_heads import moved, naive
 from tests.trainer.gradients import assert_gradient, caught_gradient
-
-
-def naive(hidden, weight, ref_hidden, ref_weight, temperature=1.0, forbidden=(), beta=1.0):
-    """All logits at once, by autograd; GKD's equations as they stand in the paper."""
-    kept = [i for i in range(len(weight)) if i not in forbidden]
-    log_p = (hidden @ weight[kept].T / temperature).log_softmax(-1)
-    log_q = (ref_hidden @ ref_weight[kept].T / temperature).log_softmax(-1)
-    p, q = log_p.exp(), log_q.exp()
-    if beta in (0, 1):
-        return (p * (log_p - log_q) if beta else q * (log_q - log_p)).sum(-1)
-    m = beta * q + (1 - beta) * p
-    return (beta * q * (q / m).log() + (1 - beta) * p * (p / m).log()).sum(-1)
 
 
 @pytest.mark.parametrize("chunk", [1, 60, 1 << 20])
@@ -56,15 +45,6 @@ def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbi
     for mine, other in zip(ours[:2], theirs[:2], strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-5)
     assert ours[2].grad is None  # the reference is a constant
-
-
-def moved(model):
-    """A model whose distributions are others."""
-    torch.manual_seed(0)
-    other = copy.deepcopy(model).requires_grad_(False)
-    with torch.no_grad():
-        other.lm_head.weight += 0.05 * torch.randn_like(other.lm_head.weight)
-    return other
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])

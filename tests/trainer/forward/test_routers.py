@@ -25,8 +25,8 @@ from mmr1.trainer.forward.sequences import GroupInput, ModelInputs
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
-from tests.trainer.forward.test_any_model import group
-from tests.trainer.forward.test_any_model import plain_scores as plain_texts
+from tests.trainer.forward.any_models import group
+from tests.trainer.forward.any_models import plain_scores as plain_texts
 from tests.vision.families.general_family import GENERAL, IMAGE
 from tests.vision.families.tiny_family import FAMILIES, plain_scores
 

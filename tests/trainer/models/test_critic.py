@@ -19,9 +19,9 @@ from mmr1.trainer.models.scalar_model import PackedScalarModel, scalar_snapshot
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
-from tests.algorithms.test_algorithms import Fixed, scored
+from tests.algorithms.scored_groups import Fixed, scored
+from tests.trainer.rl_runs import lines, rl
 from tests.trainer.scalar_models import new_scalar_model, padded_values
-from tests.trainer.test_train import lines, rl
 
 
 def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):

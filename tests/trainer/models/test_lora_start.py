@@ -20,7 +20,7 @@ from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.models.weights import model_weights
-from tests.trainer.models.test_lora import Adapted, logprobs
+from tests.trainer.models.adapted import Adapted, logprobs
 
 
 @pytest.fixture

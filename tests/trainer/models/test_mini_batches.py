@@ -21,25 +21,10 @@ from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import MiniBatch
 from tests.conftest import REWARDS
 from tests.trainer.models import test_critic
-from tests.trainer.models.test_policy import assert_close, experience, naive_gradient, policy
+from tests.trainer.models.policies import assert_close, experience, naive_gradient, policy
+from tests.trainer.models.recorded_updates import Gradients, recorded
 
-Gradients = list[dict[str, torch.Tensor]]
 TWO_AND_ONE = {"ppo_mini_batch_size": 2}  # of the three groups
-
-
-def recorded(own, model) -> Gradients:
-    """The gradient of every optimizer step to come; no step is taken."""
-    gradients: Gradients = []
-
-    def step() -> dict[str, float]:
-        gradients.append(
-            {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
-        )
-        own.optimizer.zero_grad()
-        return {"grad_norm": 0.0, "lr": 0.0}
-
-    own.optimizer.step = step
-    return gradients
 
 
 @pytest.mark.parametrize("scope", ["mini-batch", "rollout"])

@@ -17,7 +17,7 @@ from mmr1.trainer.models.quantization import keep_layout, quantized_weights
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import Models, build_experience
-from tests.trainer.models.test_lora import logprobs
+from tests.trainer.models.adapted import logprobs
 
 INSTALLED = importlib.util.find_spec("bitsandbytes") is not None
 needs_bitsandbytes = pytest.mark.skipif(not INSTALLED, reason="bitsandbytes is not installed")

@@ -13,7 +13,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.runs.step import of_rank, profiled
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
-from tests.trainer.test_resume import LENGTH_REWARD, rl
+from tests.trainer.resumption import LENGTH_REWARD, rl
 
 
 @pytest.fixture(scope="module")

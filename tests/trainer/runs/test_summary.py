@@ -12,16 +12,11 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import Config
 from mmr1.logs import report_fault
-from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import StoppedError
+from tests.trainer.runs.summaries import directory_in
 
 logger = logging.getLogger("mmr1.tests")
-
-
-def directory_in(folder: Path) -> RunDirectory:
-    return RunDirectory(Config(model={"path": "x"}, trainer={"output_dir": str(folder)}))
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -33,7 +28,7 @@ def summary(folder: Path) -> dict[str, Any]:
 KILLED = """
 import logging, os, signal, sys
 from pathlib import Path
-from tests.trainer.runs.test_summary import directory_in
+from tests.trainer.runs.summaries import directory_in
 from mmr1.logs import report_fault
 
 with directory_in(Path(sys.argv[1])) as directory:

@@ -29,9 +29,9 @@ from mmr1.types import RolloutGroup, ScoredGroup
 from mmr1.vision.views import view_options
 from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
-from tests.trainer.models.test_policy import assert_close, policy
-from tests.trainer.test_resume import assert_resumes_to_the_same_bits, rl
-from tests.trainer.test_resume import reward as reward
+from tests.trainer.models.policies import assert_close, policy
+from tests.trainer.resumption import assert_resumes_to_the_same_bits, rl
+from tests.trainer.resumption import reward as reward
 from tests.trainer.tiny_groups import new_model
 
 NOISE = ViewsConfig(view="noise", strength=0.5)

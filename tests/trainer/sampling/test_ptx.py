@@ -24,11 +24,11 @@ from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
 from tests.conftest import REWARDS
-from tests.trainer.forward.test_kl_head import moved
-from tests.trainer.forward.test_kl_head import naive as all_logits
+from tests.trainer.forward.kl_heads import moved
+from tests.trainer.forward.kl_heads import naive as all_logits
 from tests.trainer.gradients import assert_gradient
-from tests.trainer.models.test_policy import experience, naive_gradient, policy
-from tests.trainer.test_train import lines, rl
+from tests.trainer.models.policies import experience, naive_gradient, policy
+from tests.trainer.rl_runs import lines, rl
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from mmr1.trainer.sampling.experience import Models, build_experience, without_g
 from mmr1.types import MiniBatch, Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
-from tests.trainer.forward.test_conversations import plain_logprobs
-from tests.trainer.models.test_policy import assert_close
+from tests.trainer.forward.plain_conversations import plain_logprobs
+from tests.trainer.models.policies import assert_close
 from tests.trainer.tiny_groups import family, new_model
 
 REWARDS = [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]]

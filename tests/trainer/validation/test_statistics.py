@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from mmr1.config import EvalConfig
 from mmr1.trainer.validation.evaluate import prompt_scores, summarise
 from mmr1.trainer.validation.statistics import interval, majority, paired, pass_at
-from tests.rewards.test_samples import graded, score
+from tests.rewards.graded_samples import graded, score
 
 
 @pytest.mark.parametrize("right", [[True], [False] * 4, [True, False, False, True, False]])

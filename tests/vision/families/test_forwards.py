@@ -17,10 +17,9 @@ from mmr1.trainer.forward.padded import padded_hidden, padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.vision.families.loading import architecture_of, model_parts, unwrapped
 from mmr1.vision.features import FeatureCache
+from tests.vision.families.comparisons import TOLERANCE, assert_same, gradients
 from tests.vision.families.tiny_family import FAMILIES, VISION, TinyFamily, plain_scores
 from tests.vision.media import noise
-
-TOLERANCE = 1e-5
 
 # The videos are wider than they last: transformers' own positions after a longer one are not those
 # of the release of Qwen2.5-VL (see mrope.py).
@@ -60,27 +59,6 @@ def tiny(request) -> TinyFamily:
 def fullest(tiny: TinyFamily):
     """All that the family supports, in one batch."""
     return CASES["everything" if tiny.sees else "text"](tiny)
-
-
-def gradients(model, scores):
-    """Of every token of both outputs, each with a weight of its own."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(2, *scores.logprobs.shape, generator=generator)
-    model.zero_grad()
-    ((scores.logprobs * weights[0]).sum() + (scores.entropy * weights[1]).sum()).backward()
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_same(model, actual, expected):
-    """Values, then gradients: equal to 1e-5, of a gradient's largest entry where it is above 1."""
-    torch.testing.assert_close(actual.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
-    torch.testing.assert_close(actual.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
-    wanted, got = gradients(model, expected), gradients(model, actual)
-    assert got.keys() == wanted.keys()
-    for name, gradient in wanted.items():
-        scale = max(1.0, gradient.abs().max().item())
-        error = (got[name] - gradient).abs().max().item()
-        assert error <= TOLERANCE * scale, f"{name}: off by {error} with entries up to {scale}"
 
 
 @pytest.mark.parametrize(("name", "case"), SUPPORTED)

@@ -41,7 +41,8 @@ from mmr1.vision.families.loading import (
     unwrapped,
 )
 from mmr1.vision.features import FeatureCache
-from tests.estimate.test_memory import kept_bytes
+from tests.estimate.kept_bytes import kept_bytes
+from tests.vision.families.comparisons import assert_same
 from tests.vision.families.general_family import (
     GENERAL,
     IMAGE,
@@ -51,7 +52,6 @@ from tests.vision.families.general_family import (
     plain_scores,
 )
 from tests.vision.families.general_models import MODELS, PATCH, SEES_VIDEOS
-from tests.vision.families.test_forwards import assert_same
 
 
 @pytest.fixture(params=GENERAL.values(), ids=GENERAL)

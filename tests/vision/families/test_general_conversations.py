@@ -16,48 +16,16 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurns
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
-from mmr1.types import Completion, Message, RolloutGroup, Sample, Span, TextPart
+from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.vision.families.comparisons import assert_same
+from tests.vision.families.conversations import conversations, groups_of
 from tests.vision.families.general_family import GENERAL, IMAGE, SQUARE, General, scores_of
-from tests.vision.families.test_forwards import assert_same
 
 # Of several pictures in one text LLaVA-OneVision's processor cuts none into crops.
 ONE_BY_ONE = "llava_onevision"
 TOGETHER = [name for name in GENERAL if name != ONE_BY_ONE]
-
-
-def conversations(general: General, seed: int, shown, turns) -> RolloutGroup:
-    """Random turns, of which all but the last are answered by a text and these pictures."""
-    rng, family = np.random.default_rng(seed), general.family
-    media = MediaCache(family.prepare_media)
-    prompt = general.group(shown, seed).prompt
-    completions = []
-    for pictures in turns:
-        ids, spans = [], []
-        for index in range(len(pictures) + 1):
-            said = rng.integers(60, 500, int(rng.integers(2, 6))).tolist()
-            ids += said
-            spans.append(Span("assistant", len(said), ""))
-            if index < len(pictures):
-                parts = (TextPart("Look:"), *pictures[index], TextPart(f"number {index}"))
-                text = family.chat.observation_text([Message("tool", parts)], ended=False)
-                answer = family.read_text(text, [media[m] for m in pictures[index]])
-                ids += answer
-                spans.append(Span("tool", len(answer), "", tuple(pictures[index])))
-        row = np.array(ids)
-        zeros = np.zeros(len(row), np.float32)
-        completions.append(Completion(row, zeros, "", False, 0, tuple(spans)))
-    return RolloutGroup(prompt, tuple(completions))
-
-
-def groups_of(general: General) -> list[RolloutGroup]:
-    """Pictures in answers alone, beside one in the prompt, of other sizes, several; one row."""
-    return [
-        conversations(general, 0, (), [[(IMAGE,)], [(), (SQUARE,)], []]),
-        conversations(general, 1, (IMAGE,), [[(SQUARE,)], [(IMAGE, SQUARE)]]),
-        conversations(general, 2, (SQUARE,), [[(), (IMAGE,)]]),
-    ]
 
 
 def plain_scores(general: General, model, groups) -> TokenScores:
