@@ -59,7 +59,7 @@ ROOMS = {
     "distributed": Room(2004, 1700, 1500, "mmr1/distributed mmr1/trainer/distributed"),
     "runs": Room(1541, 1300, 1200, "mmr1/runs mmr1/trainer/runs"),
     "estimate": Room(1047, 600, 400, "mmr1/estimate"),
-    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 900),
+    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 990),
     "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300),
     "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
     "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate"),
@@ -67,7 +67,7 @@ ROOMS = {
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1", 41600)
+WHOLE = Room(46043, 32900, 27000, "mmr1", 44400)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 

@@ -1,4 +1,4 @@
-"""TOPR (arXiv 2503.14286, section 3): tapered importance weights for what was worse alone.
+"""TOPR (arXiv 2503.14286): tapered importance weights for what was worse alone.
 
 ``-sg(alpha) A log p`` with ``alpha = 1`` where ``A >= 0``, else the completion's probability ratio,
 at most 1. What was better is imitated however unlikely it has become, and what was worse stops to
