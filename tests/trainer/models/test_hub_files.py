@@ -87,6 +87,8 @@ def test_files_are_those_of_transformers(name, size, monkeypatch, tmp_path):
                 == (hub_files.with_older_keys(settings)[0])
             )
             read = [AutoConfig.from_pretrained(tmp_path / n).to_dict() for n in ("ours", "theirs")]
+            for config in read:  # transformers 5 reads it at the top alone
+                config.get("text_config", {}).pop("tie_word_embeddings", None)
             assert read[0] | {"_name_or_path": ""} == read[1] | {"_name_or_path": ""}
         elif not file.name.startswith("model"):
             assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
