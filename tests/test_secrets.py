@@ -198,10 +198,10 @@ def test_dry_run_and_errors_mask(clear, mmr1):
     assert code == 0
     assert SECRET not in out
     assert "***" in out
-    wrong = f"rewards.functions.judge.use=[http://me:{SECRET}@h]"
+    wrong = f"rewards.functions.judge.options=[http://me:{SECRET}@h]"
     code, out, message = mmr1("train", clear, wrong, "--dry-run")
     assert code == 2
-    assert "rewards.functions.judge.use" in message
+    assert "rewards.functions.judge.options" in message
     assert SECRET not in out + message
 
 

@@ -124,9 +124,7 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
             return list(rows.values())
         requests = requests_for(list(prompts.values()), 4, sampling, config.seed, 1)
         groups = complete(engine, requests)
-        algorithm = build_algorithm(
-            config.algorithm, config.rollout.max_response_length, config.rewards.weights
-        )
+        algorithm = build_algorithm(config.algorithm, config.rollout.max_response_length)
         policy.update(build_experience(_rewarded(groups), algorithm, Models(policy, None)))
         if not engine_type(config).samples_from_policy:
             measure("stale")

@@ -198,7 +198,9 @@ def box_reader(config: Mapping[str, Any]) -> BoxReader:
 
 def _model_type(config: Mapping[str, Any]) -> str:
     """Return the type of the run's model; an empty text if its folder is gone."""
-    file = Path(str((config.get("model") or {}).get("path"))) / "config.json"
+    model = config.get("model")
+    path = model.get("path") if isinstance(model, Mapping) else None
+    file = Path(str(path)) / "config.json"
     try:
         return str(json.loads(file.read_text()).get("model_type"))
     except (OSError, ValueError, AttributeError):

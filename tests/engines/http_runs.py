@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from mmr1.config import Config
 from tests.jsonl import read_jsonl
-from tests.trainer.conversations import write_scans
-from tests.trainer.resumption import LENGTH_REWARD
 
 ENGINE = f"{Path(__file__).parent / 'http_engine.py'}:ENGINE"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "length.py").write_text(LENGTH_REWARD)
-    (folder / "accident").write_text("")
-    write_scans(folder)
-    return folder
 
 
 def config(path: Path, files: Path, out: Path, **sections: dict) -> Config:

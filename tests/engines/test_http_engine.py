@@ -138,7 +138,10 @@ def test_an_entry_point_registers_it(tiny_model, files, tmp_path, monkeypatch):
     [
         ("vlm", r"unknown rollout engine 'vlm' \(did you mean 'vllm'\?\); known: .*file\.py:NAME"),
         ("no_such_file.py:ENGINE", "no_such_file.py: no such Python file"),
-        (f"{Path(__file__)}:ENGINE", "is a str; it must name the class of an engine, or an "),
+        (
+            f"{Path(__file__).with_name('http_runs.py')}:ENGINE",
+            "is a str; it must name the class of an engine, or an ",
+        ),
     ],
 )
 def test_a_name_that_is_not_an_engines_is_refused(engine, message, tiny_model, files, tmp_path):

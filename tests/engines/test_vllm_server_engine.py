@@ -9,11 +9,10 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.trainer.train import run_training
-from tests.engines.http_runs import config, files, metrics
+from tests.engines.http_runs import config, metrics
 from tests.paths import REPOSITORY
 from tests.vllm_server import vllm_server
 
-__all__ = ["files"]
 ENGINE = f"{REPOSITORY / 'scripts/engines/vllm_server.py'}:VllmServer"
 
 

@@ -28,7 +28,14 @@ def value(preset: str, completion: str, answer: object, task: str, **meta: objec
     sizes = ((100, 50),)
     with build_composite_reward(config.rewards) as composite_reward:
         (reward,) = composite_reward.score(
-            [RewardItem(f"<answer>{completion}</answer>", sample, media_sizes=sizes)]
+            [
+                RewardItem(
+                    f"<answer>{completion}</answer>",
+                    sample,
+                    media_sizes=sizes,
+                    model_space="resized",
+                )
+            ]
         )
     return reward.components[accuracy_function(config.rewards, config.eval.accuracy_function)]
 
@@ -137,7 +144,9 @@ def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Pa
     (sample,) = converter.convert(row, Place(tmp_path, "test", 0))
     config = with_preset(BASE, name, None)
     items = [
-        RewardItem(f"<answer>{text}</answer>", sample, media_sizes=((100, 50),))
+        RewardItem(
+            f"<answer>{text}</answer>", sample, media_sizes=((100, 50),), model_space="resized"
+        )
         for text in (right, wrong)
     ]
     with build_composite_reward(config.rewards) as composite_reward:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from mmr1.config.file import read_written
 from mmr1.data.record import read_records
 from mmr1.data.sources import load_samples
 from mmr1.python.trainer import data_path
+from mmr1.trainer.runs.step import StoppedError
 
 SMALL: dict[str, Any] = {
     "rollout": {
@@ -157,6 +160,37 @@ def test_a_break_saves_the_step_and_a_resumed_run_continues(tiny_model, digits, 
     assert [step.number for step in trainer("stopped").steps(resume=True)] == [3]
     trainer("whole").train()
     assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("where", ["in the first step", "in a later step", "between steps"])
+def test_an_interrupted_trainer_goes_on(where, tiny_model, digits, tmp_path):
+    """The interruption of a kernel is SIGINT, or an exception out of the user's own function."""
+    at = {"in the first step": 1, "in a later step": 3}.get(where, 0)
+    calls: list[int] = []
+
+    def reward(completion: str, answer: Any) -> float:
+        calls.append(1)
+        if len(calls) == 8 * at - 4:
+            raise KeyboardInterrupt
+        return len(completion) % 7 / 7
+
+    trainer = Trainer(
+        str(tiny_model), str(digits / "rl.jsonl"), {"own": reward}, small(tmp_path / "run")
+    )
+    done: list[int] = []
+
+    def take_steps() -> None:
+        for step in trainer.steps():
+            done.append(step.number)
+            if not at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises((KeyboardInterrupt, StoppedError)):
+        take_steps()
+    assert done == list(range(1, at or 2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    trainer.train(resume=True)
+    assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3]
 
 
 def test_a_model_and_a_dataset_that_are_objects(tiny_model, digits, tmp_path):

@@ -20,10 +20,10 @@ class EchoConfig(EnvironmentSection):
     times: int
 """
 BUILDER = """
-def build(config, engine, turns, family, media):
+def build(config, engine, family, media):
     if config.environment.times < 0:
         raise ValueError("times: it is negative")
-    return ["built", config.environment.times, turns, family, media]
+    return ["built", config.environment.times, family, media]
 """
 RUN = """
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ for times in (3, -1):
     config = Config(model={"path": "m"}, environment={"type": "echo", "times": times})
     engine = SimpleNamespace(close=lambda: print("closed"))
     try:
-        print(with_conversations(config, engine, "turns", "family", "media"))
+        print(with_conversations(config, engine, "family", "media"))
     except ValueError as error:
         print(error)
 """
@@ -76,7 +76,7 @@ def package(tmp_path):
 
 def test_a_types_builder_makes_the_engine(package):
     built, *failed = in_a_process(["-c", RUN], package).splitlines()
-    assert built == "['built', 3, 'turns', 'family', 'media']"
+    assert built == "['built', 3, 'family', 'media']"
     assert failed == ["closed", "times: it is negative"]
 
 

@@ -80,6 +80,7 @@ def forgetful_engine(media, config: Config, left_out: tuple[str, ...]) -> Forget
         path,
         config.rollout,
         family,
+        media,
         "float32",
         0,
         vision_frozen=True,

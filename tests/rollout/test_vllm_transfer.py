@@ -101,14 +101,14 @@ def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_pat
 
     def started(*args: Any, **keys: Any) -> SimpleNamespace:
         built.append((args, keys))
-        return SimpleNamespace(settings="")
+        return SimpleNamespace(settings="", load=None, close=None)
 
     monkeypatch.setattr(build_vllm, "EngineProcess", started)
 
     def carried(**sections: object) -> tuple[Any, Any]:
         config = Config(model={"path": str(tiny_model), **sections.pop("model", {})}, **sections)
         family = load_family(str(tiny_model))
-        setting = EngineSetting(config, family, None, torch.nn.Linear(1, 1), log=tmp_path / "log")
+        setting = EngineSetting(config, family, {}, torch.nn.Linear(1, 1), log=tmp_path / "log")
         build_vllm.build(setting)
         ((_, args), keys) = built.pop()
         return args[2:], keys["carrier"]

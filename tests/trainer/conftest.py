@@ -18,6 +18,8 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
     _uninstall_threaded_pg,
 )
 
+from tests.trainer.resumption import LENGTH_REWARD
+
 
 @pytest.fixture
 def on_threads() -> Iterator[Callable[[int, Callable[[int], Any]], list[Any]]]:
@@ -73,3 +75,12 @@ def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
     yield mount
     for _ in range(mounted):
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def reward(tmp_path: Path) -> Path:
+    """The file of a reward by length, which an accident can be planned in."""
+    path = tmp_path / "length.py"
+    path.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    return path

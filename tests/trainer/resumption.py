@@ -74,14 +74,6 @@ def rl(
     )
 
 
-@pytest.fixture
-def reward(tmp_path) -> Path:
-    path = tmp_path / "length.py"
-    path.write_text(LENGTH_REWARD)
-    (tmp_path / "accident").write_text("")
-    return path
-
-
 def plan_accident(folder: Path, call: int, action: str) -> None:
     """Do ``action`` at the given call of the reward, once.
 

@@ -16,7 +16,6 @@ from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 from tests.trainer.resumption import plan_accident
-from tests.trainer.resumption import reward as reward
 from tests.trainer.resumption import rl as rl_config
 from tests.trainer.same_runs import assert_same
 

@@ -6,13 +6,13 @@ import itertools
 import time
 
 from mmr1.trainer.train import run_training
-from tests.trainer.resumption import reward, rl  # noqa: F401
+from tests.trainer.resumption import rl
 from tests.trainer.same_runs import assert_same
 
 DAY_S = 86_400
 
 
-def test_a_clock_that_jumps_changes_nothing(tiny_model, digits, reward, tmp_path, monkeypatch):  # noqa: F811
+def test_a_clock_that_jumps_changes_nothing(tiny_model, digits, reward, tmp_path, monkeypatch):
     run_training(rl(tiny_model, digits, reward, tmp_path / "undisturbed", max_steps=2))
     now, jumps = time.time, itertools.cycle((0, DAY_S, -DAY_S))
     monkeypatch.setattr(time, "time", lambda: now() + next(jumps))

@@ -353,7 +353,7 @@ def test_weights_that_arrive_otherwise_are_found_before_the_first_step(
         self._together = dataclasses.replace(self._together, model=engine)
         engine.load_state_dict({name: 0.9 * weight for name, weight in weights.items()})
 
-    monkeypatch.setattr(HfEngine, "load_weights", garbled)
+    monkeypatch.setattr(HfEngine, "load", garbled)
     with pytest.raises(ParityError, match="log-probs of the rollout engine and the trainer"):
         run_training(rl(warm, digits, tmp_path / "run"))
     assert not (tmp_path / "run/metrics.jsonl").exists()

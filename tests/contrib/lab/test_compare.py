@@ -208,7 +208,7 @@ def test_what_cannot_be_compared_is_refused_before_the_first_run(arms, tmp_path)
         ([first, first], metrics, "is named twice"),
         ([first, second, "seed=1"], metrics, "seed is set by the comparison"),
         (
-            [first, second, "trainer.validation=null", "eval=null"],
+            [first, second, "trainer.validation=null"],
             ["eval/greedy"],
             "needs records in trainer.validation.data",
         ),

@@ -537,7 +537,7 @@ def assert_loss_is_untempered(config: Config) -> None:
 
     class Watched(SingleProcess):
         def run(self, compute, model, groups, temperature, *rest, **options):
-            temperatures.append(temperature)
+            temperatures.append(temperature.temperature)
             return compute(model, groups, temperature, *rest, **options)
 
     with build_composite_reward(config.rewards) as rewards:
@@ -569,5 +569,6 @@ def test_two_sources_may_share_ids():
     media = MediaCache(lambda medium: pytest.fail("there are none"))
     check = MediaCheck(media, quarantine)
     weights, rows = {"old": 1.0, "new": 1.0}, {"train": quarantine}
-    records = Inputs(sources, weights, [], check, rows, None, media, None)
+    asked = Config(model={"path": "any"})
+    records = Inputs(asked, sources, weights, [], check, rows, None, media, None)
     assert sorted(sample.answer for sample in distinct_samples(records, 0, 6)) == [1, 2, 3]

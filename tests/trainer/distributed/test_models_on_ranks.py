@@ -131,7 +131,7 @@ def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
     settings = OptimizerConfig(lr=1e-3, scheduler={"warmup_steps": 0}, state_dtype="bfloat16")
     optimizer = Optimizer(model, settings, 10)
     for _ in range(3):
-        fsdp.run_sharded(completion_scores, model, batch, 1.0).logprobs.sum().backward()
+        fsdp.run_sharded(completion_scores, model, batch).logprobs.sum().backward()
         optimizer.step()
     for name, tensor in optimizer.tensors().items():
         own = tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -149,7 +149,7 @@ def _check_bfloat16(
 
     def gradients(of: list[Any]) -> dict[str, torch.Tensor]:
         for batch in of:
-            fsdp.run_sharded(completion_scores, model, batch, 1.0).logprobs.sum().backward()
+            fsdp.run_sharded(completion_scores, model, batch).logprobs.sum().backward()
         caught = {n: _full(p.grad) for n, p in model.named_parameters()}
         optimizer.zero_grad()
         return caught
@@ -167,7 +167,7 @@ def _check_bfloat16(
         assert (ours - parameter.grad).norm() <= 0.02 * norm, name
 
     before = {n: _full(p).clone() for n, p in model.named_parameters()}
-    fsdp.run_sharded(completion_scores, model, batches[0], 1.0).logprobs.sum().backward()
+    fsdp.run_sharded(completion_scores, model, batches[0]).logprobs.sum().backward()
     optimizer.step()
     moved = [n for n, p in model.named_parameters() if not torch.equal(_full(p), before[n])]
     assert len(moved) == len(before)

@@ -31,7 +31,6 @@ from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
 from tests.trainer.models.policies import assert_close, policy
 from tests.trainer.resumption import assert_resumes_to_the_same_bits, rl
-from tests.trainer.resumption import reward as reward
 from tests.trainer.tiny_groups import new_model
 
 NOISE = ViewsConfig(view="noise", strength=0.5)
