@@ -89,10 +89,10 @@ def text_of(completion: Mapping[str, Any]) -> str:
 
 
 def value_of(completion: Mapping[str, Any], function: str, place: str) -> float | None:
-    """The value of a reward function; None where it gave no valid reward.
+    """Return the value of a reward function; None where it gave no valid reward.
 
     Raises:
-        ValueError: It was not scored by that function.
+        ValueError: If the completion was not scored by that function.
     """
     if function not in completion["components"]:
         raise ValueError(

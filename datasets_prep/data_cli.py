@@ -152,8 +152,8 @@ def validate(
     from datasets_prep.validate import validate
 
     total, problems = validate(path, deep, needs_task)
-    for where, what in problems[:20]:
-        typer.echo(f"{where}: {what}", err=True)
+    for place, problem in problems[:20]:
+        typer.echo(f"{place}: {problem}", err=True)
     if problems:
         raise ValueError(f"{path}: {len(problems)} problem(s) in {total:,} records")
     valid = "1 record is valid" if total == 1 else f"{total:,} records are valid"

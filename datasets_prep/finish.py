@@ -145,7 +145,7 @@ def check_gold(sample: Sample) -> None:
     """Check that the reward function of the sample's task can read its gold answer in time.
 
     Raises:
-        ValueError: It cannot, so no completion could be scored.
+        ValueError: If the gold answer cannot be read, so that no completion could be scored.
     """
     reward = reward_of_task(sample.task)
     check = gold_check(reward) if reward is not None else None

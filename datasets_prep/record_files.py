@@ -193,7 +193,7 @@ def finder() -> Find:
 
 
 def row_of(line: bytes, position: int) -> Any:
-    """A line of JSON. Raises ValueError when it is none."""
+    """Parse a line of JSON. Raises ValueError if the line is not JSON."""
     row = parse_json(line if position else text_of(line, position))
     if b"\\u" in line:  # the only way to write half of a surrogate pair
         refuse_lone_surrogates(row)

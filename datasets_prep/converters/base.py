@@ -36,7 +36,7 @@ class Converter:
         name: Its name in ``mmr1-data convert``.
         description: One line for ``mmr1-data list``.
         source: Where the dataset comes from.
-        licence: As its source states it, with restrictions.
+        licence: Licence that the source states, with its restrictions.
         files: Glob patterns of the annotation files under the input folder; none where the rows are
             those of the folder itself.
         convert: ``(row, place) -> samples``; raises ValueError for a row that cannot be used.

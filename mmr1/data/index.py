@@ -71,7 +71,7 @@ def cached_batches(
         batches: Makes them.
 
     Raises:
-        OSError: They cannot be written beside the file.
+        OSError: If the copy cannot be written beside the file.
     """
     file = _beside(path, what, "batches")
     stamp = _stamp(path) + json.dumps([*facts, _code()]).encode()

@@ -51,8 +51,8 @@ class KindParity:
     precision: what ``rollout.parity_tolerance`` bounds.
 
     Attributes:
-        kind: What the prompt holds.
-        tokens: Of the prompt, placeholders expanded.
+        kind: Kind of media in the prompt.
+        tokens: Number of tokens of the prompt, placeholders expanded.
         loaded: The gap with the weights that both loaded.
         stale: The gap when only the trainer has made an update.
         synced: The gap when the engine has got the new weights.
