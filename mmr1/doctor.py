@@ -184,11 +184,12 @@ def _video() -> Check:
     import numpy as np
 
     from mmr1.types import MediaRef
+    from mmr1.vision.containers import new_video
     from mmr1.vision.videos import load_video
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "grey.mp4"
-        with av.open(str(path), "w") as container:
+        with new_video(path) as container:
             stream = container.add_stream("libx264", rate=8)
             stream.width = stream.height = 112
             grey = av.VideoFrame.from_ndarray(np.full((112, 112, 3), 128, np.uint8))

@@ -19,6 +19,7 @@ from typing import Any
 from mmr1.config import Config, VllmArguments
 from mmr1.config.checks import check
 from mmr1.config.file import read_written
+from mmr1.config.run_folder import CONFIG
 from mmr1.config.trainer import SPLIT
 from mmr1.estimate.advice import advice
 from mmr1.estimate.gpus import Gpus
@@ -150,7 +151,7 @@ def _of_the_run(config: Config, gpus: Gpus) -> dict[str, Any] | None:
     None if it was not, if it needs more GPUs, or if other keys ask for something else.
     """
     folder = Path(config.trainer.output_dir)
-    files = (folder / "config.yaml", folder / "round_1/policy/config.yaml")
+    files = (folder / CONFIG, folder / "round_1/policy" / CONFIG)
     written = next((file for file in files if file.exists()), None)
     if written is None:
         return None

@@ -18,7 +18,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import redacted, write_yaml
-from mmr1.config.run_folder import INPUTS
+from mmr1.config.run_folder import CONFIG, INPUTS
 from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.progress import Progress, report_activity
@@ -292,7 +292,7 @@ class Store:
         if not file.exists():
             write_fingerprints(self._folder, self._fingerprints)
             file.write_text(json.dumps(self._settings, indent=2) + "\n")
-            write_yaml(self._folder / "config.yaml", self.config)
+            write_yaml(self._folder / CONFIG, self.config)
         append_json(self._folder / "completions.jsonl", rows)
 
     def finish(self, result: Evaluation, dropped: Sequence[dict[str, str]]) -> None:

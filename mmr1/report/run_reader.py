@@ -12,6 +12,7 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from mmr1.config.run_folder import CONFIG
 from mmr1.config.secrets import redact
 from mmr1.types import MediaKind
 
@@ -87,7 +88,7 @@ def open_run(folder: Path) -> Run:
     Raises:
         ValueError: It has no ``config.yaml``, or none that can be read; or it is an evaluation's.
     """
-    file = folder / "config.yaml"
+    file = folder / CONFIG
     if (folder / "settings.json").is_file():
         raise ValueError(
             f"{folder} is the folder of an evaluation (mmr1 eval), not of a run: result.json has "

@@ -53,6 +53,13 @@ def open_video(source: str | bytes) -> Any:
     return av.open(io.BytesIO(source) if isinstance(source, bytes) else source, options=options)
 
 
+def new_video(path: Path) -> Any:
+    """Return PyAV's container of a file that is written, to be used as a context."""
+    import av
+
+    return av.open(str(path), "w")
+
+
 def _check_head(head: bytes) -> None:
     if head.startswith(_STARTS) or head[4:8] in _BOXES or _is_transport_stream(head):
         return

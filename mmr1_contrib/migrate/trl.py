@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from mmr1_contrib.migrate import trl_keys as keys
 from mmr1_contrib.migrate import trl_shared as shared
 from mmr1_contrib.migrate.migration import Migration, Tree
@@ -272,13 +269,6 @@ def _rloo(flat: Tree, migration: Migration) -> None:
     set_correction(migration, None)
 
 
-def _has(*names: str) -> Any:
-    def is_theirs(given: Mapping[str, Any]) -> bool:
-        return any(name in given for name in names)
-
-    return is_theirs
-
-
 GRPO = Source(
     project="trl",
     kind="trl-grpo",
@@ -287,7 +277,7 @@ GRPO = Source(
     if_named=("*.py",),
     arguments="options",
     config_argument="config",
-    is_theirs=_has(*keys.GRPO_COMPOSED, "num_generations", "max_completion_length"),
+    is_theirs=shared.has_any(*keys.GRPO_COMPOSED, "num_generations", "max_completion_length"),
     carry=(_grpo, _common),
     defaults={**keys.DEFAULTS, **keys.ONLINE_DEFAULTS, **keys.GRPO_DEFAULTS},
     older=keys.OLDER,
@@ -306,7 +296,7 @@ RLOO = Source(
     if_named=("*rloo*.py",),
     arguments="options",
     config_argument="config",
-    is_theirs=_has(*keys.RLOO_COMPOSED, *keys.RLOO_RENAMED),
+    is_theirs=shared.has_any(*keys.RLOO_COMPOSED, *keys.RLOO_RENAMED),
     carry=(_rloo, _common),
     defaults={**keys.DEFAULTS, **keys.ONLINE_DEFAULTS, **keys.RLOO_DEFAULTS},
     older=keys.OLDER,

@@ -100,13 +100,6 @@ def _reward(flat: Tree, migration: Migration) -> None:
         migration.note("center_rewards_coefficient", centred, "rewards are not centred")
 
 
-def _is_any(*names: str) -> Any:
-    def is_theirs(given: Mapping[str, Any]) -> bool:
-        return any(name in given for name in names)
-
-    return is_theirs
-
-
 def _source(
     name: str, title: str, command: str, own: Carry, telling: tuple[str, ...],
     lists: Mapping[str, Any],
@@ -119,7 +112,7 @@ def _source(
         if_named=(f"{name}*.py", f"*/{name}*.py"),
         arguments="options",
         config_argument="config",
-        is_theirs=_is_any(*telling),
+        is_theirs=shared.has_any(*telling),
         carry=(own, _common),
         defaults={**keys.DEFAULTS, **keys.OFFLINE_DEFAULTS, **lists["defaults"]},
         older=keys.OLDER,

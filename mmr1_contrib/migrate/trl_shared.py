@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mmr1_contrib.migrate.migration import Migration, Tree
 from mmr1_contrib.migrate.shared import (
@@ -73,6 +75,15 @@ def processes(flat: Tree, migration: Migration) -> None:
             "num_processes", 1, "batches are counted for one process; with several, add "
             "num_processes=N",
         )  # fmt: skip
+
+
+def has_any(*names: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return the rule that a configuration is a trainer's if it has one of these keys."""
+
+    def is_theirs(given: Mapping[str, Any]) -> bool:
+        return any(name in given for name in names)
+
+    return is_theirs
 
 
 def optimizer(flat: Tree, migration: Migration) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.data.forms import read_row
-from mmr1.data.forms.chat import turns_of
+from mmr1.data.forms.chat import read_chat
 from mmr1.data.forms.form import Place
 from mmr1.data.record import decode, read_records, write_records
 from mmr1.data.responses import assistant_text, demonstration
@@ -139,7 +139,7 @@ def test_other_projects_conversations_with_tools(project, tmp_path):
 
 def test_each_call_of_a_list_is_tagged():
     calls = json.dumps([{"name": "é"}, {"name": "b"}])
-    ((_, text),) = turns_of([{"role": "function_call", "content": calls}])
+    ((_, text),) = read_chat([{"role": "function_call", "content": calls}]).turns
     assert text == "\n".join(f'<tool_call>\n{{"name": "{n}"}}\n</tool_call>' for n in "éb")
 
 

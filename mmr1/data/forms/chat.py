@@ -145,11 +145,6 @@ def _json(text: str) -> Any:
         raise ValueError(f"a tool call is not JSON: {error}") from None
 
 
-def turns_of(messages: Any) -> Turns:
-    """The turns of a conversation whose media are in the columns of its row."""
-    return read_chat(messages).turns
-
-
 def with_system(turns: Turns, system: Any) -> Turns:
     """The turns after the system prompt that stands in a separate column.
 

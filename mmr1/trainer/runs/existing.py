@@ -12,7 +12,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, redacted
-from mmr1.config.run_folder import INPUTS
+from mmr1.config.run_folder import CONFIG, INPUTS
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
 from mmr1.trainer.runs.fingerprints import (
@@ -39,7 +39,7 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
             configuration or whose data and plugins have changed.
     """
     path = Path(config.trainer.output_dir)
-    written = path / "config.yaml"
+    written = path / CONFIG
     held = _held(path)
     if not held and (not written.exists() or (path / "run.lock").exists()):
         return

@@ -14,6 +14,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
+from mmr1.config.run_folder import CONFIG
 from mmr1.trainer.models.hub_files import with_older_keys
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
 from mmr1.trainer.models.scalar_model import is_scalar_model
@@ -71,7 +72,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
         DamagedCheckpointError: A file does not match the manifest.
     """
     run = checkpoint.parent.parent
-    if not (checkpoint / MANIFEST).is_file() or not (run / "config.yaml").is_file():
+    if not (checkpoint / MANIFEST).is_file() or not (run / CONFIG).is_file():
         raise ValueError(
             f"{checkpoint} is not a checkpoint of a run; name one like RUN/checkpoints/step_000100"
         )
@@ -84,7 +85,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     manifest = verify_checkpoint(checkpoint)
     source = checkpoint / ADAPTER_FOLDER if adapter else checkpoint
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
-    write_yaml(output / "mmr1_config.yaml", read_written(run / "config.yaml"))
+    write_yaml(output / "mmr1_config.yaml", read_written(run / CONFIG))
     config = read_written(output / "mmr1_config.yaml")  # the card too is without credentials
     tag = _pipeline_tag(checkpoint)
     unread = [] if adapter else with_older_keys(_settings(checkpoint))[1]
