@@ -91,6 +91,9 @@ def test_first_checks_end_when_their_time_is_spent(tmp_path, monkeypatch, capsys
         ran.append(entry.timeout_s)
         return Outcome(entry.name, "ok", 0.0)
 
+    # main() sets both; left behind, they hide the pretended GPUs of later tests.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     monkeypatch.setattr("sys.argv", ["check", "--cpu", "--first", "--output", str(tmp_path)])
     monkeypatch.setattr("scripts.gpu.check.outcome_of", record)
     assert main() == 0
