@@ -126,11 +126,11 @@ def test_fine_tuning_rl_evaluation_and_report_run(core, tiny_model, digits, tmp_
 @pytest.mark.parametrize(
     ("program", "stale"),
     [
-        ("mmr1", '[mmr1.cli]\ngone = mmr1.doctor:gone'),
-        ("mmr1", '[mmr1.cli]\ngone = mmr1.gone:gone'),
-        ("mmr1", '[mmr1.cli]\ngone gone = mmr1.doctor:doctor'),
-        ("mmr1", '[mmr1.sections]\ngone = mmr1.gone:Gone'),
-        ("datasets_prep", '[mmr1.data_cli]\ngone = mmr1.gone:gone'),
+        ("mmr1", "[mmr1.cli]\ngone = mmr1.doctor:gone"),
+        ("mmr1", "[mmr1.cli]\ngone = mmr1.gone:gone"),
+        ("mmr1", "[mmr1.cli]\ngone gone = mmr1.doctor:doctor"),
+        ("mmr1", "[mmr1.sections]\ngone = mmr1.gone:Gone"),
+        ("datasets_prep", "[mmr1.data_cli]\ngone = mmr1.gone:gone"),
     ],
 )
 def test_entry_points_older_than_the_code_are_one_line(program, stale, core, tmp_path):
