@@ -81,7 +81,7 @@ def player(config: Config, engine: Engine, family: ModelFamily, media: MediaCach
     assert isinstance(config.environment, EnvironmentConfig)
     return Player(
         engine,
-        build_environment(config.environment, config.rollout.timeout_s),
+        build_environment(config.environment, config.rollout.timeout_s, family.coordinates),
         config.environment,
         family,
         media,
