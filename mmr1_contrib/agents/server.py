@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from mmr1.lifetime import start_persistent
@@ -84,15 +85,7 @@ class AgentServer:
         limit = struct.pack("ll", SEND_S, 0)
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         with theirs:
-            self._process = start_persistent(
-                lambda: subprocess.Popen(
-                    [sys.executable, "-m", _FRONT, str(self._listener.fileno())],
-                    stdin=theirs,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(self._listener.fileno(),),
-                    start_new_session=True,  # Ctrl-C and a closed terminal are for the trainer
-                )
-            )
+            self._process = start_persistent(partial(_start_front, self._listener, theirs))
         asked = self._channel.makefile("rb")
         if not asked.readline():
             raise EngineError(f"the server for agent programs ended at its start ({_FRONT})")
@@ -159,6 +152,16 @@ class AgentServer:
 
 
 _FRONT = "mmr1_contrib.agents.front"
+
+
+def _start_front(listener: socket.socket, channel: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", _FRONT, str(listener.fileno())],
+        stdin=channel.fileno(),
+        stdout=subprocess.DEVNULL,
+        pass_fds=(listener.fileno(),),
+        start_new_session=True,  # Ctrl-C and a closed terminal are for the trainer
+    )
 
 
 def _completion(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
