@@ -27,12 +27,12 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config) -> list[str]:
     """Return one line for each broken need that is refused."""
-    return [message(need, config) for need in _broken(config) if not need.warns]
+    return [message(need, config) for need in broken(config) if not need.warns]
 
 
 def warnings_of(config: Config) -> list[str]:
     """Return one line for each broken need that is warned of."""
-    return [message(need, config) for need in _broken(config) if need.warns]
+    return [message(need, config) for need in broken(config) if need.warns]
 
 
 def check_own_parts(config: Config) -> None:
@@ -54,7 +54,8 @@ def message(need: Need, config: Config) -> str:
     return f"{', '.join(_shown(config, key) for key in need.keys)}: {need.why}"
 
 
-def _broken(config: Config) -> Iterator[Need]:
+def broken(config: Config) -> Iterator[Need]:
+    """Yield the needs that a configuration breaks, also those that are warned of."""
     command = config.declaration
     sections = [each for key in config.sections for each in _within(getattr(config, key))]
     for need in (*command.needs, *(need for section in sections for need in section.needs)):
