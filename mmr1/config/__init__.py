@@ -25,7 +25,6 @@ from mmr1.config.kl import (
     KlFull,
     KlLoss,
     KlReward,
-    NearModelReference,
 )
 from mmr1.config.model import (
     LoraConfig,
@@ -63,7 +62,6 @@ __all__ = [
     "KlReward",
     "LoraConfig",
     "ModelConfig",
-    "NearModelReference",
     "NewLoraConfig",
     "OptimizerConfig",
     "PluginConfig",
