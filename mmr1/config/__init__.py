@@ -16,8 +16,8 @@ from mmr1.config.algorithm import (
 )
 from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.environment import (
-    CustomEnvironmentConfig,
     EnvironmentConfig,
+    OwnEnvironment,
     ToolsConfig,
 )
 from mmr1.config.evaluation import EvalConfig
@@ -53,7 +53,6 @@ __all__ = [
     "AlgorithmConfig",
     "Config",
     "CurriculumConfig",
-    "CustomEnvironmentConfig",
     "DataConfig",
     "EnvironmentConfig",
     "EvalConfig",
@@ -64,6 +63,7 @@ __all__ = [
     "ModelConfig",
     "NewLoraConfig",
     "OptimizerConfig",
+    "OwnEnvironment",
     "PluginConfig",
     "RangeConfig",
     "ReplayConfig",
