@@ -313,8 +313,8 @@ def test_dynamic_sampling_draws_others_for_groups_without_a_signal(sampler_of):
             assert len(batch.groups) == SIZE
             assert all(len({r.value for r in s.rewards}) > 1 for s in batch.groups)
             assert max(ages(batch, policy.version)) <= 1
-            dropped += batch.stats["sampling/no_signal"]
-            assert len(batch.all_groups) == SIZE + batch.stats["sampling/no_signal"]
+            dropped += batch.stats["dynamic_sampling/frac_zero_std"]
+            assert len(batch.all_groups) == SIZE + batch.stats["dynamic_sampling/frac_zero_std"]
             policy.update()
             sampler.sync(policy)
     assert dropped == 3
