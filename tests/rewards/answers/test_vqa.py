@@ -8,7 +8,7 @@ import pytest
 
 from mmr1.rewards import BadGoldError
 from mmr1.rewards.answers.text import exact, ocr, rouge
-from mmr1.rewards.answers.vqa import anls, relaxed, vqa_gold, vqa_soft
+from mmr1.rewards.answers.text import anls, gold_votes, relaxed, vqa_soft
 from mmr1.rewards.item import references
 from mmr1.rewards.math.equality import math
 from mmr1.rewards.math.numeric import count, numeric
@@ -61,7 +61,7 @@ def test_a_single_person_is_enough_where_there_is_one() -> None:
 @pytest.mark.parametrize("gold", [None, [], [None], {"a": 1}, ""])
 def test_golds_of_nobody(gold: Any) -> None:
     with pytest.raises(BadGoldError):
-        vqa_gold(gold)
+        gold_votes(gold)
 
 
 @pytest.mark.parametrize(
