@@ -25,7 +25,7 @@ from mmr1.estimate.advice import advice
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import GIB, reward_models_bytes
-from mmr1.rollout.engines import engine_type
+from mmr1.rollout.engines import abilities_of
 from mmr1.trainer.sampling.reward_models import named_reward_models
 
 _OFFLOAD = "rollout.engine.offload_trainer"
@@ -123,7 +123,7 @@ def _choices(config: Config, gpus: Gpus, load: Load | None) -> Iterator[tuple[di
         )
         yield keys | own, f"{of} {count} GPUs sample{beside}"
         return
-    if rollout.colocated or (engine_type(config).sleeps and not ahead):
+    if rollout.colocated or (abilities_of(config).rests and not ahead):
         together = keys | _colocated(config, whole)
         if not rollout.offload_trainer:
             yield together, f"{_IN_TURN}{beside}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from mmr1.rollout.abilities import Abilities
 from mmr1.rollout.engines import EngineSetting, EngineType, returns_experts
 
 
@@ -46,12 +47,8 @@ def _preload_vllm() -> None:
 
 VLLM = EngineType(
     _build_vllm,
-    samples_on=True,
-    updates_in_flight=True,
-    receives_on_gpus=True,
-    sleeps=True,
-    takes_adapters=True,
+    Abilities(frozenset({"memory", "ipc", "nccl"}), "continue", rests=True, adapters=True),
     require=_require_vllm,
     preload=_preload_vllm,
 )
-HF = EngineType(_build_hf, samples_from_policy=True)
+HF = EngineType(_build_hf, Abilities(frozenset({"shared", "memory"})))

@@ -1,8 +1,6 @@
 """Rollout engines by name: what they can do, and what a configuration asks of them.
 
-Nobody asks for the name of an engine. What differs between engines is a capability of its
-``EngineType``. Imports no torch, because the configuration is checked against capabilities before
-anything is loaded.
+Imports no torch, because the configuration is checked against abilities before anything is loaded.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmr1.config import Config, CustomEngineConfig
 from mmr1.registry import ENGINES, check_options
+from mmr1.rollout.abilities import PLAIN, STRENGTHS, Abilities
 
 if TYPE_CHECKING:
     from mmr1.vision.families.family import ModelFamily
@@ -53,35 +52,16 @@ class EngineSetting:
 
 @dataclass(frozen=True, slots=True)
 class EngineType:
-    """The capabilities of a rollout engine, and its builder.
-
-    An engine needs none of the capabilities: with the methods of ``protocol.Engine`` it trains in
-    one process, ahead, streaming, with an environment and on Ray.
+    """The builder of a rollout engine, and its abilities.
 
     Attributes:
         build: Builds the engine of an ``EngineSetting`` and ``rollout.engine.options``.
-        samples_from_policy: It samples from a transformers model in its process. Without Ray that
-            is the policy itself, so it needs no weights and cannot sample ahead.
-        samples_on: Completions end one by one while others come. Otherwise ``poll`` samples all of
-            a ``submit`` to the end, and the turns of conversations wait for each other.
-        updates_in_flight: It takes new weights while completions are under way: they continue with
-            these, and each says which sampled which of its tokens.
-        receives_on_gpus: It is a ``ReceivingEngine``: weights reach its GPUs by vLLM's own
-            transfer, over NCCL or IPC, as the model's files have them. Otherwise ``load`` is
-            given them, on Ray from its object store.
-        sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
-        takes_adapters: ``load`` takes LoRA adapters alone (``model.lora.merge=false``).
         require: Raises ValueError, with the remedy, if what it needs is not installed.
         preload: Begins to load what the engine needs while this process does other things.
     """
 
     build: Callable[..., Any]
-    samples_from_policy: bool = False
-    samples_on: bool = False
-    updates_in_flight: bool = False
-    receives_on_gpus: bool = False
-    sleeps: bool = False
-    takes_adapters: bool = False
+    abilities: Abilities = PLAIN
     require: Callable[[], None] = lambda: None
     preload: Callable[[], object] = lambda: None
 
@@ -104,6 +84,11 @@ def engine_type(config: Config) -> EngineType:
     return _with_options(kind, engine) if isinstance(engine, CustomEngineConfig) else kind
 
 
+def abilities_of(config: Config) -> Abilities:
+    """The abilities of the engine that ``rollout.engine`` names."""
+    return engine_type(config).abilities
+
+
 def _with_options(kind: EngineType, engine: CustomEngineConfig) -> EngineType:
     check_options("rollout.engine", engine.use, kind.build, engine.options, given=1)
     return replace(kind, build=partial(kind.build, **engine.options)) if engine.options else kind
@@ -113,7 +98,7 @@ def transfers_weights(config: Config) -> bool:
     """True if weights reach engines by vLLM's transfer, from GPU to GPU; asked beside a GPU."""
     import torch
 
-    if not engine_type(config).receives_on_gpus or config.model.sync_adapters_only:
+    if "nccl" not in abilities_of(config).channels or config.model.sync_adapters_only:
         return False
     return torch.cuda.is_available()
 
@@ -131,7 +116,7 @@ def hands_over_gpu_memory(config: Config) -> bool:
 
 def samples_together(config: Config) -> bool:
     """True if turns of conversations are sampled together, and all waited for."""
-    return config.full_determinism or not engine_type(config).samples_on
+    return config.full_determinism or abilities_of(config).at_new_weights == "wait"
 
 
 def preload_engine(config: Config) -> None:
@@ -156,37 +141,37 @@ def check_capabilities(config: Config) -> None:
     Raises:
         ValueError: Says what to set instead.
     """
-    kind, rollout = engine_type(config), config.rollout
+    can, rollout = abilities_of(config), config.rollout
     name = f"rollout.engine={rollout.engine_name}"
     trains = config.command != "eval"
     ahead = rollout.max_off_policy_steps if trains else 0
     at_new_weights = rollout.queue.at_new_weights if trains else "wait"
-    if kind.samples_from_policy and ahead and not config.distributed:
+    if "shared" in can.channels and ahead and not config.distributed:
         raise ValueError(
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
-    if at_new_weights != "wait" and not kind.samples_on:
-        raise ValueError(
-            f"rollout.queue.at_new_weights={at_new_weights} and {name}, which samples a batch to "
-            "its end; set rollout.engine=vllm or leave at_new_weights out"
-        )
-    if at_new_weights == "continue" and not kind.updates_in_flight:
-        raise ValueError(
-            f"rollout.queue.at_new_weights=continue and {name}, which takes no new weights while "
-            "it samples; set it to restart, or rollout.engine=vllm"
-        )
-    if rollout.colocated and not kind.sleeps:
+    if STRENGTHS.index(at_new_weights) > STRENGTHS.index(can.at_new_weights):
+        why = _LIMITS[can.at_new_weights]
+        raise ValueError(f"rollout.queue.at_new_weights={at_new_weights} and {name}, {why}")
+    if rollout.colocated and not can.rests:
         raise ValueError(
             f"rollout.engine.colocate=true and {name}, which cannot leave a GPU to a rank; give it "
-            "sleep and wake_up (mmr1/rollout/protocol.py) and its EngineType sleeps=True, or leave "
-            "rollout.engine.colocate out"
+            "the method rest (mmr1/rollout/protocol.py) and declare Abilities(rests=True), or "
+            "leave rollout.engine.colocate out"
         )
-    if config.model.sync_adapters_only and not kind.takes_adapters:
+    if config.model.sync_adapters_only and not can.adapters:
         raise ValueError(
             f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "
             "out, or set rollout.engine=vllm"
         )
+
+
+_LIMITS = {
+    "wait": "which samples a batch to its end; set rollout.engine=vllm or leave at_new_weights out",
+    "restart": "which takes no new weights while it samples; set it to restart, or "
+    "rollout.engine=vllm",
+}
 
 
 def returns_experts(config: Config) -> bool:

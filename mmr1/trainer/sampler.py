@@ -26,14 +26,12 @@ from functools import cached_property
 from statistics import fmean
 from threading import Condition
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mmr1.config import Config, ResampleConfig
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.protocol import Finished, prompt_seeds
 from mmr1.trainer.algorithm import Algorithm
-from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.models.policy import Policy, Weights
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import (
@@ -47,6 +45,10 @@ from mmr1.trainer.sampling.other_views import by_own_view, view_stats
 from mmr1.trainer.sampling.plan import ROLES, planner
 from mmr1.trainer.sampling.views import check_changed
 from mmr1.types import Completion, Prompt, Sample, ScoredGroup, StepStats
+
+if TYPE_CHECKING:
+    from mmr1.trainer.components import TrainerComponents
+    from mmr1.trainer.models.policy import Policy, Weights
 
 MOMENT_S = 0.05
 """An engine samples so long at most before it is given new prompts or weights."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from mmr1.rollout.abilities import Abilities
 from mmr1.rollout.engines import EngineSetting, EngineType
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.types import Completion, Prompt
@@ -95,21 +96,22 @@ def _read(prompt: Prompt) -> dict[str, Any]:
     return {"ids": list(prompt.token_ids), "images": images}
 
 
-class SleepingHttpEngine(HttpEngine):
-    """One that says when it is asked in its sleep."""
+class RestingHttpEngine(HttpEngine):
+    """One that says when it is asked to sample without weights."""
 
-    _asleep = False
+    _rests = False
 
-    def sleep(self) -> None:
-        self._asleep = True
+    def rest(self) -> None:
+        self._rests = True
 
-    def wake_up(self, tag: str) -> None:
-        self._asleep = self._asleep and tag != "kv_cache"
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._rests = False
+        super().load(weights, version)
 
-    def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        assert not self._asleep
-        return super().poll(wait_s)
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        assert not self._rests
+        return super().submit(requests)
 
 
 ENGINE = EngineType(HttpEngine)
-SLEEPING = EngineType(SleepingHttpEngine, sleeps=True)
+RESTING = EngineType(RestingHttpEngine, Abilities(rests=True))

@@ -97,9 +97,9 @@ def test_it_trains_on_ray(tiny_model, files, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
+def test_one_that_rests_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
-    engine = {"type": "custom", "use": f"{http_engine.__file__}:SLEEPING", "colocate": True}
+    engine = {"type": "custom", "use": f"{http_engine.__file__}:RESTING", "colocate": True}
     shared = config(
         tiny_model,
         files,
@@ -115,7 +115,7 @@ def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_pat
 
 def test_one_that_cannot_sleep_has_gpus_of_its_own(tiny_model, files, tmp_path):
     own = config(tiny_model, files, tmp_path).changed({"rollout.engine.colocate": True})
-    with pytest.raises(ValueError, match=r"colocate=true and .* sleeps=True, or leave"):
+    with pytest.raises(ValueError, match=r"colocate=true and .*Abilities\(rests=True\), or"):
         check_engine(own)
 
 

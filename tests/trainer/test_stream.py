@@ -26,6 +26,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
+from mmr1.rollout.abilities import Abilities
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engines import EngineType, check_capabilities
 from mmr1.rollout.protocol import Finished, Request
@@ -479,11 +480,11 @@ def test_an_advantage_with_a_greedy_baseline_is_refused():
     ("can", "said"),
     [
         ({}, "which samples a batch to its end"),
-        ({"samples_on": True}, "at_new_weights=continue and .* no new weights while"),
+        ({"at_new_weights": "restart"}, "at_new_weights=continue and .* no new weights while"),
     ],
 )
 def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
-    kind = EngineType(lambda setting: None, **can)
+    kind = EngineType(lambda setting: None, Abilities(**can))
     monkeypatch.setattr("mmr1.rollout.engines.ENGINES.load", lambda name: kind)
     with pytest.raises(ValueError, match=said):
         check_capabilities(config(1, 2))
