@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mmr1.rollout.abilities import Abilities
-from mmr1.rollout.engines import EngineSetting, EngineType
+from mmr1.engines import Abilities, engine
+from mmr1.rollout.engines import EngineSetting
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.types import Completion, Prompt
 
@@ -113,5 +113,7 @@ class RestingHttpEngine(HttpEngine):
         return super().submit(requests)
 
 
-ENGINE = EngineType(HttpEngine)
-RESTING = EngineType(RestingHttpEngine, Abilities(rests=True))
+@engine("resting", abilities=Abilities(rests=True))
+def resting(setting: EngineSetting) -> RestingHttpEngine:
+    """A server that can be told to rest."""
+    return RestingHttpEngine(setting)

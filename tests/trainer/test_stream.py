@@ -21,14 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.config import Config
+from mmr1.config.checks import check_own_parts
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
-from mmr1.rollout.abilities import Abilities
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engines import EngineType, check_capabilities
 from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
@@ -37,10 +36,11 @@ from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampler import Batch, Sampler, refuse_greedy_baseline
-from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
+from mmr1.trainer.sampler import Batch, Sampler
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, rewards_differ
 from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.plan import Part, planner
+from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.train import run_training, training_steps
 from mmr1.types import Completion, Experience, Prompt, Reward, RolloutGroup, ScoredGroup
@@ -127,7 +127,10 @@ class Rewards:
     def __init__(self, equal: Sequence[int] = ()) -> None:
         self.equal, self.asked = equal, 0
 
-    def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+    def score(
+        self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+    ) -> list[ScoredGroup]:
+        assert not check  # with the step alone
         scored = []
         for group in groups:
             same = self.asked in self.equal
@@ -153,6 +156,7 @@ def sampler_of(parts, digit_samples):
         policy: Any = None,
         groups: Any = None,
         steps: StepRewards | None = None,
+        replay: Replay | None = None,
     ) -> Iterator[Sampler]:
         curriculum = run.data.curriculum and Curriculum(run.data.curriculum, run.seed)
         components = TrainerComponents(
@@ -170,9 +174,9 @@ def sampler_of(parts, digit_samples):
             coefficients=Coefficients(run.algorithm),
             media=media,
             steps=steps,
-            open_groups=OpenGroups(no_prompt, planner(run, greedy=False))
-            if groups is None
-            else groups,
+            replay=replay,
+            open_groups=groups
+            or OpenGroups(no_prompt, planner(run, run.algorithm.advantage.type == "remax")),
         )
         with Sampler(run, components) as sampler:
             yield sampler
@@ -261,9 +265,11 @@ def test_groups_that_are_waited_for_hold_nobody_up_but_the_trainer(sampler_of):
     engine, judged = Scripted(), threading.Event()
 
     class Judge(Rewards):
-        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+        def score(
+            self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+        ) -> list[ScoredGroup]:
             assert judged.wait(60)
-            return super().score(groups, check)
+            return super().score(groups, beside, check)
 
     with sampler_of(config(2, 6), engine, Judge()) as sampler:
         taken: list[Batch] = []
@@ -338,7 +344,9 @@ def test_steps_are_rewarded_and_the_curriculum_learns_as_groups_come(sampler_of)
     steps = StepRewards(lambda groups: [rewarded[0] for g in groups for _ in g.completions])
 
     class Named(Rewards):
-        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+        def score(
+            self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+        ) -> list[ScoredGroup]:
             reward = Reward(0.25, components={"any": 0.25})
             return [ScoredGroup(g, (reward,) * len(g.completions)) for g in groups]
 
@@ -420,7 +428,7 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
         entry["seed"] + index
         for entry in entries.values()
         for index in range(N)
-        if str(index) not in entry["completions"]
+        if str(index) not in entry["ended"]
     }
     again = OpenGroups(lambda source, name: parts[3][0].group.prompt, planner(run, greedy=False))
     again.load_state_dict(state["open_groups"])
@@ -446,10 +454,9 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
 REFUSED = [
     (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
     (["rollout.engine=hf"], "samples from the very model"),
-    (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
+    (["rollout.engine.colocate=true"], "engines sleep while the ranks learn"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
-    (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
-    (["environment.tools=[zoom]"], "turns of conversations"),
+    (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "and keeps no others"),
     (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
     (
         ["rollout.queue.at_new_weights=restart", "rollout.queue.kv_cache=keep"],
@@ -470,26 +477,63 @@ def test_what_does_not_stream_is_refused_with_the_reason(overrides, said):
         config_from(tree, overrides)
 
 
-def test_an_advantage_with_a_greedy_baseline_is_refused():
-    run = config(1, 2, algorithm={"name": "remax"})
-    with pytest.raises(ValueError, match=r"type=remax, whose baseline is a greedy completion"):
-        refuse_greedy_baseline(run, build_algorithm(run.algorithm))
+def test_a_group_of_a_stream_has_a_greedy_baseline(sampler_of):
+    run = config(1, 4, algorithm={"name": "remax"})
+    with sampler_of(run, Scripted()) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            assert [s.greedy for s in batch.groups] == [Reward(0.0)] * SIZE
+            assert [len(s.group.completions) for s in batch.groups] == [N] * SIZE
+            sampler.sync(policy_at(number))
+
+
+def test_a_group_of_a_stream_is_sampled_under_two_views(sampler_of):
+    views = {"view": "noise", "strength": 0.5, "share": 0.5, "loss": "own"}
+    run = config(1, 4).changed({"rollout.views": views})
+    with sampler_of(run, Scripted()) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            seen = [[bool(c.view) for c in s.group.completions] for s in batch.groups]
+            assert seen == [[False, True]] * SIZE
+            assert len(batch.learned) == 2 * SIZE
+            assert {"views/reward_clean", "views/reward_other"} <= batch.stats.keys()
+            sampler.sync(policy_at(number))
+
+
+def test_a_stream_replays_groups_in_place_of_those_without_signal(sampler_of):
+    run = config(1, 6).changed({"algorithm.filter_groups": "replay"})
+    replayed = Replay(run.algorithm.replay, 0, rewards_differ, KeptGroups(no_prompt))
+    with sampler_of(run, Scripted(), Rewards(equal=(5, 8)), replay=replayed) as sampler:
+        names, replays = [], []
+        for number in range(1, 7):
+            batch = sampler.sample(number)
+            names += [s.group.prompt.sample.id for s in batch.groups]
+            replays.append(batch.stats["replay/replayed"])
+            assert all(rewards_differ(s) for s in batch.groups)
+            sampler.sync(policy_at(number))
+    assert sum(replays) == 2
+    assert len(names) - len(set(names)) == 2
 
 
 @pytest.mark.parametrize(
     ("can", "said"),
     [
-        ({}, "which samples a batch to its end"),
-        ({"at_new_weights": "restart"}, "at_new_weights=continue and .* no new weights while"),
+        ({}, "samples a batch to its end"),
+        ({"at_new_weights": "restart"}, "at_new_weights=continue: .* no new weights while"),
     ],
 )
-def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
-    kind = EngineType(lambda setting: None, Abilities(**can))
-    monkeypatch.setattr("mmr1.rollout.engines.ENGINES.load", lambda name: kind)
+def test_an_engine_that_cannot_is_refused(tmp_path, can, said):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from mmr1.engines import Abilities, engine\n"
+        f"@engine('own', abilities=Abilities(**{can}))\n"
+        "def own(setting):\n    'An engine.'\n"
+    )
+    own = {"rollout.engine": f"{file}:own"}
     with pytest.raises(ValueError, match=said):
-        check_capabilities(config(1, 2))
+        check_own_parts(config(1, 2).changed(own))
     if can:
-        check_capabilities(config(1, 2, at_new_weights="restart"))
+        check_own_parts(config(1, 2, at_new_weights="restart").changed(own))
 
 
 @pytest.mark.slow
@@ -522,7 +566,7 @@ def test_a_run_that_stops_keeps_its_groups_and_the_bound(
     kept = json.loads(state)["open_groups"]["groups"].values()
     texts = {row["id"]: [c["text"] for c in row["completions"]] for row in learned(out)}
     for group in kept:
-        assert texts[group["id"]] == [group["completions"][str(i)]["text"] for i in range(3)]
+        assert texts[group["id"]] == [group["ended"][str(i)][0]["text"] for i in range(3)]
     assert_within(out, bound=2, updates=2)
     ids = [row["id"] for row in learned(out)]
     order = DataSampler(read_records(digits / "rl.jsonl"), run.seed).next(16)
