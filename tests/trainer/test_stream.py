@@ -20,13 +20,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.config import Config
+from mmr1.config import Config, ToolsConfig
 from mmr1.config.checks import check_own_parts
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
+from mmr1.environments.environment import Answer, Ending, Opening
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
@@ -43,7 +45,16 @@ from mmr1.trainer.sampling.plan import Part, planner
 from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.train import run_training, training_steps
-from mmr1.types import Completion, Experience, Prompt, Reward, RolloutGroup, ScoredGroup
+from mmr1.types import (
+    Completion,
+    Experience,
+    Message,
+    Prompt,
+    Reward,
+    RolloutGroup,
+    ScoredGroup,
+    TextPart,
+)
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.policies import Policy
@@ -119,6 +130,12 @@ class Scripted:
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         assert float(weights["w"]) == version
         self.version = version
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Any]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It has nothing."""
 
 
 class Rewards:
@@ -449,6 +466,90 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
     drawn = state["open_groups"]["drawn"]
     assert len(told) == len(set(told)) == len(missing) + N * (6 * SIZE - drawn)
     assert missing <= set(told)
+
+
+class Guessing:
+    """An environment that opens with a hint, answers the first two turns and then ends."""
+
+    tools: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    def episode(self, sample: Any) -> Any:
+        return Episode(self)
+
+    def close(self) -> None:
+        """It has nothing."""
+
+
+class Episode:
+    def __init__(self, of: Guessing) -> None:
+        self._of, self._turns = of, 0
+
+    def begin(self, prompt: str) -> Opening:
+        self._of.begun += 1
+        return Opening(" (even)")
+
+    def step(self, action: Any) -> Answer:
+        self._turns += 1
+        message = Message("tool", (TextPart("Again."),))
+        return Answer((message,) if self._turns < 3 else (), reward=0.25)
+
+    def end(self) -> Ending:
+        self._of.ended += 1
+        return Ending(1.0)
+
+
+@pytest.mark.parametrize("at_new_weights", ["continue", "restart"])
+def test_conversations_stream_and_are_resumed(sampler_of, parts, digit_samples, at_new_weights):
+    """Turns, openings and rewards outlive a stop; no token is older than the bound."""
+    family, _, media, _ = parts
+    run, policy, states = config(2, 6, at_new_weights=at_new_weights), Policy(), []
+    settings = ToolsConfig(tools=("zoom",), workers=2, max_tokens_per_turn=40)
+
+    def playing(seed: int) -> Player:
+        return Player(Scripted(seed), Guessing(), settings, family, media, together=False)
+
+    def check(batch: Batch) -> None:
+        assert max(ages(batch, policy.version)) <= 2
+        for scored in batch.groups:
+            assert "(even)" in scored.group.prompt.text
+            for c in scored.group.completions:
+                assert [span.role for span in c.spans] == ["assistant", "tool"] * 2 + ["assistant"]
+                assert c.reward == 1.75
+                assert sum(tokens for _, tokens in c.versions or [(0, len(c.token_ids))]) == len(
+                    c.token_ids
+                )
+
+    def stopped() -> None:
+        with sampler_of(run, playing(1), policy=policy) as sampler:
+            check(batch := sampler.sample(1))
+            policy.update()
+            sampler.sync(policy)
+            states.append(json.loads(json.dumps(batch.state())))
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        stopped()
+    (state,) = states
+    by_id = {s.id: s for s in digit_samples}
+    again = OpenGroups(
+        lambda source, name: family.render_prompt(by_id[name]), planner(run, greedy=False)
+    )
+    again.load_state_dict(state["open_groups"])
+    engine = playing(2)
+    engine.load(policy.weights(), policy.version)
+    with sampler_of(run, engine, None, policy, again) as sampler:
+        for number in range(2, 7):
+            check(sampler.sample(number))
+            policy.update()
+            sampler.sync(policy)
+    episodes, until = engine.environment, time.monotonic() + 60
+    while episodes.ended < episodes.begun and time.monotonic() < until:
+        time.sleep(0.01)  # those that a restart dropped end in threads
+    assert episodes.ended == episodes.begun
+    engine.close()
 
 
 REFUSED = [
