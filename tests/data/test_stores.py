@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import tarfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -92,25 +91,13 @@ def make(kind: str, folder: Path) -> str:
             writer.writerows(listed)
             file.write("too,many,fields,here\n")
         return str(folder / "rows.csv")
-    elif kind == ".tar":
-        with tarfile.open(folder / "rows.tar", "w") as archive:
-            for number, row in enumerate(rows()):
-                members = {"json": json.dumps({k: row[k] for k in ("problem", "answer", "kind")})}
-                if row["images"]:
-                    members["png"] = row["images"][0]["bytes"]
-                for suffix, content in members.items():
-                    data = content if isinstance(content, bytes) else content.encode()
-                    member = tarfile.TarInfo(f"{number:04d}.{suffix}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
-        return str(folder / "rows.tar")
     elif kind == "parquet":
         write_parquet(folder / "rows.parquet")
         return str(folder / "rows.parquet")
     return str(folder / "rows.json")
 
 
-PACKED = (".jsonl.gz", ".json.gz", ".csv", ".tar")
+PACKED = (".jsonl.gz", ".json.gz", ".csv")
 KINDS = ("array", "lines named .json", "folder", "saved", "parquet", *PACKED)
 
 

@@ -11,7 +11,6 @@ from PIL import Image
 
 from datasets_prep.conversion import convert
 from datasets_prep.converters import CONVERTERS
-from datasets_prep.converters.base import Changed
 from datasets_prep.converters.rows import converter_of
 from datasets_prep.finish import check_gold
 from mmr1.boxes import convert as convert_box
@@ -38,7 +37,7 @@ def run(name: str, row: dict[str, Any], root: Path) -> list[Any]:
 
 def one(name: str, row: dict[str, Any], root: Path) -> Sample:
     (result,) = run(name, row, root)
-    return result.sample if isinstance(result, Changed) else result
+    return result
 
 
 # Boxes -------------------------------------------------------------------------------------------
