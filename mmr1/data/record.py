@@ -228,19 +228,19 @@ def parse_json(text: str | bytes) -> Any:
         whole = error if isinstance(text, str) else _undecodable(text) or error
         raise ValueError(not_utf8(whole)) from error
     except msgspec.MsgspecError as error:
-        raise ValueError(f"not valid JSON ({_reason(str(error), text)})") from error
+        data = text.encode() if isinstance(text, str) else text
+        raise ValueError(malformed(error, data)) from error
     except UnicodeEncodeError as error:  # a text that holds such a half
         raise ValueError(f"not valid JSON ({error.reason})") from error
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
 
 
-def _reason(message: str, text: str | bytes) -> str:
-    """What is wrong, and the text that stands there."""
-    reason, _, at = message.removeprefix("JSON is malformed: ").partition(" (byte ")
-    data = text.encode() if isinstance(text, str) else text
+def malformed(error: msgspec.MsgspecError, data: bytes | memoryview) -> str:
+    """The message for data that are no JSON: what is wrong, where, and what stands there."""
+    reason, _, at = str(error).removeprefix("JSON is malformed: ").partition(" (byte ")
     there = bytes(data[int(at[:-1]) :][:12]).decode(errors="replace") if at else ""
-    return f"{reason} at byte {at[:-1]}: {there!r}" if there else reason
+    return f"not valid JSON ({reason}{f' at byte {at[:-1]}: {there!r}' if there else ''})"
 
 
 def _undecodable(data: bytes) -> UnicodeDecodeError | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from mmr1.data.lines import BROKEN, not_utf8
 from mmr1.data.readers.classes import Located
-from mmr1.data.record import parse_json, read_lines
+from mmr1.data.record import malformed, parse_json, read_lines
 
 LARGEST_OBJECT = 1 << 30
 """Bytes of a file that is one object. Arrays and JSON Lines may be of any size."""
@@ -118,10 +118,13 @@ def array_elements(path: Path) -> Iterator[Any]:
     """
     with path.open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    data = data[len(_MARK) :] if data[: len(_MARK)] == _MARK else data
     try:
-        elements = _ARRAY.decode(data[len(_MARK) :] if data[: len(_MARK)] == _MARK else data)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({_reason(error)})") from error
+        elements = _ARRAY.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: {malformed(error, data)}") from error
+    except RecursionError:
+        raise ValueError(f"{path}: JSON that is nested too deeply") from None
     for element in elements:
         try:
             text = str(element, "utf-8")
@@ -131,8 +134,3 @@ def array_elements(path: Path) -> Iterator[Any]:
             yield parse_json(text)
         except ValueError as error:
             yield error
-
-
-def _reason(error: Exception) -> str:
-    deep = isinstance(error, RecursionError)
-    return "nested too deeply" if deep else str(error).removeprefix("JSON is malformed: ")
