@@ -52,7 +52,7 @@ def test_counts_names_and_reasons(tmp_path: Path) -> None:
     assert manifest["counts"] == {"rows": 130, "records": 108, "dropped": 22}
     assert manifest["dropped"] == {
         "media file '…' does not exist under …": 12,
-        "not valid JSON (Expecting property name enclosed in double quotes, column N)": 10,
+        "not valid JSON (object keys must be strings at byte N: '…')": 10,
     }
     dropped = read_jsonl(tmp_path / "out/quarantine.jsonl")
     assert dropped[0]["row"] == f"{source / 'train.jsonl'}:1"
@@ -158,7 +158,7 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="an unfinished conversion of something else"):
         convert("easyr1", source, tmp_path / "half", workers=1)
     (tmp_path / "notes.txt").write_text("no rows")
-    with pytest.raises(ValueError, match=r"notes.txt: is not a file of rows; .*\.tar$"):
+    with pytest.raises(ValueError, match=r"notes.txt: is not a file of rows; .*\.tsv$"):
         convert("easyr1", tmp_path / "notes.txt", tmp_path / "again", workers=1)
     convert("easyr1", source, tmp_path / "again", workers=1)
     with pytest.raises(ValueError, match=r"unknown dataset .* \(did you mean 'easyr1'"):

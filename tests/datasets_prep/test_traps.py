@@ -106,20 +106,20 @@ def math_vision(root: Path, question: str, options: list[str], answer: str = "A"
 def test_several_tags_for_one_picture(root: Path) -> None:
     result = math_vision(root, "Row <image1> and star <image2>?", [], "6")
     assert "several tags" in result.meta[CHANGED]
-    assert [type(p).__name__ for p in result.sample.messages[0].parts] == [
+    assert [type(p).__name__ for p in result.messages[0].parts] == [
         "TextPart",
         "MediaRef",
         "TextPart",
     ]
-    assert result.sample.question == "Row  and star (picture 2)?"
+    assert result.question == "Row  and star (picture 2)?"
 
 
 def test_no_tag_or_tags_in_the_options_only(root: Path) -> None:
     result = math_vision(root, "Which graph?", ["<image1>", "<image2>"], "B")
     assert "no tag" in result.meta[CHANGED]
-    assert isinstance(result.sample.messages[0].parts[0], MediaRef)
-    assert result.sample.question == "Which graph?\nA. picture 1\nB. picture 2"
-    assert (result.sample.task, result.sample.answer) == ("choice", "B")
+    assert isinstance(result.messages[0].parts[0], MediaRef)
+    assert result.question == "Which graph?\nA. picture 1\nB. picture 2"
+    assert (result.task, result.answer) == ("choice", "B")
 
 
 def test_two_images_without_any_tag(root: Path) -> None:
