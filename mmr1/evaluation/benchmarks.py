@@ -249,8 +249,8 @@ _DECIDING = (
 )  # fmt: skip
 """Keys, and sections, that a completion and its score depend on. Others may change when an
 evaluation is continued."""
-_FREE = ("data.train_batch_size", "data.media_cache", "eval.sampled.best_of")
-"""Keys in these sections that change no completion."""
+_FREE = ("data.train_batch_size", "data.media_root", "eval.sampled.best_of")
+"""Keys in these sections that change no completion; media are compared by their contents."""
 
 
 def deciding_changes(before: Config, now: Config) -> list[str]:

@@ -67,7 +67,7 @@ ROOMS = {
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1", 44400)
+WHOLE = Room(46043, 32900, 27000, "mmr1", 44300)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 
