@@ -16,7 +16,7 @@ import torch
 from mmr1.config import (
     AlgorithmConfig,
     Config,
-    CustomEnvironmentConfig,
+    OwnEnvironment,
     ToolsConfig,
 )
 from mmr1.data.forms import read_row
@@ -102,7 +102,7 @@ def _use_tool(name: str, folder: Path) -> None:
 
 def _use_environment(name: str, folder: Path) -> None:
     sample = Sample("1", (Message("user", (TextPart("Guess."),)),))
-    with closing(build_environment(CustomEnvironmentConfig(use=name, workers=1))) as environment:
+    with closing(build_environment(OwnEnvironment(type=name, workers=1))) as environment:
         episode = environment.episode(sample)
         assert episode.begin("Guess.").failure is None
         assert episode.step(Action("4", (), False)).reward == 1.0
@@ -135,7 +135,7 @@ from mmr1.types import Message, Sample, TextPart
 def read(row, place):
     return Sample(str(place.index), (Message("user", (TextPart(row["frage"]),)),), row["antwort"])
 
-mine = Form("mine", "us", ("frage", "antwort"), read, {"frage": "2+2?", "antwort": "4"})
+mine = Form("mine", "us", ("frage", "antwort"), read)
 """
 ADVANTAGE = """
 from mmr1.algorithms import Advantage

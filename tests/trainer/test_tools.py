@@ -51,18 +51,18 @@ def test_metrics_tell_of_turns_calls_and_pictures(run):
     policys = [t for of in turns for t in of if t["role"] == "assistant"]
     assert first["environment/turns"] == pytest.approx(len(policys) / 6)
     assert first["environment/calls/zoom"] == pytest.approx(len(calls) / 6)
-    assert first["environment/with_call"] == 1
+    assert first["environment/frac_tool_call"] == 1
     # The last turns' calls are not run, and no other fails.
     not_run = sum(call["error"] is not None for call in calls)
-    assert first["environment/failed_calls"] == pytest.approx(not_run / len(calls))
+    assert first["environment/frac_failed_calls"] == pytest.approx(not_run / len(calls))
     assert not_run <= 6
-    assert first["environment/broken"] == 0
+    assert first["environment/frac_failed"] == 0
     assert first["tokens/completion"] == sum(t["tokens"] for t in policys)
-    assert first["tokens/observed"] == sum(t["tokens"] for of in turns for t in of) - sum(
+    assert first["tokens/environment"] == sum(t["tokens"] for of in turns for t in of) - sum(
         t["tokens"] for t in policys
     )
-    assert first["rollout/logprob_gap_after_picture"] < 1e-4
-    assert first["rollout/logprob_gap"] < 1e-4
+    assert first["rollout/logprob_diff_after_image"] < 1e-4
+    assert first["rollout/logprob_diff_mean"] < 1e-4
     assert first["grad_norm"] > 0
 
 
@@ -201,7 +201,7 @@ def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(mode
     ("environment", "message"),
     [
         ({}, r"'environment\.tools' is missing"),
-        ({"type": "custom", "use": "a.py:B", "tools": ["zoom"]}, "type 'custom' has no 'tools'"),
+        ({"type": "a.py:B", "tools": ["zoom"], "max_turns": 0}, "max_turns"),
         ({"tools": ["zoom", "zoom"]}, "a tool is named twice"),
         ({"tools": ["zoom"], "options": {"a": 1}}, "type 'tools' has no 'options'"),
     ],
