@@ -50,9 +50,7 @@ ADVANTAGES = (
     *("grpo", "rloo", "pass_at_k", "optimal_baseline", "gpg", "gdpo", "reinforce", "reinforce_pp"),
     *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
-LOSSES = (
-    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
-)
+LOSSES = (*("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "clip_cov", "kl_cov"),)
 USED: Mapping[str, tuple[Any, ...] | None] = {
     "model.path": None,
     "model.dtype": None,
@@ -126,7 +124,7 @@ class Recipe:
 
     Attributes:
         tree: The configuration.
-        coefficients: Coefficients of the loss in this step: kl, ppo_kl, entropy.
+        coefficients: Coefficients of the loss in this step: kl, entropy.
     """
 
     tree: Tree
