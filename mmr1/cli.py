@@ -17,7 +17,7 @@ import typer
 from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
-from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.config.listing import listing
 from mmr1.config.show import DEFAULT, difference, values_with_origins
 from mmr1.contributed import HEADING, add_commands
@@ -144,30 +144,6 @@ def reward_floor(
     floor = read_floor(loaded, rows)
     print_floor(floor)
     raise typer.Exit(1 if floor.findings else 0)
-
-
-@app.command()
-def parity(
-    model: Annotated[str, typer.Argument(help="Model folder, or its name on the Hub")],
-    overrides: Overrides = None,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Compare the log-probs of rollout engine and trainer, before and after an update."""
-    values = {
-        "model": {"path": model},
-        "rollout": {"max_prompt_length": 1024, "max_response_length": 32},
-        "rewards": {"functions": {"format": 1.0}},
-        "optimizer": {"lr": 1e-4},  # large enough to be seen in the log-probs
-    }
-    config = config_from(values, overrides or [])
-    preload_engine(config)
-    with failing_output_muted(), reporting_waits():
-        start.load_libraries()
-        from mmr1.evaluation.parity import measure_parity, print_parity
-
-        rows = measure_parity(config)
-        print_parity(config, rows)
-    raise typer.Exit(0 if all(row.agrees(config.parity_tolerance) for row in rows) else 1)
 
 
 @app.command(EVAL.name, help=EVAL.about)

@@ -16,7 +16,14 @@ from mmr1_contrib.lab.audit import formulas
 from mmr1_contrib.lab.audit.formulas import AGG_MODES, ESTIMATORS, AdamW
 from mmr1_contrib.lab.audit.recipe import Recipe
 from mmr1_contrib.lab.audit.recompute import Recomputed
-from mmr1_contrib.lab.audit.step_file import LADDER, Finding, StepFile, allowed, difference
+from mmr1_contrib.lab.audit.step_file import (
+    LADDER,
+    Finding,
+    StepFile,
+    Tolerance,
+    allowed,
+    difference,
+)
 
 Guess = Callable[[], torch.Tensor]
 RUNGS = {rung.name: rung for rung in LADDER}
@@ -49,8 +56,10 @@ def guess(finding: Finding, run: StepFile, own: Recomputed) -> str | None:
     return None
 
 
-def cannot_tell(own: Recomputed) -> Iterator[str]:
-    """Name the mistakes that would give this step the same numbers."""
+def cannot_tell(
+    own: Recomputed, tolerances: Mapping[tuple[str, int | None], Tolerance]
+) -> Iterator[str]:
+    """Name what this step is no evidence of: mistakes that would give it the same numbers."""
     recipe, tensors = own.recipe, own.file.tensors
     sound = tensors["token/advantage"]
     if not sound.any():
@@ -73,6 +82,10 @@ def cannot_tell(own: Recomputed) -> Iterator[str]:
     norms = tensors.get("update/grad_norm")
     if norms is not None and float(norms.max()) <= recipe.get("optimizer.max_grad_norm"):
         yield "the clip of the gradient: its norm is smaller"
+    noise = [t.noise for (name, _), t in tolerances.items() if name == "param/delta_norm"]
+    if any(each is not None and each.any() for each in noise):
+        count = int(torch.stack([each for each in noise if each is not None]).any(0).sum())
+        yield f"the change of {count} parameters: their gradient is rounding noise"
 
 
 def _same_formula(recipe: Recipe) -> tuple[str, ...]:
@@ -184,7 +197,7 @@ def _constant_shift(run: StepFile, own: Recomputed) -> str | None:
     if len(shift) > 1 and float(shift.std()) < 1e-4 < abs(float(shift.mean())):
         return f"a constant {float(shift.mean()):+.3g} on every token"
     ratio = theirs[sound.abs() > 1e-6] / sound[sound.abs() > 1e-6]
-    if len(ratio) > 1 and float(ratio.std()) < 1e-4:
+    if len(ratio) > 1 and torch.allclose(theirs, sound * ratio.mean(), atol=1e-4):
         return f"every advantage times {float(ratio.mean()):.4g}"
     return None
 
