@@ -50,18 +50,21 @@ def _imported(path: Path, changed_ns: int) -> ModuleType:
 
 
 def check_settings(
-    key: str, name: str, function: Callable[..., Any], settings: Mapping[str, Any]
+    key: str, name: str, function: Callable[..., Any], settings: Mapping[str, Any], given: int = 0
 ) -> None:
     """Check the settings of a user's own part against the signature of its function.
+
+    Args:
+        given: How many arguments it gets before the settings.
 
     Raises:
         ValueError: If it does not take one, or needs one more.
     """
     signature = inspect.signature(function)
     try:
-        signature.bind(**settings)
+        signature.bind(*[None] * given, **settings)
     except TypeError as error:
-        taken = ", ".join(signature.parameters) or "none"
+        taken = ", ".join(list(signature.parameters)[given:]) or "none"
         raise ValueError(f"{key}.type={name}: {error}; its settings: {taken}") from error
 
 
@@ -238,14 +241,6 @@ def _inside(module: Any, name: str, attribute: str) -> Any:
         module = getattr(module, part)
     return module
 
-
-ENGINES = Registry(
-    "rollout engine",
-    {"vllm": "mmr1.rollout.declared:VLLM", "hf": "mmr1.rollout.declared:HF"},
-    group="mmr1.engines",
-    attribute="NAME",
-)
-"""Each is an ``mmr1.rollout.engines.EngineType``."""
 
 REWARD_STYLES = Registry(
     "reward style",

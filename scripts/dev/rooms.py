@@ -47,7 +47,7 @@ class Room:
 SFT = "mmr1/trainer/offline/sft.py mmr1/trainer/offline/training.py"
 ROOMS = {
     "root": Room(2539, 2000, 1500, "mmr1"),
-    "config": Room(3819, 2200, 1600, "mmr1/config"),
+    "config": Room(3819, 2200, 1600, "mmr1/config mmr1/engines"),
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data"),
     "vision": Room(4351, 3600, 3000, "mmr1/vision"),
