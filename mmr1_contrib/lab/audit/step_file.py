@@ -96,12 +96,10 @@ class Tolerance:
         absolute: In the quantity's unit.
         relative: Share of the value; for norms of parameters, of the value plus a thousandth of
             the norm over all of them, since the smallest parts are rounding noise.
-        noise: True for each element that may have any value; None: for none.
     """
 
     absolute: float = 0.0
     relative: float = 0.0
-    noise: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +240,7 @@ def allowed(rung: Rung, values: torch.Tensor, wider: Tolerance | None = None) ->
     """Return the tolerated difference of each value, flattened."""
     absolute = max(rung.tolerance.absolute, wider.absolute if wider else 0.0)
     relative = max(rung.tolerance.relative, wider.relative if wider else 0.0)
-    tolerated = absolute + relative * scale_of(rung.name, values)
-    if wider is None or wider.noise is None:
-        return tolerated
-    return tolerated.masked_fill(wider.noise, torch.inf)
+    return absolute + relative * scale_of(rung.name, values)
 
 
 def scale_of(name: str, values: torch.Tensor) -> torch.Tensor:
