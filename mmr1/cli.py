@@ -128,7 +128,7 @@ def check(
         from mmr1.evaluation.check import check_run, print_result
 
         result = check_run(loaded, output, steps)
-    print_result(loaded, result)
+    print_result(result)
     raise typer.Exit(1 if result.findings else 0)
 
 
@@ -233,9 +233,6 @@ def doctor(
             "this machine",
         ),
     ] = None,
-    time: Annotated[
-        bool, typer.Option("--time", help="With --estimate: what each phase of a step should take")
-    ] = False,
 ) -> None:
     """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
@@ -249,7 +246,7 @@ def doctor(
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
-    raise typer.Exit(0 if run_estimate(config, memory, load, gpus, time) else 1)
+    raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
 
 
 @app.command("list")

@@ -28,12 +28,12 @@ def check(config: Config) -> None:
 
 def problems_of(config: Config, own: bool = False) -> list[str]:
     """Return one line for each broken need that is refused."""
-    return [message(need, config) for need in _broken(config, own) if not need.warns]
+    return [message(need, config) for need in broken(config, own) if not need.warns]
 
 
 def warnings_of(config: Config) -> list[str]:
     """Return one line for each broken need that is warned of."""
-    return [message(need, config) for need in _broken(config) if need.warns]
+    return [message(need, config) for need in broken(config) if need.warns]
 
 
 def check_own_parts(config: Config) -> None:
@@ -61,7 +61,7 @@ def message(need: Need, config: Config) -> str:
     return f"{', '.join(_shown(config, key) for key in need.keys)}: {need.why}"
 
 
-def _broken(config: Config, own: bool = False) -> Iterator[Need]:
+def broken(config: Config, own: bool = False) -> Iterator[Need]:
     """Yield the needs that are broken; those of parts that are not loaded are not known yet."""
     command = config.declaration
     sections = [
