@@ -160,7 +160,7 @@ def _engine(
                 yield engine, None
         return
     with report_activity("starting the rollout engine"):
-        samples = abilities(config).samples_from_policy
+        samples = "shared" in abilities(config).channels
         model = load_model(config.model) if samples or looks else None
         of_engine = model if samples else None
         started = build_engine(config, inputs.family, inputs.media, log, of_engine)

@@ -413,8 +413,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     assert calls == ["send"] * 3
     calls.clear()
     turns = [
-        *("make_room False", "call wake_up weights", "send", "make_room True"),
-        *("call wake_up kv_cache", "call sleep", "take_back"),
+        *("make_room False", "send", "make_room True", "call rest", "take_back"),
     ]
     for name, engine, more in (
         ("offloaded", {"offload_trainer": True}, {}),
