@@ -22,6 +22,7 @@ from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.config.frequent import help_of_keys
 from mmr1.config.listing import listing
+from mmr1.config.run_folder import CONFIG
 from mmr1.config.show import DEFAULT, difference, values_with_origins
 from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
@@ -177,6 +178,30 @@ def evaluate(
 
             results, comparisons = run_evaluations(resolved)
             print_results(results, comparisons, resolved.eval.output_dir)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    overrides: Overrides = None,
+    before: Annotated[
+        str | None, typer.Option(help="Model to compare with; default: the run's own, model.path")
+    ] = None,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Show what the gain of a run is made of: prior, picture, length and format."""
+    config = load(run / CONFIG, overrides or [], "eval").config
+    preload_engine(config)
+    with failing_output_muted(), reporting_waits():
+        start.load_libraries()
+        from mmr1.evaluation.gain import explain_gain, print_gain
+        from mmr1.trainer.runs.checkpoint import checkpoints
+
+        found = checkpoints(run / "checkpoints")
+        if not found:
+            raise ValueError(f"{run} has no checkpoint, so there is no gain to explain")
+        gain = explain_gain(config, before or config.model.path, str(found[-1]))
+    print_gain(gain)
 
 
 @app.command()
