@@ -218,7 +218,7 @@ def parts_of_gain(media: Sequence[Sequence[object]], before: Right, after: Right
     )
     parts = []
     for name, signs in PARTS.items():
-        change = sum(sign * (after[view] - before[view]) for view, sign in signs.items())
+        change = np.sum([sign * (after[v] - before[v]) for v, sign in signs.items()], axis=0)
         counted = known & ~np.isnan(change)
         if not counted.any():
             continue
