@@ -103,16 +103,12 @@ def explain_gain(config: Config, before: str, after: str) -> Gain:
     """
     if config.eval_records is None:
         raise ValueError("the run has no held-out rows; name some: trainer.validation.data=PATH")
-    measured = {}
+    measured, longest = {}, LONGER * config.rollout.max_response_length
     for model in (before, after):
         with ExitStack() as stack:
             reward = stack.enter_context(build_composite_reward(config.rewards))
-            own = config.changed(
-                {
-                    "model.path": model,
-                    "rollout.max_response_length": LONGER * config.rollout.max_response_length,
-                }
-            )
+            changed = {"model.path": model, "rollout.max_response_length": longest}
+            own = config.changed(changed)
             inputs = check_inputs(own, reward, train=False)
             log = Path(stack.enter_context(TemporaryDirectory())) / "engine.log"
             engine, _ = stack.enter_context(evaluation_engine(own, inputs, log))
@@ -178,9 +174,7 @@ def _rewards(
 
 
 def _component(reward: Reward | None, name: str, default: float = np.nan) -> float:
-    if reward is None:
-        return np.nan
-    value = reward.components.get(name, default)
+    value = None if reward is None else reward.components.get(name, default)
     return np.nan if value is None else float(value)
 
 
@@ -189,15 +183,11 @@ def donors_of(samples: Sequence[Sample]) -> list[Sample | None]:
 
     None where there is none, or where the sample has no media.
     """
-    draw, found = random.Random(0), list[Sample | None]()
-    for sample in samples:
-        kinds = [medium.kind for medium in sample.shown]
-        others = [
-            other
-            for other in samples
-            if other.answer != sample.answer and [medium.kind for medium in other.shown] == kinds
-        ]
-        found.append(draw.choice(others) if kinds and others else None)
+    kinds = [[medium.kind for medium in sample.shown] for sample in samples]
+    rows, draw, found = list(zip(samples, kinds, strict=True)), random.Random(0), []
+    for sample, own in rows:
+        others = [o for o, other in rows if other == own and o.answer != sample.answer]
+        found.append(draw.choice(others) if own and others else None)
     return found
 
 
@@ -210,9 +200,9 @@ def parts_of_gain(media: Sequence[Sequence[object]], before: Right, after: Right
         media: Media of each row; rows with equal ones are one picture.
     """
     known = ~np.isnan([right[view] for right in (before, after) for view in "SLTB"]).any(0)
-    clusters = {tuple(map(str, own)): 0 for own in media}
-    clusters = {own: number for number, own in enumerate(clusters)}
-    cluster = np.array([clusters[tuple(map(str, own))] for own in media])
+    names = [tuple(map(str, own)) for own in media]
+    clusters = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    cluster = np.array([clusters[name] for name in names])
     draws = np.random.default_rng(0).multinomial(
         len(clusters), np.full(len(clusters), 1 / len(clusters)), DRAWS
     )
