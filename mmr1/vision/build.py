@@ -24,7 +24,7 @@ from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, Medium, measured
-from mmr1.vision.videos import check_backend, forget_environment
+from mmr1.vision.videos import forget_environment
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,6 @@ def _family(
     instructions: str | None = None,
     stop: tuple[str, ...] = (),
 ) -> ModelFamily:
-    check_backend(data.video.backend)
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions, stop)
     options = {

@@ -27,7 +27,7 @@ from mmr1.vision.budget import VideoBudget
 from mmr1.vision.disk_cache import preparer
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
-from mmr1.vision.videos import BACKENDS, load_video
+from mmr1.vision.videos import load_video
 
 
 def main() -> None:
@@ -38,7 +38,6 @@ def main() -> None:
     parser.add_argument("--fps", type=int, default=30)
     parser.add_argument("--codec", default="libx264")
     parser.add_argument("--file", type=Path, help="decode this file and make none")
-    parser.add_argument("--backend", default="auto", choices=BACKENDS)
     parser.add_argument("--span", type=float, nargs=2, help="start and end in seconds")
     parser.add_argument("--cached", type=int, help="so many clips, with a cache on the disk")
     args = parser.parse_args()
@@ -49,9 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mmr1-bench-") as folder:
         path = args.file or write(Path(folder) / "clip.mp4", args)
         options = dict(zip(("start", "end"), args.span, strict=True)) if args.span else {}
-        frames, _ = load_video(
-            MediaRef("video", path, options=options), VideoBudget(backend=args.backend)
-        )
+        frames, _ = load_video(MediaRef("video", path, options=options), VideoBudget())
     children = psutil.Process().children(recursive=True)
     (decoder,) = (c for c in children if "mmr1.vision.video_decoder" in c.cmdline())
     status = Path(f"/proc/{decoder.pid}/status").read_text()
@@ -75,7 +72,7 @@ def cached(folder: Path, args: argparse.Namespace) -> None:
     data = DataConfig(media_cache={"dir": str(folder / "cache")})
     for run, epochs in (("first", 2), ("second", 1)):
         family = load_family(
-            str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352, backend=args.backend
+            str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352
         )
         prepare = preparer(family, data)
         for epoch in range(1, epochs + 1):

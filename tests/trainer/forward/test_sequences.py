@@ -20,7 +20,6 @@ from mmr1.trainer.forward.sequences import (
     GroupInput,
     ModelInputs,
     Observed,
-    Seen,
     completion_batch,
     completion_mask,
     group_input,
@@ -131,7 +130,7 @@ def observed_group() -> GroupInput:
     """
     experts = [torch.full((tokens, 1, 2), tokens) for tokens in (3, 4, 1, 3)]
     runs = tuple(
-        Seen(n, (), {"types": torch.full((1, n), n), "pixels": torch.full((1, 4), float(n))})
+        (n, {"types": torch.full((1, n), n), "pixels": torch.full((1, 4), float(n))})
         for n in (3, 2)
     )
     first = Observed(length_mask([3, 5])[0], torch.arange(3, 8)[None], (), ((3, 0), (2, 0)), runs)
@@ -181,7 +180,7 @@ def test_forks_become_completions_with_their_own_parts():
     assert none is None
     assert (first.sampled.tolist(), second.sampled.tolist()) == ([True] * 3, [False] * 2)
     assert (first.positions.tolist(), second.positions.tolist()) == ([[3, 4, 5]], [[6, 7]])
-    assert [[run.tokens for run in part.seen] for part in (first, second, last)] == [[3], [2], []]
+    assert [[tokens for tokens, _ in part.seen] for part in (first, second, last)] == [[3], [2], []]
     assert (first.sequences, second.sequences) == (((3, 0),), ((2, 0),))
     whole = replace(observed_group(), observed=(None,) * 3)
     assert whole.unforked() is whole
