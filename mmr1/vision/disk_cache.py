@@ -29,7 +29,7 @@ from mmr1.files import atomic_binary, is_draft
 from mmr1.logs import report_fault
 from mmr1.types import DRAWN, MediaRef
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.prepare import Medium, PreparedMedia
+from mmr1.vision.prepare import Medium
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ _ROUNDS = 64
 _LEFT = 0.9
 """Share of the size that is left when entries are removed."""
 _LIBRARIES = ("av", "numpy", "pillow", "torch", "transformers", "qwen-vl-utils")
-_FACTS = [field.name for field in fields(PreparedMedia) if field.name not in ("patches", "digest")]
+_NOT_FACTS = ("stored", "digest", "prepared", "prefetch")
+_FACTS = [field.name for field in fields(Medium) if field.name not in _NOT_FACTS]
 
 
 def preparer(family: ModelFamily, data: DataConfig) -> Callable[[MediaRef], Medium]:
@@ -59,7 +60,7 @@ def preparer(family: ModelFamily, data: DataConfig) -> Callable[[MediaRef], Medi
         if (entry := kept.get(key)) is not None:
             patches, facts = entry
             facts |= {name: tuple(facts[name]) for name in ("grid", "times")}
-            return PreparedMedia(**facts, patches=patches, digest=digest)
+            return Medium(**facts, stored=patches, digest=digest)
         prepared = family.prepare_media(media)
         kept.put(key, prepared.patches, {name: getattr(prepared, name) for name in _FACTS})
         return prepared

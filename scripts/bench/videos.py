@@ -71,9 +71,7 @@ def cached(folder: Path, args: argparse.Namespace) -> None:
     new_model(folder / "model")
     data = DataConfig(media_cache={"dir": str(folder / "cache")})
     for run, epochs in (("first", 2), ("second", 1)):
-        family = load_family(
-            str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352
-        )
+        family = load_family(str(folder / "model"), fps=2.0, max_frames=16, max_pixels=100352)
         prepare = preparer(family, data)
         for epoch in range(1, epochs + 1):
             before = common.cpu_seconds()

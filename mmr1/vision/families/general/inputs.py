@@ -23,7 +23,7 @@ from mmr1.vision.families.registry import COORDINATES
 from mmr1.vision.families.rows import joined, of_tokens
 from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
-from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
+from mmr1.vision.prepare import Medium, as_decoded
 from mmr1.vision.videos import load_video, sampled_grid
 
 _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
@@ -94,7 +94,7 @@ class GeneralFamily:
         """
         return len(prompt.token_ids) + self._added(list(map(self._shape, prompt.media)))
 
-    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+    def prepare_media(self, media: MediaRef) -> Medium:
         decoded = self.decode_media(media)
         if media.kind == "image":
             pixels = torch.from_numpy(np.array(decoded))[None]
@@ -104,9 +104,9 @@ class GeneralFamily:
             pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
         frame_count, height, width, *_ = (*pixels.shape, 1, 1)
         grid = (frame_count, height, width)
-        return PreparedMedia(
+        return Medium(
             kind=media.kind,
-            patches=pixels,
+            stored=pixels,
             grid=grid,
             merge=1,
             seconds_per_grid=None,
@@ -236,21 +236,21 @@ class GeneralFamily:
 _SECONDS = "video_second_per_grid"
 
 
-def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> Medium:
     return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
 
 
-def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> Medium:
     draw = torch.Generator().manual_seed(grid[1])
     return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
 
 
-def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -> PreparedMedia:
+def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -> Medium:
     frames = grid[0]
     metadata = None
     if kind == "video":
         metadata = asdict(VideoMetadata(frames, 2.0, frames_indices=list(range(frames))))
-    return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
+    return Medium(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
 
 
 def layer_types(config: Any) -> Sequence[str]:
