@@ -20,14 +20,20 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import pad
 
-from mmr1.trainer.forward.any_model.layout import SharedLayout
+from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 
 Function = Callable[..., Any]
 
 
 def share_states(modules: Sequence[torch.nn.Module]) -> None:
-    """Put ours before the functions of the Python modules that define these layers, once."""
+    """Put ours before the functions of the Python modules that define these layers, once.
+
+    Raises:
+        NotSharedError: If they scan by a function that ours do not stand before.
+    """
     for module in {sys.modules[type(m).__module__] for m in modules}:
+        if any(hasattr(module, name) for name in _NOT_SHARED):
+            raise NotSharedError("its layers carry a state that completions cannot begin with")
         for name, ours in _SHARED.items():
             own = getattr(module, name, None)
             if own is not None and not hasattr(own, "shares_states"):
@@ -137,6 +143,8 @@ def _delta_rule(own: Function) -> Function:
     return delta_rule
 
 
+_NOT_SHARED = ("mamba2_chunk_scan",)
+"""Scans of Mamba-2. The state of a small one fades so fast that no number may tell."""
 _SHARED: dict[str, Callable[[Function], Function]] = {
     "causal_conv1d_fn": _convolution,
     "torch_chunk_gated_delta_rule": _delta_rule,
