@@ -25,6 +25,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from vllm.config.speculative import RejectionSampleMethod
 from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
 
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig, ViewsConfig
 from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
@@ -243,11 +244,11 @@ def test_two_workers_of_one_engine_share_its_weights(
 
 
 def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
-    own = gpu_settings(RolloutConfig())["max_num_batched_tokens"]
+    own = gpu_settings(RolloutConfig(), 1)["max_num_batched_tokens"]
     for prompt in (own // 2, 2 * own):
         long = RolloutConfig(max_prompt_length=prompt, max_response_length=1024)
         expected = max(own, prompt + 1024)
-        assert gpu_settings(long)["max_num_batched_tokens"] == expected
+        assert gpu_settings(long, 1)["max_num_batched_tokens"] == expected
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,16 @@ def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
 def test_engine_on_a_gpu_has_logits_in_float32_unless_quantized(arguments, exact):
     rollout = RolloutConfig(engine={"type": "vllm", "engine_kwargs": arguments})
     expected = {"head_dtype": "float32"} if exact else None
-    assert gpu_settings(rollout).get("hf_overrides") == expected
+    assert gpu_settings(rollout, 1).get("hf_overrides") == expected
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(1, 256), (320, 320), (5000, 1024)])
+def test_engine_on_a_gpu_holds_sequences_of_a_batch(monkeypatch, batch, expected):
+    own = {UsageContext.LLM_CLASS: 16384}, {UsageContext.LLM_CLASS: 1024}
+    monkeypatch.setattr(EngineArgs, "get_batch_defaults", lambda size: own)
+    assert gpu_settings(RolloutConfig(), batch)["max_num_seqs"] == expected
+    given = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {"max_num_seqs": 8}})
+    assert "max_num_seqs" not in gpu_settings(given, batch)  # else it would be refused
 
 
 def limited_engine(media, path: str, log: str):
