@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmr1.config import Config
+from mmr1.config import Config, VllmArguments
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, checkpointed_layers
 from mmr1.estimate.shapes import Shapes, read_shapes
@@ -147,13 +147,19 @@ def _rollout(
     yield Phase("prefill", step.groups * step.prompt_flops / (gpus * flops), "products")
     sequences = step.groups * step.n / config.engines
     width = config.rollout.gpus_per_engine
-    read = (2 * step.weights + step.cache_bytes / config.engines) / (width * bandwidth)
+    each = 1 if _in_8_bits(config) else 2
+    read = (each * step.weights + step.cache_bytes / config.engines) / (width * bandwidth)
     host = sequences * HOST_S
     yield Phase(
         "decoding",
         step.load.completion * max(read, host),
         "memory" if read > host else "the host's work on each sequence",
     )
+
+
+def _in_8_bits(config: Config) -> bool:
+    engine = config.rollout.engine
+    return isinstance(engine, VllmArguments) and engine.engine_kwargs.get("quantization") == "fp8"
 
 
 def _scoring(config: Config, step: Step, flops: float) -> Iterator[Phase]:
