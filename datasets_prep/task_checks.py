@@ -8,7 +8,7 @@ from mmr1.data.forms.boxes import check_gold_boxes
 from mmr1.data.media_values import check_options
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import TASKS, reward_of_task
-from mmr1.rewards.grounding.temporal import gold_segment
+from mmr1.rewards.builtin.temporal import gold_segment
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.budget import VideoBudget, check_aspect_ratio
 from mmr1.vision.images import image_size

@@ -40,28 +40,20 @@ from mmr1.config.rewards import (
     RewardsConfig,
     reward_function,
 )
-from mmr1.config.rollout import (
-    ColocatedVllmConfig,
-    CustomEngineConfig,
-    RolloutConfig,
-    SamplingConfig,
-    VllmArguments,
-    VllmConfig,
-)
+from mmr1.config.rollout import RolloutConfig, SamplingConfig
 from mmr1.config.trainer import (
     ResourcesConfig,
     TrainerConfig,
 )
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
+from mmr1.engines.vllm import VllmConfig
 from mmr1.section import Section
 
 __all__ = [
     "AlgorithmConfig",
-    "ColocatedVllmConfig",
     "Config",
     "CurriculumConfig",
-    "CustomEngineConfig",
     "CustomEnvironmentConfig",
     "DataConfig",
     "EnvironmentConfig",
@@ -88,7 +80,6 @@ __all__ = [
     "ToolsConfig",
     "TrainerConfig",
     "ViewsConfig",
-    "VllmArguments",
     "VllmConfig",
     "reward_function",
 ]

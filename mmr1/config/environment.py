@@ -61,10 +61,10 @@ class EnvironmentConfig(EnvironmentSection):
     max_characters: Positive = Field(
         4096, description="Characters of one answer; a longer one is cut, and says so"
     )
-    boxes: Literal["resized", "original", "0-1000", "0-1"] = Field(
-        "resized",
-        description="Scale of a box's numbers; resized: pixels as the model saw the picture, "
-        "original: its own pixels",
+    boxes: Literal["model", "resized", "original", "0-1000", "0-1"] = Field(
+        "model",
+        description="Space of the boxes that the policy gives to tools; model: that of its family, "
+        "resized: pixels as the model saw the picture, original: the picture's own pixels",
     )
     timeout_s: Coefficient = Field(
         5.0, description="Seconds allowed for one call; then its process is killed"

@@ -8,11 +8,12 @@ from textwrap import fill
 from pydantic.fields import FieldInfo
 
 from mmr1.algorithms import advantage, loss
+from mmr1.engines import engine
 from mmr1.part import Kind, Part, setting_names
 from mmr1.registry import suggest
 
 WIDTH = 80
-KINDS: Mapping[str, Kind] = {"advantage": advantage, "loss": loss}
+KINDS: Mapping[str, Kind] = {"advantage": advantage, "loss": loss, "engine": engine}
 
 
 def listing(kind: str | None = None, name: str | None = None) -> Iterator[str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import count
 
+from mmr1.boxes import SpaceName
 from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments.environment import Action, Answer, Ending, Environment, Episode, Opening
 from mmr1.environments.schemas import described
@@ -18,18 +19,23 @@ from mmr1.rewards.item import Job
 from mmr1.types import Message, Sample, Status, TextPart
 
 
-def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) -> Environment:
+def build_environment(
+    config: EnvironmentConfig,
+    timeout_s: float = math.inf,
+    model_space: SpaceName | None = None,
+) -> Environment:
     """Start the processes of tools, or of a custom class.
 
     Args:
         config: The section ``environment``.
         timeout_s: Seconds that the tools of one conversation may take together.
+        model_space: Space of the model's boxes, for ``environment.boxes: model``.
 
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
     if not isinstance(config, CustomEnvironmentConfig) or described(config):
-        return ToolEnvironment(config, timeout_s)
+        return ToolEnvironment(config, timeout_s, model_space)
     fields = type(config).model_fields
     for key in ("parser", "max_calls", "boxes"):
         if (value := getattr(config, key)) != fields[key].default:

@@ -32,19 +32,21 @@ class Picture:
     Attributes:
         image: With its own pixels, however small the model saw it.
         seen: ``(width, height)`` that the model saw.
-        space: What the numbers of a box mean (``environment.boxes``).
+        space: What the numbers of a box mean (``environment.boxes``); None where it is not known.
     """
 
     image: Image.Image
     seen: tuple[int, int]
-    space: SpaceName
+    space: SpaceName | None
 
     def box(self, numbers: Sequence[float]) -> Box:
         """A box of the policy as ``xyxy`` in the picture's own pixels, inside it.
 
         Raises:
-            ValueError: It is not a box, or leaves the picture.
+            ValueError: It is not a box, or leaves the picture; or the space is not known.
         """
+        if self.space is None:
+            raise ValueError("the space of the model's boxes is not known; set environment.boxes")
         if not isinstance(numbers, list | tuple) or len(numbers) != 4:
             raise ValueError(f"{numbers!r} is not a box [x1, y1, x2, y2]")
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
@@ -94,7 +96,7 @@ def _frames(container: Any, seconds: Sequence[float]) -> Iterator[Image.Image]:
         yield last.to_image()
 
 
-def picture(data: bytes, seen: Sequence[int], space: SpaceName) -> Picture:
+def picture(data: bytes, seen: Sequence[int], space: SpaceName | None) -> Picture:
     """A picture from its encoded bytes. Raises ValueError if it cannot be decoded."""
     width, height = seen
     return Picture(load_image(MediaRef("image", data=data)), (width, height), space)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from mmr1.boxes import SpaceName
 from mmr1.config import EnvironmentConfig, ToolsConfig
 from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
@@ -40,14 +41,22 @@ class ToolEnvironment:
     Args:
         config: The section ``environment``.
         timeout_s: Seconds that the tools of one conversation may take together.
+        model_space: Space of the model's boxes, for ``environment.boxes: model``; None where it is
+            not known.
 
     Raises:
         ValueError: A tool cannot be loaded.
     """
 
-    def __init__(self, config: EnvironmentConfig, timeout_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        timeout_s: float = math.inf,
+        model_space: SpaceName | None = None,
+    ) -> None:
         self.config = config
         self._timeout_s = timeout_s
+        self._space = model_space if config.boxes == "model" else config.boxes
         self._by_name = {tool.name: tool for tool in described(config)}
         self.tools: Sequence[str] = tuple(self._by_name)
         self.kept = tuple(dict.fromkeys(t.spec for t in self._by_name.values() if t.kept))
@@ -154,7 +163,7 @@ class ToolEnvironment:
     ) -> pool.Answer:
         given, media = _with_media(tool, arguments, shown)
         config = self.config
-        limits = (config.boxes, config.max_pixels, config.max_characters)
+        limits = (self._space, config.max_pixels, config.max_characters)
         if tool.remote:
             return self._ask_server(tool, given, budget)
         if not tool.kept:

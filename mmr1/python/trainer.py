@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from mmr1 import start
 from mmr1.config import Config
-from mmr1.config.checks import check
+from mmr1.config.checks import check, check_own_parts
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.rewards.builtin import PYTHON
 from mmr1.rewards.plugins.user_function import GivenReward
-from mmr1.rollout.engines import check_capabilities, preload_engine
+from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation
 from mmr1.trainer.runs.existing import check_output_dir
 
@@ -227,7 +227,7 @@ def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: str) -> 
     loaded = load_layers([*below, on_top], command)
     for line in (*loaded.notes, *loaded.warnings):
         _say(f"configuration: {line}")
-    check_capabilities(loaded.config)
+    check_own_parts(loaded.config)
     return loaded.config
 
 

@@ -18,7 +18,7 @@ from mmr1.report.findings import StepFacts, findings, given_answer, loops
 from mmr1.report.run_reader import Run, flatten
 from mmr1.report.thumbnails import Medium, Picture
 from mmr1.rewards.builtin import reward_of_task
-from mmr1.rewards.grounding.iou import gold_boxes
+from mmr1.rewards.builtin.iou import gold_boxes
 from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.rewards.reading.extract import extract_answer

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from transformers import AutoConfig
 
-from mmr1.config import Config, VllmArguments
+from mmr1.config import Config, EnvironmentConfig, VllmConfig
+from mmr1.environments.schemas import described
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.trainer.models.quantization import loads_in_4_bits, stored_quantization
 from mmr1.types import MediaRef, Message, Sample, TextPart
@@ -148,7 +149,7 @@ def _quantized(subject: Subject) -> Found:
     if not loads_in_4_bits(config.model):
         return  # refused, with the remedy, as the weights are loaded
     engine = config.rollout.engine
-    if config.samples and (isinstance(engine, VllmArguments) or config.distributed):
+    if config.samples and (isinstance(engine, VllmConfig) or config.distributed):
         raise ValueError(
             f"model.path '{config.model.path}': its weights are quantized by {method}, and an "
             "engine beside the trainer cannot take the trained ones; set rollout.engine=hf and "
@@ -158,24 +159,25 @@ def _quantized(subject: Subject) -> Found:
 
 
 def _coordinates(subject: Subject) -> Found:
+    spaces = set()
     for key, space in _box_spaces(subject):
         assumed = subject.family.coordinates if space == "model" else space
         if assumed is None:
             raise ValueError(
                 f"{key}: the coordinates in which a '{subject.settings.model_type}' model answers "
-                f"are not known; set {key}.space to resized, original, 0-1000 or 0-1"
+                f"are not known; set {key} to resized, original, 0-1000 or 0-1"
             )
         whose = ", as the model's family answers" if space == "model" else ""
-        yield f"boxes of answers are read in the space {assumed}{whose}; gold boxes are original"
-        if assumed in ("resized", "original") and is_packed(subject.family):
-            pictures = [medium for sample in subject.samples for medium in _images(sample)]
-            other = sum(
-                subject.family.measure_media(medium).pixels != image_size(medium)
-                for medium in pictures
-            )
-            yield (
-                f"{other} of {len(pictures)} pictures are shown at another size than their file's"
-            )
+        yield f"{key}: boxes are read in the space {assumed}{whose}; gold boxes are original"
+        spaces.add(assumed)
+    if spaces & {"resized", "original"} and is_packed(subject.family):
+        pictures = [medium for sample in subject.samples for medium in _images(sample)]
+        measured = map(subject.family.measure_media, pictures)
+        other = sum(
+            shown.pixels != image_size(medium)
+            for shown, medium in zip(measured, pictures, strict=True)
+        )
+        yield f"{other} of {len(pictures)} pictures are shown at another size than their file's"
 
 
 def _images(sample: Sample) -> list[MediaRef]:
@@ -183,7 +185,14 @@ def _images(sample: Sample) -> list[MediaRef]:
 
 
 def _box_spaces(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Yield the option's key and the coordinate space of each reward that reads boxes."""
+    """Yield the key and the coordinate space of each reader of boxes: rewards, and tools that are
+    given pictures.
+    """
+    environment = subject.config.environment
+    if isinstance(environment, EnvironmentConfig) and any(
+        "picture" in tool.media.values() for tool in described(environment)
+    ):
+        yield "environment.boxes", environment.boxes
     for name, function in subject.config.rewards.functions.items():
         use, options = function.use or name, function.options
         key = f"rewards.functions.{name}.options"
@@ -194,7 +203,7 @@ def _box_spaces(subject: Subject) -> Iterator[tuple[str, str]]:
             options, key = options.get("iou", {}), f"{key}.iou"
         elif use != "iou":
             continue
-        yield key, str(options.get("space", "model"))
+        yield f"{key}.space", str(options.get("space", "model"))
 
 
 PROMISES = (
@@ -252,7 +261,8 @@ PROMISES = (
     ),
     Promise(
         "Boxes are read in the model's coordinates",
-        "The family's space, or the option `space`, for `iou` and tasks of `auto` about boxes",
+        "The family's space, or the option `space`, for `iou` and tasks of `auto` about boxes; or "
+        "`environment.boxes`, for tools that are given pictures",
         "The space and the number of resized pictures are said; an unknown space is refused",
         "files",
         _coordinates,

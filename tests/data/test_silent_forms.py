@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmr1.data.forms.options import read_options
 from mmr1.data.record import read_records
-from mmr1.rewards.answers.choice import choice
+from mmr1.rewards.builtin.choice import choice
 from mmr1.types import Sample
 from tests.data.form_rows import read, write_media, written
 

@@ -18,7 +18,7 @@ from mmr1.boxes import convert as convert_box
 from mmr1.boxes import pixels
 from mmr1.data.forms.form import Place
 from mmr1.data.sources import load_samples
-from mmr1.rewards.grounding.iou import iou
+from mmr1.rewards.builtin.iou import iou
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.budget import PixelBudget, fit_size
 from tests.vision.media import encoded, noise, write_video

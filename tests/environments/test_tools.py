@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def environment():
         max_characters=100,
         max_pixels=10_000,
     )
-    built = ToolEnvironment(config)
+    built = ToolEnvironment(config, model_space="resized")
     yield built
     built.close()
 
@@ -88,6 +89,28 @@ def test_zoom_cuts_from_the_pictures_own_pixels(environment):
     assert np.array_equal(pixels(part), noise(120, 80, 1)[10:40, 20:60])
     (part,), _ = one(environment, "zoom", image=1, box=[0, 0, 10, 10])
     assert np.array_equal(pixels(part), noise(30, 30, 2)[:10, :10])
+
+
+@pytest.mark.parametrize(
+    ("boxes", "model_space", "box"),
+    [
+        ("model", "0-1000", [100, 250, 500, 750]),
+        ("model", "resized", [6, 10, 30, 30]),
+        ("0-1", "resized", [0.1, 0.25, 0.5, 0.75]),
+        ("original", None, [12, 20, 60, 60]),
+    ],
+)
+def test_boxes_of_tools_are_read_in_one_space(boxes, model_space, box):
+    config = ToolsConfig(tools=("zoom",), workers=1, boxes=boxes)
+    with closing(ToolEnvironment(config, model_space=model_space)) as environment:
+        (part,), error = one(environment, "zoom", box=box)
+        assert error is None
+        assert np.array_equal(pixels(part), noise(120, 80, 1)[20:60, 12:60])
+
+
+def test_boxes_of_an_unknown_space_are_not_guessed():
+    with closing(ToolEnvironment(ToolsConfig(tools=("zoom",), workers=1))) as environment:
+        assert "set environment.boxes" in one(environment, "zoom", box=[1, 2, 30, 20])[1]
 
 
 def test_equal_calls_bring_equal_pictures(environment):

@@ -259,6 +259,11 @@ def test_unknown_space_is_refused_unless_set(text_model, reward):
     functions = {reward: {"options": options}}
     lines = said(config_of(text_model, rewards={"functions": functions}), [sample])
     assert "in the space 0-1" in " ".join(lines)
+    tools = {"type": "tools", "tools": ["zoom"]}
+    with pytest.raises(ValueError, match=r"set environment\.boxes to resized"):
+        said(config_of(text_model, environment=tools), [sample])
+    lines = said(config_of(text_model, environment={**tools, "boxes": "0-1000"}), [sample])
+    assert "environment.boxes: boxes are read in the space 0-1000" in " ".join(lines)
     if reward == "auto":  # nothing to know where no record is about boxes
         assert said(config_of(text_model, rewards={"functions": {"auto": 1.0}}), [QUESTION]) == []
 

@@ -11,11 +11,11 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from mmr1.rewards.item import BadGoldError, Job, no_answer, references, unread
+from mmr1.rewards.item import BadGoldError, Job, unread
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.choices import read_choice
-from mmr1.rewards.reading.extract import Where, extract_answer
+from mmr1.rewards.reading.extract import extract_answer
 from mmr1.rewards.reading.latex import normalise, without_labels
 from mmr1.rewards.reading.numbers import parse_number, same_number
 from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
@@ -56,49 +56,6 @@ _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
 _OPERATOR = re.compile(r"[=+*/^\\]|[A-J]\(")
 _MATHEMATICS = re.compile(r"\d|\\[a-z]|(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])")
 _ARTICLE = re.compile(r"(?i)(?:an?|the) ")
-
-
-def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
-    """1 where the answer equals the gold answer as mathematics, else 0.
-
-    Numbers are compared exactly; a decimal with enough digits stands for a fraction or a root.
-    Units are compared when both sides have one and dropped when one has. Words are compared as
-    text, whatever their case, clock times and dates as themselves. Expressions, sets, intervals,
-    equations and matrices are compared by computer algebra, with the gold first, in the sandbox.
-
-    Args:
-        completion: The whole completion.
-        answer: The gold answer: text, LaTeX or a number. Of a list of texts one is to be met.
-        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
-    """
-    golds = references(answer)
-    members = len(_split(golds[0])) if isinstance(golds[0], str) else 1
-    prediction = extract_answer(completion, extract, members=members)
-    if prediction is None:
-        return no_answer()
-    verdicts = [decide(gold_text(gold), prediction) for gold in golds]
-    if len(golds) == 1 or 1.0 in verdicts:
-        return 1.0 if 1.0 in verdicts else verdicts[0]
-    jobs = tuple(verdict.args for verdict in verdicts if isinstance(verdict, Job))
-    if jobs:
-        return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
-    return 0.0 if 0.0 in verdicts else verdicts[0]
-
-
-def math_gold(answer: Any) -> Job | None:
-    """Check the gold answer at load; returns a Job where only algebra can tell."""
-    checks = [_check(gold) for gold in references(answer)]
-    return None if None in checks else checks[0]
-
-
-def _check(answer: Any) -> Job | None:
-    gold, _ = without_labels(normalise(gold_text(answer)), "")
-    core, _ = split_unit(gold, bare_letters=False)
-    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
-        return None
-    if read_clock(gold) or read_date(gold):
-        return None
-    return Job("mmr1.rewards.math.symbolic:check_gold", (core,))
 
 
 def gold_text(answer: Any) -> str:
@@ -368,7 +325,7 @@ def by_name(gold: str, prediction: str) -> tuple[str, str] | None:
     if named[0] and not named[1] and "=" in prediction:
         return gold, prediction  # equations to be solved, not values
     if systems[0] and not named[1]:
-        bare = len(_split(prediction)) == len(named[0])
+        bare = len(split_members(prediction)) == len(named[0])
         return _tuple(named[0]), f"({prediction})" if bare else prediction
     if systems[1] and not named[0] and gold.startswith("("):
         return gold, _tuple(named[1])
@@ -383,17 +340,17 @@ def _assignments(text: str) -> Assignments:
     if text.startswith(r"\{") and text.endswith(r"\}"):
         text = text[2:-2].strip()
     if together := _TOGETHER.fullmatch(text):
-        names, values = _split(together[1]), _split(together[2])
+        names, values = split_members(together[1]), split_members(together[2])
         text = ", ".join(map("=".join, zip(names, values, strict=False)))
         text = text if len(names) == len(values) else ""
-    matches = [_ASSIGNMENT.fullmatch(piece) for piece in _split(text)] if "=" in text else []
+    matches = [_ASSIGNMENT.fullmatch(piece) for piece in split_members(text)] if "=" in text else []
     if len(matches) < 2:
         return ()
     found = tuple(("".join(m[1].split()), m[2] or "", m[3].strip()) for m in matches if m and m[1])
     return found if len(found) == len(matches) else ()
 
 
-def _split(text: str) -> list[str]:
+def split_members(text: str) -> list[str]:
     """The pieces between separators outside brackets."""
     pieces, start, depth = [], 0, 0
     depths = []

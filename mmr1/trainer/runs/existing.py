@@ -128,9 +128,8 @@ def _differing(key: str, old: Any, new: Any) -> Iterator[str]:
 
 def _anywhere(engine: dict[str, Any]) -> dict[str, Any]:
     """The settings of an engine without its place: colocated or not, vLLM samples the same."""
-    kind = "vllm" if engine["type"] == "vllm_colocate" else engine["type"]
-    placed = ("type", "offload_trainer", "tensor_parallel_size")
-    return {"type": kind} | {k: v for k, v in engine.items() if k not in placed}
+    placed = ("colocate", "offload_trainer", "tensor_parallel_size")
+    return {k: v for k, v in engine.items() if k not in placed}
 
 
 def _and(names: list[str]) -> str:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.rewards import BadGoldError
-from mmr1.rewards.answers.choice import choice, choice_gold
-from mmr1.rewards.answers.text import exact, ocr, rouge
-from mmr1.rewards.math.numeric import count, gold_quantity, numeric, regression
+from mmr1.rewards.builtin.choice import choice, choice_gold
+from mmr1.rewards.builtin.numeric import count, gold_quantity, numeric, regression
+from mmr1.rewards.builtin.text import exact, ocr, rouge
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import think, value_of
 

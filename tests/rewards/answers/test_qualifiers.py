@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmr1.rewards.answers.choice import choice
-from mmr1.rewards.math.numeric import count, numeric
+from mmr1.rewards.builtin.choice import choice
+from mmr1.rewards.builtin.numeric import count, numeric
 from tests.rewards.helpers import think, value_of
 
 OPTIONS = ["red", "blue", "green", "gray"]

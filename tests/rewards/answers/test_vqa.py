@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mmr1.rewards import BadGoldError
-from mmr1.rewards.answers.text import exact, ocr, rouge
-from mmr1.rewards.answers.vqa import anls, relaxed, vqa_gold, vqa_soft
+from mmr1.rewards.builtin.math import math
+from mmr1.rewards.builtin.numeric import count, numeric
+from mmr1.rewards.builtin.text import exact, ocr, rouge
+from mmr1.rewards.builtin.vqa import anls, relaxed, vqa_gold, vqa_soft
 from mmr1.rewards.item import references
-from mmr1.rewards.math.equality import math
-from mmr1.rewards.math.numeric import count, numeric
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import think, value_of
 

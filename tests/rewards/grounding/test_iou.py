@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mmr1.boxes import Box, to_original
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, Job, build_composite_reward
-from mmr1.rewards.grounding.iou import gold_boxes, iou, iou_of, matched_iou
-from mmr1.rewards.grounding.temporal import segment_iou, tiou
+from mmr1.rewards.builtin.iou import gold_boxes, iou, iou_of, matched_iou
+from mmr1.rewards.builtin.temporal import segment_iou, tiou
 from tests.rewards.helpers import item, think, value_of
 
 GOLD = [10, 20, 110, 220]

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from mmr1.rewards.builtin.shaping import format
 from mmr1.rewards.reading.extract import extract_answer, last_boxed, without_thinking
-from mmr1.rewards.shaping import format
 
 GOOD = [
     "<think>a</think><answer>b</answer>",

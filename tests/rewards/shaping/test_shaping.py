@@ -8,7 +8,7 @@ import pytest
 
 from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
-from mmr1.rewards.shaping import (
+from mmr1.rewards.builtin.shaping import (
     length_bonus,
     length_cosine,
     overlong,

@@ -437,7 +437,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
         ("offloaded", {"offload_trainer": True}, {}),
         ("sharing sequences", {}, {"context_parallel_size": 2}),
     ):
-        shared = {"engine": {"type": "vllm_colocate", **engine}}
+        shared = {"engine": {"type": "vllm", "colocate": True, **engine}}
         run_training(run(tmp_path / name, rollout=shared, resources={"ranks": 2, **more}))
         # The parity check twice, then the steps.
         assert calls == turns * 5
@@ -470,7 +470,7 @@ def test_an_engine_of_two_gpus_shares_those_of_two_ranks(
     pytest.importorskip("vllm", reason="vLLM is not installed")
     run = partial(config, tiny_model, mixed, reward)
     run_training(run(tmp_path / "one", rollout={"engine": "vllm"}))
-    shared = {"type": "vllm_colocate", "tensor_parallel_size": 2, "offload_trainer": True}
+    shared = {"type": "vllm", "colocate": True, "tensor_parallel_size": 2, "offload_trainer": True}
     together = run(tmp_path / "wide", rollout={"engine": shared}, resources={"ranks": 2})
     assert (together.engines, together.rollout.gpus_per_engine) == (1, 2)
     run_training(together)

@@ -98,7 +98,7 @@ def ocr(
         _ocr_sides(prediction, gold, unit, ignore_case, ignore_punctuation) for gold in golds
     )
     if sum(_cells(*pair) for pair in pairs) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:best_error_rate", (pairs,))
+        return Job("mmr1.rewards.builtin.text:best_error_rate", (pairs,))
     return best_error_rate(pairs)
 
 
@@ -162,7 +162,7 @@ def rouge(
         return no_answer()
     predicted = tokens(prediction)
     if len(predicted) * sum(map(len, golds)) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:best_rouge", (predicted, golds, str(kind)))
+        return Job("mmr1.rewards.builtin.text:best_rouge", (predicted, golds, str(kind)))
     return best_rouge(predicted, golds, str(kind))
 
 

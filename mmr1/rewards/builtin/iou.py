@@ -70,7 +70,7 @@ def iou(
     predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
     if len(predicted) * len(gold) > CHEAP_PAIRS:
         arguments = (tuple(predicted), tuple(gold), threshold)
-        return Job("mmr1.rewards.grounding.iou:iou_reward", arguments)
+        return Job("mmr1.rewards.builtin.iou:iou_reward", arguments)
     return iou_reward(predicted, gold, threshold)
 
 

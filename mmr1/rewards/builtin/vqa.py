@@ -9,7 +9,7 @@ from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
-from mmr1.rewards.answers.text import gold_strings
+from mmr1.rewards.builtin.text import gold_strings
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value, unread
 from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer

@@ -1,1 +1,0 @@
-"""Reward functions for choices and for plain text."""

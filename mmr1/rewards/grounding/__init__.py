@@ -1,1 +1,0 @@
-"""Boxes and segments of time against the gold ones."""
