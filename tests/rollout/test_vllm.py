@@ -37,7 +37,6 @@ from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import Prefetching
 from mmr1.rollout.protocol import Finished, complete
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -50,6 +49,7 @@ from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, T
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.rollout.vllm_engines import BLOCK, SAMPLING, counted, counting_engine, shake
 
 pytestmark = pytest.mark.vllm

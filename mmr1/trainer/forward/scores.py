@@ -47,8 +47,8 @@ def completion_states(
 
     By the packed forward of a family: all groups are one sequence, in which each image, video and
     prompt goes through the network once however many completions it has, and which equals
-    ``padded.py`` in what it computes. For other models by the packed forward of any model, or by
-    transformers' own where the layers cannot share a prompt.
+    ``tests/padded_forward.py`` in what it computes. For other models by the packed forward of any
+    model, or by transformers' own where the layers cannot share a prompt.
 
     Args:
         model: A transformers model of a known family, as it is or inside a peft model.

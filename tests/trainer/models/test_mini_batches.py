@@ -21,10 +21,10 @@ from mmr1.trainer.distributed.ray_policy import (
     shares_of_update,
 )
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import MiniBatch
 from tests.conftest import REWARDS
+from tests.padded_forward import padded_scores
 from tests.trainer.models import test_critic
 from tests.trainer.models.policies import assert_close, experience, naive_gradient, policy
 from tests.trainer.models.recorded_updates import Gradients, recorded

@@ -23,7 +23,8 @@ PIXELS: tuple[tuple[MediaKind, str], ...] = (
 def processed(processor: Any, media: MediaRef, decoded: Any) -> Medium:
     """The processor's output for one medium's pixels, which have the size for the model."""
     own = _own(processor, media)
-    metadata, given = None, {"images": [decoded]}
+    metadata = None
+    given: dict[str, Any] = {"images": [decoded]}
     if media.kind == "video":
         frames, metadata = decoded
         given = {"videos": [frames], "video_metadata": [metadata], "do_sample_frames": False}
