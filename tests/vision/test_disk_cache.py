@@ -205,7 +205,7 @@ def test_a_second_run_prepares_nothing(tiny_model, pictures, tmp_path, monkeypat
     for medium, wanted in zip(pictures, fresh, strict=True):
         found = second(medium)
         assert torch.equal(found.patches, wanted.patches)
-        assert replace(found, patches=wanted.patches) == wanted
+        assert replace(found, stored=wanted.patches) == wanted
 
 
 def test_the_driver_of_a_cluster_prepares_for_the_others(

@@ -151,7 +151,7 @@ def test_the_processors_own_picture_is_one_grey_level_off_if_it_is_resized(name,
     assert (0 < (off > 0.5 * level).float().mean() < 0.01) == resized
     states = []
     for patches in (medium.patches, theirs):
-        shown = replace(medium, patches=patches)
+        shown = replace(medium, stored=patches)
         group = tiny.group([shown], 11, [5], 1)
         with torch.no_grad():
             packed = completion_states(model, [group]).hidden

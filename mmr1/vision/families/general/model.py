@@ -21,7 +21,6 @@ from mmr1.vision.families.family import (
     decoder_shape,
 )
 from mmr1.vision.families.general import inputs
-from mmr1.vision.families.text import load_text_family
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,9 @@ class GeneralArchitecture:
         **media_options: float | str,
     ) -> ModelFamily:
         recurrent = not inputs.ATTENTIONS.issuperset(inputs.layer_types(config))
-        if self.reads_text:
-            return load_text_family(path, config, recurrent, chat, trust_remote_code)
-        takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
+        takes = None
+        if not self.reads_text:
+            takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
         return inputs.load_family(
             path, config, takes, recurrent, chat, trust_remote_code, **media_options
         )
