@@ -300,8 +300,8 @@ class AlgorithmConfig(Section):
                 "rollout.queue.at_new_weights",
             ),
             lambda c: c.algorithm.compares_experts and _keeps_completions(c),
-            "checkpoints keep completions without their experts; leave replay, keep_surplus and "
-            "at_new_weights out",
+            "checkpoints would keep the experts of every token, megabytes a completion; leave "
+            "replay, keep_surplus and at_new_weights out",
             ("algorithm.router_replay=R3", "algorithm.filter_groups=replay"),
         ),
         Need(

@@ -160,7 +160,7 @@ def _engine(
                 yield engine, None
         return
     with report_activity("starting the rollout engine"):
-        samples = abilities(config).samples_from_policy
+        samples = "shared" in abilities(config).channels
         model = load_model(config.model) if samples or looks else None
         of_engine = model if samples else None
         started = build_engine(config, inputs.family, inputs.media, log, of_engine)
@@ -305,8 +305,7 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
-    for key in ("train_batch_size", "media_cache"):
-        values["data"].pop(key)
+    values["data"].pop("train_batch_size")
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
     sampled = tree["eval"]["sampled"] or {"n": 0}
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}

@@ -101,7 +101,8 @@ class BuiltinReward:
         if self._gold is None:
             return 1.0
         try:
-            return self._gold(**self._gold_arguments(item)) or 1.0
+            gold = self._gold(**self._gold_arguments(item))
+            return gold if isinstance(gold, Job) else 1.0
         except ValueError as error:
             return reward_of_exception(error)
 

@@ -98,9 +98,9 @@ def test_it_trains_on_ray(tiny_model, files, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
+def test_one_that_rests_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
-    engine = {"type": f"{http_engine.__file__}:sleeping", "colocate": True}
+    engine = {"type": f"{http_engine.__file__}:resting", "colocate": True}
     shared = config(
         tiny_model,
         files,
@@ -116,7 +116,7 @@ def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_pat
 
 def test_one_that_cannot_sleep_has_gpus_of_its_own(tiny_model, files, tmp_path):
     own = config(tiny_model, files, tmp_path).changed({"rollout.engine.colocate": True})
-    with pytest.raises(ValueError, match=r"colocate=true: .* the ability sleeps; leave"):
+    with pytest.raises(ValueError, match=r"colocate=true: .* Abilities\(rests=True\); leave"):
         check_engine(own)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import cache, lru_cache
+from typing import Any
 
 from mmr1.registry import Registry
-from mmr1.rewards.item import Job
 
 REWARDS = Registry(
     "reward function",
     {
-        "anls": "mmr1.rewards.builtin.vqa:anls",
+        "anls": "mmr1.rewards.builtin.text:anls",
         "auto": "mmr1.rewards.functions:AutoReward",
         "choice": "mmr1.rewards.builtin.choice:choice",
         "count": "mmr1.rewards.builtin.numeric:count",
@@ -28,14 +28,14 @@ REWARDS = Registry(
         "ocr": "mmr1.rewards.builtin.text:ocr",
         "overlong": "mmr1.rewards.builtin.shaping:overlong",
         "regression": "mmr1.rewards.builtin.numeric:regression",
-        "relaxed": "mmr1.rewards.builtin.vqa:relaxed",
+        "relaxed": "mmr1.rewards.builtin.text:relaxed",
         "repetition": "mmr1.rewards.builtin.shaping:repetition",
         "rouge": "mmr1.rewards.builtin.text:rouge",
         "steps": "mmr1.rewards.builtin.shaping:steps",
         "temporal_contrast": "mmr1.rewards.builtin.temporal:temporal_contrast",
         "tiou": "mmr1.rewards.builtin.temporal:tiou",
         "tool_use": "mmr1.rewards.builtin.shaping:tool_use",
-        "vqa_soft": "mmr1.rewards.builtin.vqa:vqa_soft",
+        "vqa_soft": "mmr1.rewards.builtin.text:vqa_soft",
     },
     group="mmr1.rewards",
 )
@@ -46,22 +46,23 @@ REWARD_MODEL = "reward_model"
 PYTHON = "python"
 """The ``use`` of a function that ``mmr1.Trainer`` was given, which no file names."""
 
-# Checks of a gold answer at load: they raise BadGoldError or return a Job for the sandbox.
+# Readers of gold answers, which check them at load: they raise BadGoldError, or return a Job for
+# the sandbox.
 GOLD_CHECKS = {
-    "anls": "mmr1.rewards.builtin.text:text_gold",
-    "choice": "mmr1.rewards.builtin.choice:choice_gold",
-    "count": "mmr1.rewards.builtin.numeric:number_gold",
-    "exact": "mmr1.rewards.builtin.text:text_gold",
-    "iou": "mmr1.rewards.builtin.iou:iou_gold",
+    "anls": "mmr1.rewards.builtin.text:gold_strings",
+    "choice": "mmr1.rewards.builtin.choice:gold_letter",
+    "count": "mmr1.rewards.builtin.numeric:gold_quantities",
+    "exact": "mmr1.rewards.builtin.text:gold_strings",
+    "iou": "mmr1.rewards.builtin.iou:gold_boxes",
     "math": "mmr1.rewards.builtin.math:math_gold",
-    "numeric": "mmr1.rewards.builtin.numeric:number_gold",
-    "ocr": "mmr1.rewards.builtin.text:text_gold",
-    "regression": "mmr1.rewards.builtin.numeric:number_gold",
-    "relaxed": "mmr1.rewards.builtin.text:text_gold",
-    "rouge": "mmr1.rewards.builtin.text:text_gold",
+    "numeric": "mmr1.rewards.builtin.numeric:gold_quantities",
+    "ocr": "mmr1.rewards.builtin.text:gold_strings",
+    "regression": "mmr1.rewards.builtin.numeric:gold_quantities",
+    "relaxed": "mmr1.rewards.builtin.text:gold_strings",
+    "rouge": "mmr1.rewards.builtin.text:gold_strings",
     "steps": "mmr1.rewards.builtin.shaping:steps_gold",
-    "tiou": "mmr1.rewards.builtin.temporal:tiou_gold",
-    "vqa_soft": "mmr1.rewards.builtin.vqa:vqa_gold",
+    "tiou": "mmr1.rewards.builtin.temporal:gold_segment",
+    "vqa_soft": "mmr1.rewards.builtin.text:gold_votes",
 }
 
 # Built-ins that need the accuracy of another reward function; their option ``of`` names it.
@@ -96,12 +97,12 @@ TASKS = {
 
 
 @cache
-def gold_check(name: str) -> Callable[..., Job | None] | None:
+def gold_check(name: str) -> Callable[..., Any] | None:
     """The function that checks a built-in's gold answers, or None."""
     if name not in GOLD_CHECKS:
         return None
     module, _, attribute = GOLD_CHECKS[name].partition(":")
-    check: Callable[..., Job | None] = getattr(importlib.import_module(module), attribute)
+    check: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return check
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.reading.choices import options_by_letter, read_choice
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.read import score_answer
 from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
@@ -40,24 +40,21 @@ def choice(
     (<Status.UNREAD: 'unread'>, 1.0)
     """
     texts = options_by_letter(options or choices)
-    gold = _gold_letter(answer, texts)
-    reading = read_completion(completion, extract, lambda text: read_choice(text, texts))
-    return reading if isinstance(reading, Reward) else float(reading.value == gold)
+    gold = gold_letter(answer, options=texts)
+    return score_answer(
+        completion, extract, lambda text: read_choice(text, texts), lambda r: float(r.value == gold)
+    )
 
 
-def choice_gold(
+def gold_letter(
     answer: Any,
     *,
     options: Sequence[str] | Mapping[str, str] | None = None,
     choices: Sequence[str] | Mapping[str, str] | None = None,
-) -> None:
-    """Raises BadGoldError when the gold answer is none of the options."""
-    _gold_letter(answer, options_by_letter(options or choices))
-
-
-def _gold_letter(answer: Any, options: Mapping[str, str]) -> str:
+) -> str:
+    """Return the gold option's letter. Raises BadGoldError when the gold is none of the options."""
     text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
-    reading = read_choice(text, options)
+    reading = read_choice(text, options_by_letter(options or choices))
     if isinstance(reading, Unread):
         raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
     return reading.value

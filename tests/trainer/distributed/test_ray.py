@@ -205,23 +205,6 @@ def traces(run: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_driver_engines_and_ranks_share_a_cache_on_the_disk(tiny_model, mixed, reward, tmp_path):
-    kept = tmp_path / "media"
-    run = partial(config, tiny_model, mixed, reward)
-    on_ray = partial(
-        run, data={"media_cache": {"dir": str(kept)}}, resources={"ranks": 2, "engines": 2}
-    )
-    assert_same_learning(tmp_path, run, on_ray)
-    entries = {file: file.stat().st_ino for file in kept.glob("??/*.npz")}
-    assert entries
-    run_training(on_ray(tmp_path / "again"))
-    assert metrics(tmp_path / "again") == metrics(tmp_path / "second_0")
-    # A second run makes none of them again.
-    assert {file: file.stat().st_ino for file in kept.glob("??/*.npz")} == entries
-    assert not left_over()
-
-
-@pytest.mark.slow
 def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model, tmp_path):
     brief, scans = brief_model(tiny_model, tmp_path / "brief"), write_scans(tmp_path)
 
@@ -430,8 +413,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     assert calls == ["send"] * 3
     calls.clear()
     turns = [
-        *("make_room False", "call wake_up weights", "send", "make_room True"),
-        *("call wake_up kv_cache", "call sleep", "take_back"),
+        *("make_room False", "send", "make_room True", "call rest", "take_back"),
     ]
     for name, engine, more in (
         ("offloaded", {"offload_trainer": True}, {}),

@@ -17,11 +17,11 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.sampling.codec import decoded, encoded
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.open_groups import OpenGroup
 from mmr1.trainer.sampling.other_views import by_own_view, view_stats
 from mmr1.trainer.sampling.plan import planner
-from mmr1.trainer.sampling.replay import as_json, completion_from_json
 from mmr1.trainer.sampling.views import under
 from mmr1.trainer.train import run_training
 from mmr1.types import RolloutGroup, ScoredGroup
@@ -191,8 +191,8 @@ def test_rewards_are_counted_by_view(noisy):
 
 
 def test_a_kept_group_still_knows_what_was_seen(noisy):
-    entries = as_json(noisy[0])["completions"]
-    assert [dict(completion_from_json(e).view) for e in entries] == [{}, {}, OPTIONS, OPTIONS]
+    completions = decoded(encoded(noisy[0].group.completions))
+    assert [dict(c.view) for c in completions] == [{}, {}, OPTIONS, OPTIONS]
 
 
 REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
