@@ -130,7 +130,7 @@ def gpu_settings(config: RolloutConfig, batch: int) -> dict[str, Any]:
 
     vLLM takes no image or video of more tokens than one step of the engine has, and refuses it when
     it comes, in the middle of the run. No medium is longer than the longest prompt. Its own number
-    for this GPU, where it is larger, prefills faster.
+    for this GPU, where it is larger, prefills faster. One in ``engine_kwargs`` wins over both.
 
     The head multiplies into float32: rounded to bfloat16, logits of a large vocabulary alone are a
     gap of 0.01 to 0.03 nats. vLLM keeps a quantized head as it is.
@@ -144,9 +144,16 @@ def gpu_settings(config: RolloutConfig, batch: int) -> dict[str, Any]:
 
     defaults = EngineArgs.get_batch_defaults(config.gpus_per_engine)
     tokens, sequences = (default[UsageContext.LLM_CLASS] for default in defaults)
-    settings: dict[str, Any] = {"max_num_batched_tokens": max(tokens, config.max_model_len)}
-    engine = config.engine
+    engine, settings = config.engine, dict[str, Any]()
     given = engine.engine_kwargs if isinstance(engine, VllmConfig) else {}
+    if (asked := given.get("max_num_batched_tokens")) is None:
+        settings["max_num_batched_tokens"] = max(tokens, config.max_model_len)
+    elif asked < config.max_model_len:
+        raise ValueError(
+            f"rollout.engine.engine_kwargs.max_num_batched_tokens={asked}: vLLM takes no medium of "
+            f"more tokens; set at least {config.max_model_len}, as long as a prompt with its "
+            "response may be, or leave it out"
+        )
     if "max_num_seqs" not in given:
         settings["max_num_seqs"] = min(sequences, max(_SEQUENCES, batch))
     if isinstance(engine, VllmConfig) and not rounds(given):

@@ -240,16 +240,14 @@ def main() -> None:
     for name, config in recipes(out / "models"):
         try:
             fitted = propose(config, Gpus(GPUS, FREE * card.gib * GIB)).config
+            row = resolved(name, fitted, platform)
         except ValueError as error:
-            rows.append(Resolved(name, "does not fit", refused=str(error).partition(";")[0][:200]))
-            continue
-        rows.append(resolved(name, fitted, platform))
+            row = Resolved(name, "does not fit", refused=str(error).partition(";")[0][:200])
+        rows.append(row)
+        changes = [f"\n    {change}" for change in row.changed]
+        print(f"{name} | {row.gpus} | {row.settings or row.refused}", *changes, flush=True)
     (out / "engines.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
     shutil.rmtree(out / "models")
-    for row in rows:
-        print(f"{row.recipe} | {row.gpus} | {row.settings or row.refused}")
-        for change in row.changed:
-            print(f"    {change}")
     sys.exit(any(row.refused and row.gpus != "does not fit" for row in rows))
 
 

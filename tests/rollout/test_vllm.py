@@ -249,6 +249,13 @@ def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
         long = RolloutConfig(max_prompt_length=prompt, max_response_length=1024)
         expected = max(own, prompt + 1024)
         assert gpu_settings(long, 1)["max_num_batched_tokens"] == expected
+        given = {"type": "vllm", "engine_kwargs": {"max_num_batched_tokens": own}}
+        asked = long.model_copy(update={"engine": RolloutConfig(engine=given).engine})
+        if expected > own:
+            with pytest.raises(ValueError, match=f"set at least {expected}"):
+                gpu_settings(asked, 1)
+        else:
+            assert "max_num_batched_tokens" not in gpu_settings(asked, 1)
 
 
 @pytest.mark.parametrize(
