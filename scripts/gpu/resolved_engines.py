@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ GPUS = 8
 FREE = 0.9
 """Share of a card's memory that ``resources: auto`` counts with."""
 SHAPES = {"3B": "qwen2_5_vl_3b", "7B": "qwen2_5_vl_7b", "32B": "qwen2_5_vl_32b"}
+NOT_JUDGED = "not judged"
 TOKENS = ("image", "video", "vision_start", "vision_end")
 
 
@@ -146,7 +148,7 @@ def models(folder: Path) -> dict[str, Path]:
 
 
 def recipes(folder: Path) -> Iterator[tuple[str, Config]]:
-    """Recipes that sample with vLLM from a model of such a size, each with its folder."""
+    """Recipes of ``mmr1 train`` that sample with vLLM from a model of such a size."""
     sizes = models(folder)
     os.environ.setdefault("ORIGINAL", str(folder))  # of exact recipes; nothing of it is read
     for file in sorted(SCRIPTS.glob("recipes/*/*.yaml")):
@@ -154,9 +156,10 @@ def recipes(folder: Path) -> Iterator[tuple[str, Config]]:
         size = next((s for s in sizes if f"Qwen2.5-VL-{s}" in text), None)
         if size is None or "rollout:" not in text:
             continue
-        config = load_config(file, [f"model.path={sizes[size]}"])
-        if config.rollout.engine.type.startswith("vllm"):
-            yield f"{name} ({size})", config
+        with suppress(ValueError):  # of another command
+            config = load_config(file, [f"model.path={sizes[size]}", "data.prompt_template=null"])
+            if config.rollout.uses_vllm:
+                yield f"{name} ({size})", config
 
 
 class Given(Exception):  # noqa: N818 - not an error
@@ -221,7 +224,7 @@ def _changed(given: dict[str, Any], found: Any) -> Iterator[str]:
     sections = [value for value in vars(found).values() if hasattr(value, "__dataclass_fields__")]
     for name, value in given.items():
         for section in sections:
-            if name in section.__dataclass_fields__ and isinstance(value, bool | int | float | str):
+            if name in vars(section) and isinstance(value, bool | int | float | str):
                 own = getattr(section, name)
                 if str(own).removeprefix("torch.") != str(value):
                     yield f"{name}: {value} became {own}"
@@ -240,15 +243,16 @@ def main() -> None:
     for name, config in recipes(out / "models"):
         try:
             fitted = propose(config, Gpus(GPUS, FREE * card.gib * GIB)).config
+        except ValueError as error:  # it does not fit, or another model would be downloaded
+            row = Resolved(name, NOT_JUDGED, refused=str(error).partition(";")[0][:200])
+        else:
             row = resolved(name, fitted, platform)
-        except ValueError as error:
-            row = Resolved(name, "does not fit", refused=str(error).partition(";")[0][:200])
         rows.append(row)
         changes = [f"\n    {change}" for change in row.changed]
         print(f"{name} | {row.gpus} | {row.settings or row.refused}", *changes, flush=True)
     (out / "engines.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
     shutil.rmtree(out / "models")
-    sys.exit(any(row.refused and row.gpus != "does not fit" for row in rows))
+    sys.exit(any(row.refused and row.gpus != NOT_JUDGED for row in rows))
 
 
 if __name__ == "__main__":
