@@ -293,7 +293,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     outcome |= {
         "media": media,
         "unread": list(unread),
-        "boxes": [boxes.inside, boxes.outside, boxes.fits],
+        "boxes": [boxes.inside, boxes.outside, boxes.fits, boxes.extents],
     }
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
@@ -375,7 +375,8 @@ def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
     """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
     tally = BoxTally()
     for outcome_file in outcome_files:
-        tally.merge(BoxTally(*parse_json(outcome_file.read_bytes())["boxes"]))
+        inside, outside, fits, extents = parse_json(outcome_file.read_bytes())["boxes"]
+        tally.merge(BoxTally(inside, outside, Counter(fits), extents))
     try:
         tally.check(str(plan.files[0]))
     except ValueError:

@@ -14,6 +14,7 @@ import numpy as np
 
 from datasets_prep.outputs import refuse_empty
 from datasets_prep.record_files import Part, located, map_parts, samples_of
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.extras import needs_extra
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
@@ -29,6 +30,7 @@ class Stats:
     """Statistics of a dataset: how often each value occurs.
 
     Attributes:
+        boxes: The gold boxes.
         unusable: ``(location, reason)`` of the records that cannot be read, or whose media no
             model can be shown. They are not counted.
         pictures: The pictures of each record, and the tokens of its videos. The vision tokens that
@@ -36,6 +38,7 @@ class Stats:
     """
 
     samples: int = 0
+    boxes: BoxTally = field(default_factory=BoxTally)
     unusable: list[tuple[str, str]] = field(default_factory=list)
     tasks: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
@@ -50,6 +53,7 @@ class Stats:
         """Count what the other counted."""
         self.samples += other.samples
         self.unusable += other.unusable
+        self.boxes.merge(other.boxes)
         for mine, theirs in ((getattr(self, n), getattr(other, n)) for n in vars(self)):
             if isinstance(mine, Counter):
                 mine.update(theirs)
@@ -78,6 +82,7 @@ def collect_part(part: Part, budget: PixelBudget, unfit: Set[Picture] = frozense
     """The statistics of the records of a part; ``unfit`` pictures cannot be shown."""
     stats = Stats()
     for place, sample in samples_of(part):
+        stats.boxes.add(sample)
         try:
             if isinstance(sample, ValueError):
                 raise sample
