@@ -352,8 +352,8 @@ class AlgorithmConfig(Section):
     router_replay: Literal["disabled", "compare", "R3"] = Field(
         "disabled",
         description="Mixtures of experts. compare: log the share of tokens for which the engine "
-        "chose other experts (rollout/router_gap); R3: log it, and compute log-probs and update "
-        "with the engine's choice (arXiv 2510.11370; verl)",
+        "chose other experts (rollout/frac_router_mismatch); R3: log it, and compute log-probs "
+        "and update with the engine's choice (arXiv 2510.11370; verl)",
     )
     router_aux_loss_coef: Coefficient | None = Field(
         None,

@@ -237,8 +237,8 @@ class Sampler:
         }
         if self._resamples is not None:
             completions = sum(len(s.rewards) for s in filled.dropped)
-            stats["sampling/no_signal"] = float(len(filled.dropped))
-            stats["sampling/extra_rollouts"] = float(completions)
+            stats["dynamic_sampling/frac_zero_std"] = float(len(filled.dropped))
+            stats["dynamic_sampling/num_extra_completions"] = float(completions)
         stats |= self._staleness(groups)
         return self._batch(number, groups, [*groups, *filled.dropped], stats, timer)
 
@@ -505,7 +505,7 @@ class Sampler:
         count = sum(tokens for _, tokens in spans)
         stats = {
             "rollout/staleness_mean": sum(age * tokens for age, tokens in spans) / max(1, count),
-            "rollout/mixed_versions": fmean(bool(c.versions) for c in completions),
+            "rollout/frac_mixed_policy": fmean(bool(c.versions) for c in completions),
         }
         if queue.kv_cache == "recompute":
             stats["rollout/recomputed_tokens"] = float(sum(map(_recomputed, completions)))

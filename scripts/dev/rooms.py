@@ -61,7 +61,7 @@ ROOMS = {
     "distributed": Room(2004, 1700, 1500, "mmr1/distributed mmr1/trainer/distributed"),
     "runs": Room(1541, 1300, 1200, "mmr1/runs mmr1/trainer/runs"),
     "estimate": Room(1047, 600, 400, "mmr1/estimate"),
-    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 990),
+    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 980),
     "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300),
     "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
     "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11310),

@@ -36,7 +36,7 @@ def assert_samples_with_the_policys_weights(rows: list[dict[str, float]]) -> Non
     """Also after updates, which move log-probs by far more."""
     assert len(rows) == 3
     assert all(row["grad_norm"] > 0.1 for row in rows)
-    assert all(row["rollout/logprob_gap_max"] < 1e-5 for row in rows)
+    assert all(row["rollout/logprob_diff_max"] < 1e-5 for row in rows)
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +82,8 @@ def test_it_trains_ahead(tiny_model, files, tmp_path):
     run_training(config(tiny_model, files, tmp_path / "run", **sections))
     rows = metrics(tmp_path / "run")
     assert [row["rollout/staleness"] for row in rows] == [0, 1, 1]
-    assert rows[0]["rollout/logprob_gap_max"] < 1e-5
-    gaps = [row["rollout/logprob_gap_max"] for row in rows[1:]]
+    assert rows[0]["rollout/logprob_diff_max"] < 1e-5
+    gaps = [row["rollout/logprob_diff_max"] for row in rows[1:]]
     assert np.all(np.array(gaps) > 1e-5)  # sampled before the last update
     assert np.all(np.array(gaps) < 0.5)
 

@@ -337,8 +337,8 @@ def test_dynamic_sampling_draws_others_for_groups_without_a_signal(sampler_of):
             assert len(batch.groups) == SIZE
             assert all(len({r.value for r in s.rewards}) > 1 for s in batch.groups)
             assert max(ages(batch, policy.version)) <= 1
-            dropped += batch.stats["sampling/no_signal"]
-            assert len(batch.all_groups) == SIZE + batch.stats["sampling/no_signal"]
+            dropped += batch.stats["dynamic_sampling/frac_zero_std"]
+            assert len(batch.all_groups) == SIZE + batch.stats["dynamic_sampling/frac_zero_std"]
             policy.update()
             sampler.sync(policy)
     assert dropped == 3
@@ -597,7 +597,7 @@ def test_a_group_of_a_stream_is_sampled_under_two_views(sampler_of):
             seen = [[bool(c.view) for c in s.group.completions] for s in batch.groups]
             assert seen == [[False, True]] * SIZE
             assert len(batch.learned) == 2 * SIZE
-            assert {"views/reward_clean", "views/reward_other"} <= batch.stats.keys()
+            assert {"views/reward_clean", "views/reward_perturbed"} <= batch.stats.keys()
             sampler.sync(policy_at(number))
 
 
@@ -609,7 +609,7 @@ def test_a_stream_replays_groups_in_place_of_those_without_signal(sampler_of):
         for number in range(1, 7):
             batch = sampler.sample(number)
             names += [s.group.prompt.sample.id for s in batch.groups]
-            replays.append(batch.stats["replay/replayed"])
+            replays.append(batch.stats["replay/num_groups"])
             assert all(rewards_differ(s) for s in batch.groups)
             sampler.sync(policy_at(number))
     assert sum(replays) == 2

@@ -93,7 +93,7 @@ class Replay:
         own = [g for g in sampled if self._has_signal(g)]
         self.kept.keep([*self.kept.groups, *own][-self._config.capacity :])
         size = len(self.kept.groups)
-        return groups, {"replay/replayed": float(len(earlier)), "replay/size": float(size)}
+        return groups, {"replay/num_groups": float(len(earlier)), "replay/size": float(size)}
 
     def _draw(self, step: int, count: int) -> list[ScoredGroup]:
         groups = self.kept.groups

@@ -84,7 +84,7 @@ def test_groups_without_a_signal_make_room_for_earlier_ones():
     second, stats = own.fill(2, [group(2, 0, 0), group(3, 1, 0), group(4, None, 1)])
     # One earlier group for two places; a group with one valid reward has no signal.
     assert names(second) == ["s0", "s3", "s4"]
-    assert stats == {"replay/replayed": 1.0, "replay/size": 2.0}
+    assert stats == {"replay/num_groups": 1.0, "replay/size": 2.0}
     fill(own, 3, group(5, 1, 0))  # the oldest of three goes
     third = fill(own, 4, group(6, 0, 0), group(7, 0, 0), group(1, 0, 0))
     assert sorted(names(third)) == ["s1", "s3", "s5"]
