@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import numpy as np
 
 from datasets_prep.outputs import refuse_empty
 from datasets_prep.record_files import Part, located, map_parts, samples_of
+from datasets_prep.task_checks import named
 from mmr1.data.forms.boxes import BoxTally
 from mmr1.extras import needs_extra
 from mmr1.types import MediaRef
@@ -137,11 +137,6 @@ def _tokens_of(picture: Picture) -> int:
     return tokens(image_grid(*size, budget), budget.merge)
 
 
-def named(ref: MediaRef, reason: str) -> str:
-    """The reason with the medium, unless it names it already."""
-    return reason if str(ref) in reason else f"{ref}: {reason}"
-
-
 @lru_cache(maxsize=1 << 10)
 def media_class(media: tuple[str, ...]) -> str:
     """``text``, ``1 image``, ``2 images``, ``1 video``, ``1 image, 1 video``, … of their kinds."""
@@ -170,20 +165,9 @@ def summary(counts: Mapping[int, int]) -> str:
     """Minimum, median, 95th percentile and maximum of values that occur so often."""
     if not counts:
         return "-"
-    low, middle, high, top = (percentile(counts, share) for share in (0, 0.5, 0.95, 1))
+    values = np.repeat([*counts], [*counts.values()])
+    low, middle, high, top = np.percentile(values, (0, 50, 95, 100))
     return f"min {low:,.0f}  median {middle:,.0f}  p95 {high:,.0f}  max {top:,.0f}"
-
-
-def percentile(counts: Mapping[int, int], share: float) -> float:
-    """The value below which this share of the values lies, interpolated as numpy does."""
-    values = sorted(counts)
-    ends = np.cumsum([counts[value] for value in values])
-    place = share * (int(ends[-1]) - 1)
-    below, above = (
-        values[int(np.searchsorted(ends, at, side="right"))]
-        for at in (math.floor(place), math.ceil(place))
-    )
-    return below + (above - below) * (place - math.floor(place))
 
 
 def rows(stats: Stats) -> list[tuple[str, str]]:

@@ -21,7 +21,10 @@ ROWS: list[dict[str, Any]] = [
     {"q": "<video>What?", "gt": "it", "pic": None, "film": "clip.mp4"},
     {"q": "1 + 1?", "gt": "2", "pic": None, "film": None},
 ]
-SAID = "4 record(s), 1 with videos, 2 with images, 1 text only; columns that only rewards may name (no format reads them): level, mask, subject"
+SAID = (
+    "4 record(s), 1 with videos, 2 with images, 1 text only; columns that only rewards "
+    "may name (no format reads them): level, mask, subject"
+)
 
 
 @pytest.fixture

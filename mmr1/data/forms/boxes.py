@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmr1.boxes import Box, Space, check_inside, convert, pixels, thousandths, unit
@@ -14,7 +14,7 @@ from mmr1.data.forms.assemble import inside_answer, stated_task
 from mmr1.data.forms.form import Row
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.rewards.reading.boxes import boxes_of
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import Sample, TextPart
 from mmr1.vision.images import image_size
 
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
@@ -83,7 +83,7 @@ def grounded(
     size = size or image_size(sample.media[0])
     sample = with_size(sample, size)
     answer = [list(box) for box in in_pixels(boxes, size, space)]
-    return Sample(sample.id, sample.messages, answer, "iou", sample.source, sample.meta)
+    return replace(sample, answer=answer, task="iou")
 
 
 class BoxesError(ValueError):
@@ -228,16 +228,10 @@ class BoxTally:
 def with_size(sample: Sample, size: tuple[int, int]) -> Sample:
     """The sample with the original size stated at its one medium."""
 
-    def sized(message: Message) -> Message:
-        return Message(
-            message.role,
-            tuple(
-                part
-                if isinstance(part, TextPart)
-                else MediaRef(part.kind, part.path, part.data, size, part.options)
-                for part in message.parts
-            ),
+    messages = tuple(
+        replace(
+            m, parts=tuple(p if isinstance(p, TextPart) else replace(p, size=size) for p in m.parts)
         )
-
-    messages = tuple(sized(message) for message in sample.messages)
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)
+        for m in sample.messages
+    )
+    return replace(sample, messages=messages)
