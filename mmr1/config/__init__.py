@@ -16,8 +16,8 @@ from mmr1.config.algorithm import (
 )
 from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.environment import (
-    CustomEnvironmentConfig,
     EnvironmentConfig,
+    OwnEnvironment,
     ToolsConfig,
 )
 from mmr1.config.evaluation import EvalConfig
@@ -25,7 +25,6 @@ from mmr1.config.kl import (
     KlFull,
     KlLoss,
     KlReward,
-    NearModelReference,
 )
 from mmr1.config.model import (
     LoraConfig,
@@ -54,7 +53,6 @@ __all__ = [
     "AlgorithmConfig",
     "Config",
     "CurriculumConfig",
-    "CustomEnvironmentConfig",
     "DataConfig",
     "EnvironmentConfig",
     "EvalConfig",
@@ -63,9 +61,9 @@ __all__ = [
     "KlReward",
     "LoraConfig",
     "ModelConfig",
-    "NearModelReference",
     "NewLoraConfig",
     "OptimizerConfig",
+    "OwnEnvironment",
     "PluginConfig",
     "RangeConfig",
     "ReplayConfig",

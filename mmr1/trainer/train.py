@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from mmr1.config import Config, CustomEnvironmentConfig
+from mmr1.config import Config, OwnEnvironment
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
@@ -47,6 +47,7 @@ from mmr1.trainer.sampler import refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.sampling.other_views import by_own_view
 from mmr1.trainer.sampling.parity import PARITY_TOKENS, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
@@ -225,8 +226,10 @@ def _components(
     workers: Workers,
     sampling: SamplingRun,
 ) -> TrainerComponents:
+    rollout, views = config.rollout, config.rollout.views
+    own_views = by_own_view if views is not None and views.loss == "own" else None
     algorithm = build_algorithm(
-        config.algorithm, config.rollout.max_response_length, config.rewards.weights
+        config.algorithm, rollout.max_response_length, config.rewards.weights, own_views
     )
     kept = _kept(config, inputs)
     return TrainerComponents(
@@ -324,7 +327,7 @@ def parity_summary(config: Config, inputs: Inputs, engine: Engine, policy: Suppo
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     sampling, max_tokens = config.rollout.sampling, PARITY_TOKENS
     if isinstance(engine, Conversing):  # two short turns, in place of one
-        limits = CustomEnvironmentConfig(use="two turns", max_tokens_per_turn=max_tokens)
+        limits = OwnEnvironment(type="two turns", max_tokens_per_turn=max_tokens)
         shows = "image" in inputs.family.placeholder_kinds.values()
         engine, max_tokens = (
             Player(
