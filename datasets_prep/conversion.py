@@ -155,7 +155,7 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
             )
         shutil.rmtree(outcome_files)  # it failed at its first row
     manifest = read_manifest(output)
-    if manifest is not None and not _has_records(manifest):
+    if manifest is not None and "plan" in manifest and not manifest["counts"]["records"]:
         _clear(output)  # a conversion that found nothing to use is begun again
     elif manifest is not None and manifest.get("plan") == plan_facts:
         return manifest
@@ -167,10 +167,6 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
     with atomic(outcome_files / "plan.json") as file:
         json.dump(plan_facts, file)
     return None
-
-
-def _has_records(manifest: dict[str, Any]) -> bool:
-    return "plan" not in manifest or bool(manifest["counts"]["records"])
 
 
 def _clear(output: Path) -> None:
