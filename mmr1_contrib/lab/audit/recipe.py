@@ -22,7 +22,7 @@ IRRELEVANT = (
     *("model.trust_remote_code", "model.lora.merge", "optimizer.offload"),
     *("data.train", "data.train_batch_size", "data.format", "data.prompt_template"),
     *("data.media_root", "data.curriculum", "data.num_workers"),
-    *("data.max_bad_fraction", "data.max_invalid_fraction", "data.video.backend"),
+    *("data.max_bad_fraction", "data.max_invalid_fraction"),
     *("data.image.resize", "rollout", "rewards"),
 )
 """Keys that change what is sampled, or how fast, and not what a recorded step computes from it."""
@@ -51,7 +51,8 @@ ADVANTAGES = (
     *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
-    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
+    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "clip_cov", "kl_cov"),
+    *("gmpo", "topr", "dppo"),
 )
 USED: Mapping[str, tuple[Any, ...] | None] = {
     "model.path": None,
@@ -85,6 +86,9 @@ USED: Mapping[str, tuple[Any, ...] | None] = {
     "algorithm.loss.clip_ratio_high": None,
     "algorithm.loss.clip_ratio_dual": None,
     "algorithm.loss.top_entropy_quantile": None,
+    "algorithm.loss.clip_low": None,
+    "algorithm.loss.clip_high": None,
+    "algorithm.loss.delta": None,
     "algorithm.loss.tau_pos": None,
     "algorithm.loss.tau_neg": None,
     "algorithm.loss.ratio": None,
@@ -126,7 +130,7 @@ class Recipe:
 
     Attributes:
         tree: The configuration.
-        coefficients: Coefficients of the loss in this step: kl, ppo_kl, entropy.
+        coefficients: Coefficients of the loss in this step: kl, entropy.
     """
 
     tree: Tree
