@@ -25,7 +25,7 @@ from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.part import written
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
-from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities, preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
@@ -156,7 +156,7 @@ def parity(
     values = {
         "model": {"path": model},
         "rollout": {"max_prompt_length": 1024, "max_response_length": 32},
-        "rewards": {"functions": {"format": 1.0}},
+        "rewards": {"format": 1.0},
         "optimizer": {"lr": 1e-4},  # large enough to be seen in the log-probs
     }
     config = config_from(values, overrides or [])

@@ -9,20 +9,24 @@ documentation.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Annotated, Any, Literal, Union
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from mmr1.registry import Registry, check_settings
 from mmr1.section import Need, OwnPart, Section, is_own
+
+Declared = TypeVar("Declared", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,20 @@ class Part:
         key: Key of the configuration that chooses it.
         name: Its value there, the key ``type``.
         section: Section class with its settings.
-        build: Returns the part for a section.
+        build: Returns the part for a section and the inputs of the kind.
         papers: arXiv numbers, or an author and a year.
+        package: Package that it needs. Empty if it needs none.
+        extras: Extras of mmr1 that install that package.
         example: Inputs and expected outputs, worked by hand. Empty if there is none.
     """
 
     key: str
     name: str
     section: type[Section]
-    build: Callable[[Any], Any]
+    build: Callable[..., Any]
     papers: tuple[str, ...] = ()
+    package: str = ""
+    extras: tuple[str, ...] = ()
     example: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -55,7 +63,12 @@ class Kind:
         base: Section class that a part's section extends, unless the part names another.
         own: Section class of a user's own part.
         default: Name of the part that applies where the configuration names none.
-        makes: Class of what a part builds, as ``module:class``.
+        makes: Class of what a part builds, as ``module:class``. Empty if any object will do.
+        inputs: What a part is given beside its settings when it is built: its first parameters.
+        called: A part is the function itself, called with what stands before ``*`` in its
+            signature; its settings stand behind.
+        word: Name of the kind, for messages and for its entry points. Empty if it is the last name
+            of the key.
     """
 
     def __init__(
@@ -65,13 +78,16 @@ class Kind:
         base: type[Section],
         own: type[OwnPart],
         default: str,
-        makes: str,
+        makes: str = "",
+        inputs: tuple[str, ...] = (),
+        called: bool = False,
+        word: str = "",
     ) -> None:
         self.key, self.package, self.base, self.own = key, package, base, own
-        self.default, self.makes = default, makes
+        self.default, self.makes, self.inputs, self.called = default, makes, inputs, called
         self._parts: dict[str, Part] = {}
-        plural = package.rpartition(".")[2]
-        self._installed = Registry(key.rpartition(".")[2], {}, group=f"mmr1.{plural}")
+        group = f"{word}s" if word else package.rpartition(".")[2]
+        self.installed = Registry(word or key.rpartition(".")[2], {}, group=f"mmr1.{group}")
 
     def __call__(
         self,
@@ -81,10 +97,13 @@ class Kind:
         needs: tuple[Need, ...] = (),
         section: type[Section] | None = None,
         base: type[Section] | None = None,
+        body: str = "",
+        package: str = "",
+        extras: tuple[str, ...] = (),
         example: Mapping[str, Any] | None = None,
         **facts: Any,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declare a function as a part.
+    ) -> Callable[[Declared], Declared]:
+        """Declare a function of its settings as a part, or the section of one with a ``body``.
 
         Args:
             name: Name in the configuration.
@@ -93,23 +112,53 @@ class Kind:
             section: Section class, where other code reads the settings. The function then takes
                 the section; otherwise it takes the settings.
             base: Section class to extend in place of the kind's.
+            body: Function that makes the part of its section, as ``module:function``, loaded when
+                it is built. What is declared is then the section class.
+            package: Package that it needs, if any.
+            extras: Extras of mmr1 that install that package.
             example: Inputs and expected outputs, for the test of all examples.
             facts: Values of the base's class variables, or other defaults of its keys.
         """
         papers = (paper,) if isinstance(paper, str) else paper
 
-        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            made = section or section_of(function, name, base or self.base, facts)
+        def declare(declared: Declared) -> Declared:
+            made: Any = declared if body else section
+            if made is None:
+                made = section_of(
+                    declared, name, base or self.base, facts, self._settings(declared)
+                )
+                self._refuse_taken(declared)
             made.needs = (*made.needs, *needs)
-            build = function if section else _from_settings(function)
-            part = Part(self.key, name, made, build, papers, example or {})
-            if function.__module__.startswith(f"{self.package}."):
+            if body:
+                build = _from_body(body)
+            elif self.called:
+                build = _bound(declared, self._settings(declared))
+            else:
+                build = declared if section else _from_settings(declared, self._settings(declared))
+            part = Part(self.key, name, made, build, papers, package, extras, example or {})
+            if declared.__module__.startswith(f"{self.package}."):
                 assert name not in self._parts, f"two parts of {self.key} have the name {name}"
                 self._parts[name] = part
-            function.__dict__["part"] = part
-            return function
+            setattr(declared, "part", part)  # noqa: B010  mypy knows no such attribute
+            return declared
 
         return declare
+
+    def _settings(self, function: Callable[..., Any]) -> list[str]:
+        """Return the names of the parameters that are settings."""
+        parameters = inspect.signature(function).parameters.values()
+        if self.called:
+            return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return [p.name for p in parameters][len(self.inputs) :]
+
+    def _refuse_taken(self, function: Callable[..., Any]) -> None:
+        """Raise ValueError for a setting with the name of a key that all parts of the kind have."""
+        taken = {*self.base.model_fields, *self.own.model_fields} & {*self._settings(function)}
+        if self.called and taken:
+            raise ValueError(
+                f"{function.__module__}.{function.__name__}: its setting {min(taken)} has the name "
+                f"of a key of every {self.installed.kind}; give it another"
+            )
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
@@ -132,7 +181,7 @@ class Kind:
     def _tag(self, value: Any) -> str:
         given = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
         name = self.default if given is None else str(given)
-        is_known = name in self.parts or not (is_own(name) or name in self._installed.names())
+        is_known = name in self.parts or not (is_own(name) or name in self.installed.names())
         return name if is_known else OwnPart.variant
 
     def part_of(self, section: Any) -> Part:
@@ -143,12 +192,17 @@ class Kind:
         """
         if not isinstance(section, OwnPart):
             return self.parts[section.type]
-        function = self._installed.load(section.type)
+        function = self.installed.load(section.type)
         declared = getattr(function, "part", None)
-        if declared is None:
-            check_settings(self.key, section.type, function, section.settings)
-            return Part(self.key, section.type, type(section), _from_own_settings(function))
-        return Part(self.key, section.type, declared.section, declared.build)
+        if declared is not None:
+            return replace(declared, key=self.key, name=section.type)
+        if not callable(function):
+            raise ValueError(
+                f"{self.key}.type={section.type} is a {type(function).__name__}; it must be a "
+                "function or a class"
+            )
+        check_settings(self.key, section.type, function, section.settings, len(self.inputs))
+        return Part(self.key, section.type, type(section), _from_own_settings(function))
 
     def resolved(self, section: Any) -> Any:
         """Return the section with the facts and the typed settings of a user's own declared part.
@@ -169,21 +223,34 @@ class Kind:
             lines = [f"'{'.'.join(map(str, e['loc']))}': {e['msg']}" for e in error.errors()]
             raise ValueError(f"{self.key}.type={section.type}: {'; '.join(lines)}") from error
 
-    def build(self, section: Any) -> Any:
-        """Return what the section's part makes.
+    def build(self, section: Any, *inputs: Any) -> Any:
+        """Return what the section's part makes of the inputs of the kind.
 
         Raises:
             ValueError: If a user's own part cannot be loaded, or makes something else.
         """
-        made = self.part_of(section).build(self.resolved(section))
-        module, _, name = self.makes.partition(":")
-        wanted = getattr(importlib.import_module(module), name)
-        if not isinstance(made, wanted):
+        made = self.part_of(section).build(self.resolved(section), *inputs)
+        if self.makes and not isinstance(made, resolve_name(self.makes)):
+            module, _, name = self.makes.partition(":")
             raise ValueError(
                 f"{self.key}.type={section.type} returned {type(made).__name__}; it must return an "
                 f"{module.rpartition('.')[0]}.{name}"
             )
         return made
+
+    def require(self, section: Any) -> None:
+        """Check that the package of a section's part is installed.
+
+        Raises:
+            ValueError: If it is not, or if a user's own part cannot be loaded.
+        """
+        part = self.part_of(section)
+        if part.package and importlib.util.find_spec(part.package) is None:
+            names = [f"'mmr1[{extra}]'" for extra in part.extras] or [part.package]
+            raise ValueError(
+                f"{self.key}: {part.name} needs the package {part.package}, which is not "
+                f"installed; pip install {' or '.join(names)}, or choose another"
+            )
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Return a row for each part: name, first sentence, keys with defaults, papers."""
@@ -215,9 +282,13 @@ def written(value: Any) -> str:
 
 
 def section_of(
-    function: Callable[..., Any], name: str, base: type[Section], facts: Mapping[str, Any]
+    function: Callable[..., Any],
+    name: str,
+    base: type[Section],
+    facts: Mapping[str, Any],
+    settings: list[str],
 ) -> type[Section]:
-    """Return the section class of a function's settings.
+    """Return the section class of a function's ``settings``, which are parameters of it.
 
     Keys, types and defaults are those of its signature, and descriptions those of ``Args`` in its
     docstring, or of the types themselves. ``facts`` are class variables or defaults of ``base``.
@@ -226,8 +297,9 @@ def section_of(
     module = sys.modules[function.__module__]
     annotations: dict[str, Any] = {"type": Literal[name]}
     values: dict[str, Any] = {"type": name, "__doc__": first, "__module__": module.__name__}
-    for key, parameter in inspect.signature(function).parameters.items():
-        annotation = parameter.annotation
+    parameters = inspect.signature(function).parameters
+    for key in settings:
+        parameter, annotation = parameters[key], parameters[key].annotation
         if isinstance(annotation, str):
             annotation = eval(annotation, vars(module))
         text = descriptions.get(key) or _described(annotation)
@@ -255,13 +327,20 @@ def section_of(
     return made
 
 
-def _from_settings(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    keys = tuple(inspect.signature(function).parameters)
-    return lambda section: function(**{key: getattr(section, key) for key in keys})
+def _from_body(path: str) -> Callable[..., Any]:
+    return lambda section, *inputs: resolve_name(path)(section, *inputs)
 
 
-def _from_own_settings(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    return lambda section: function(**section.settings)
+def _from_settings(function: Callable[..., Any], keys: list[str]) -> Callable[..., Any]:
+    return lambda section, *inputs: function(*inputs, **{k: getattr(section, k) for k in keys})
+
+
+def _bound(function: Callable[..., Any], keys: list[str]) -> Callable[..., Any]:
+    return lambda section, *inputs: partial(function, **{k: getattr(section, k) for k in keys})
+
+
+def _from_own_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda section, *inputs: function(*inputs, **section.settings)
 
 
 def _described(annotation: Any) -> str:

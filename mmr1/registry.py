@@ -50,18 +50,21 @@ def _imported(path: Path, changed_ns: int) -> ModuleType:
 
 
 def check_settings(
-    key: str, name: str, function: Callable[..., Any], settings: Mapping[str, Any]
+    key: str, name: str, function: Callable[..., Any], settings: Mapping[str, Any], given: int = 0
 ) -> None:
     """Check the settings of a user's own part against the signature of its function.
+
+    Args:
+        given: How many arguments it gets before the settings.
 
     Raises:
         ValueError: If it does not take one, or needs one more.
     """
     signature = inspect.signature(function)
     try:
-        signature.bind(**settings)
+        signature.bind(*[None] * given, **settings)
     except TypeError as error:
-        taken = ", ".join(signature.parameters) or "none"
+        taken = ", ".join(list(signature.parameters)[given:]) or "none"
         raise ValueError(f"{key}.type={name}: {error}; its settings: {taken}") from error
 
 

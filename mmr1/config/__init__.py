@@ -34,12 +34,7 @@ from mmr1.config.model import (
     OptimizerConfig,
     StoredLoraConfig,
 )
-from mmr1.config.rewards import (
-    PluginConfig,
-    RewardFunctionConfig,
-    RewardsConfig,
-    reward_function,
-)
+from mmr1.config.reward_spec import read_rewards
 from mmr1.config.rollout import (
     ColocatedVllmConfig,
     CustomEngineConfig,
@@ -54,6 +49,8 @@ from mmr1.config.trainer import (
 )
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
+from mmr1.rewards.kind import RewardConfig
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.section import Section
 
 __all__ = [
@@ -74,15 +71,14 @@ __all__ = [
     "NearModelReference",
     "NewLoraConfig",
     "OptimizerConfig",
-    "PluginConfig",
     "RangeConfig",
     "ReplayConfig",
     "ResampleConfig",
     "ResourcesConfig",
-    "RewardFunctionConfig",
-    "RewardsConfig",
+    "RewardConfig",
     "RolloutConfig",
     "SamplingConfig",
+    "ScoringConfig",
     "Section",
     "StoredLoraConfig",
     "ToolsConfig",
@@ -90,5 +86,5 @@ __all__ = [
     "ViewsConfig",
     "VllmArguments",
     "VllmConfig",
-    "reward_function",
+    "read_rewards",
 ]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field, field_validator
 
-from mmr1.config.rewards import SandboxConfig
 from mmr1.registry import Registry
+from mmr1.rewards.kind import SandboxConfig
 from mmr1.section import Coefficient, EnvironmentSection, Need, Positive
 
 

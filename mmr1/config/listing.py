@@ -10,9 +10,10 @@ from pydantic.fields import FieldInfo
 from mmr1.algorithms import advantage, loss
 from mmr1.part import Kind, Part, setting_names
 from mmr1.registry import suggest
+from mmr1.rewards.kind import reward
 
 WIDTH = 80
-KINDS: Mapping[str, Kind] = {"advantage": advantage, "loss": loss}
+KINDS: Mapping[str, Kind] = {"advantage": advantage, "loss": loss, "reward": reward}
 
 
 def listing(kind: str | None = None, name: str | None = None) -> Iterator[str]:

@@ -143,7 +143,7 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
                 "max_response_length": args.tokens,
             },
             "rewards": {
-                "functions": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
+                "functions": {"spread": {"type": f"{HERE / 'spread_reward.py'}:reward"}},
                 "workers": 1,
                 "timeout_s": 20,
             },

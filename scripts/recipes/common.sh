@@ -46,7 +46,7 @@ if [[ -n "$smoke" ]]; then
     shrunk=(
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
         data.train_batch_size=2 data.video.max_frames=8 rollout.engine=hf rollout.n=4
-        rollout.max_prompt_length=1520 rollout.max_response_length=16 rewards.timeout_s=20
+        rollout.max_prompt_length=1520 rollout.max_response_length=16 scoring.timeout_s=20
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1
         trainer.vision_token_cost=1.0 resources.ranks=1
         algorithm.filter_groups=null  # a random model gives no signal

@@ -18,7 +18,7 @@ def test_an_update_that_is_not_sent_is_seen_and_one_that_is_sent_is_not(tiny_mod
     values = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "rollout": {"max_prompt_length": 1024, "max_response_length": 16},
-        "rewards": {"functions": {"format": 1.0}},
+        "rewards": {"format": 1.0},
         "optimizer": {"lr": 1e-4},
     }
     config = config_from(values)

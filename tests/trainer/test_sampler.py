@@ -258,7 +258,7 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
                     "max_response_length": 8,
                     "max_off_policy_steps": 2,
                 },
-                rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+                rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
                 optimizer={"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
                 trainer={
                     "max_steps": steps,

@@ -227,7 +227,7 @@ def write_config(
         ],
     )
     tracking = {"report_to": list(trackers)} if trackers else None
-    changes = {"rewards.functions": functions, "trainer.tracking": tracking}
+    changes = {"rewards": functions, "trainer.tracking": tracking}
     path = work / f"{out.name}.yaml"
     path.write_text(dump_yaml(config.changed(changes)))
     return path

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.choices import options_by_letter, read_choice
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.read import read_completion
@@ -13,12 +14,37 @@ from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
 
+def gold_letter(
+    answer: Any,
+    options: Sequence[str] | Mapping[str, str] | None = None,
+    choices: Sequence[str] | Mapping[str, str] | None = None,
+) -> str:
+    """Return the gold option's letter. Raises BadGoldError when it is none of the options."""
+    texts = options_by_letter(options or choices)
+    text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
+    reading = read_choice(text, texts)
+    if isinstance(reading, Unread):
+        raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
+    return reading.value
+
+
+@reward(
+    "choice",
+    gold=gold_letter,
+    tasks=("choice", "multiple choice", "mcq"),
+    example={
+        "completion": "<answer>(B) 5</answer>",
+        "answer": "B",
+        "options": ["4", "5"],
+        "reward": 1,
+    },
+)
 def choice(
     completion: str,
     answer: Any,
-    *,
     options: Sequence[str] | Mapping[str, str] | None = None,
     choices: Sequence[str] | Mapping[str, str] | None = None,
+    *,
     extract: Where = "auto",
 ) -> float | Reward:
     """1 where the answer names the gold option and no other, else 0.
@@ -40,24 +66,6 @@ def choice(
     (<Status.UNREAD: 'unread'>, 1.0)
     """
     texts = options_by_letter(options or choices)
-    gold = _gold_letter(answer, texts)
+    gold = gold_letter(answer, texts)
     reading = read_completion(completion, extract, lambda text: read_choice(text, texts))
     return reading if isinstance(reading, Reward) else float(reading.value == gold)
-
-
-def choice_gold(
-    answer: Any,
-    *,
-    options: Sequence[str] | Mapping[str, str] | None = None,
-    choices: Sequence[str] | Mapping[str, str] | None = None,
-) -> None:
-    """Raises BadGoldError when the gold answer is none of the options."""
-    _gold_letter(answer, options_by_letter(options or choices))
-
-
-def _gold_letter(answer: Any, options: Mapping[str, str]) -> str:
-    text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
-    reading = read_choice(text, options)
-    if isinstance(reading, Unread):
-        raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
-    return reading.value

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.extras import needs_extra
 from mmr1.rewards.item import BadGoldError, Job, unread
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.boxes import boxes_of, read_boxes
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.read import read_completion
@@ -18,17 +19,42 @@ from mmr1.types import Reward
 CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
 
 
+def gold_boxes(answer: Any) -> list[Box]:
+    """The gold boxes. Raises BadGoldError when one is not a box."""
+    try:
+        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
+        boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
+    except ValueError as error:
+        boxes = Unread(str(error))
+    if isinstance(boxes, Unread) or not all(map(is_box, boxes)):
+        raise BadGoldError(
+            f"the gold answer {answer!r:.60} is not a list of boxes [x1, y1, x2, y2] with "
+            "x1<x2, y1<y2"
+        )
+    return boxes
+
+
+@reward(
+    "iou",
+    gold=gold_boxes,
+    tasks=("iou", "rec", "grounding", "detection"),
+    example={
+        "completion": "<answer>[0, 0, 10, 5]</answer>",
+        "answer": [0, 0, 10, 10],
+        "reward": 0.5,
+    },
+)
 def iou(
     completion: str,
     answer: Any,
-    *,
-    space: SpaceName | Literal["model"] = "model",
-    threshold: float | None = None,
     model_space: SpaceName | None = None,
     original_sizes: Sequence[Size | None] = (),
     media_sizes: Sequence[Size] = (),
     image_size: Size | None = None,
     resized_size: Size | None = None,
+    *,
+    space: SpaceName | Literal["model"] = "model",
+    threshold: float | None = None,
     image: int = 0,
     extract: Where = "auto",
 ) -> float | Reward | Job:
@@ -72,26 +98,6 @@ def iou(
         arguments = (tuple(predicted), tuple(gold), threshold)
         return Job("mmr1.rewards.builtin.iou:iou_reward", arguments)
     return iou_reward(predicted, gold, threshold)
-
-
-def iou_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold is not a box or a list of boxes."""
-    gold_boxes(answer)
-
-
-def gold_boxes(answer: Any) -> list[Box]:
-    """The gold boxes. Raises BadGoldError when one is not a box."""
-    try:
-        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
-        boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
-    except ValueError as error:
-        boxes = Unread(str(error))
-    if isinstance(boxes, Unread) or not all(map(is_box, boxes)):
-        raise BadGoldError(
-            f"the gold answer {answer!r:.60} is not a list of boxes [x1, y1, x2, y2] with "
-            "x1<x2, y1<y2"
-        )
-    return boxes
 
 
 def iou_reward(predicted: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:

@@ -5,18 +5,45 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.kind import OfAccuracy, reward
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.read import read_completion
 from mmr1.rewards.reading.spans import Span, read_span, span_of
 from mmr1.rewards.reading.stance import Unread
+from mmr1.section import Need
 from mmr1.types import Reward
 
 
+def gold_segment(answer: Any) -> Span:
+    """The gold segment in seconds. Raises BadGoldError when it is none."""
+    try:
+        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
+        segment = read_span(text or "") if isinstance(answer, str) else span_of(answer)
+    except ValueError as error:
+        segment = Unread(str(error))
+    if isinstance(segment, Unread):
+        raise BadGoldError(
+            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds: "
+            f"{segment.reason}"
+        )
+    return segment
+
+
+@reward(
+    "tiou",
+    gold=gold_segment,
+    tasks=("tiou", "temporal grounding"),
+    example={
+        "completion": "<answer>from 0:05 to 0:15</answer>",
+        "answer": [0, 10],
+        "reward": 1 / 3,
+    },
+)
 def tiou(
     completion: str,
     answer: Any,
-    *,
     duration: float | None = None,
+    *,
     threshold: float | None = None,
     extract: Where = "auto",
 ) -> float | Reward:
@@ -46,26 +73,6 @@ def tiou(
     return overlap if threshold is None else float(overlap >= threshold)
 
 
-def tiou_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold is not a segment."""
-    gold_segment(answer)
-
-
-def gold_segment(answer: Any) -> Span:
-    """The gold segment in seconds. Raises BadGoldError when it is none."""
-    try:
-        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
-        segment = read_span(text or "") if isinstance(answer, str) else span_of(answer)
-    except ValueError as error:
-        segment = Unread(str(error))
-    if isinstance(segment, Unread):
-        raise BadGoldError(
-            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds: "
-            f"{segment.reason}"
-        )
-    return segment
-
-
 def _clamp(segment: Span, end: float) -> Span:
     return min(segment[0], end), min(segment[1], end)
 
@@ -78,6 +85,21 @@ def segment_iou(a: Span, b: Span) -> float:
     return max(0.0, overlap) / (max(a[1], b[1]) - min(a[0], b[0])) if overlap > 0 else 0.0
 
 
+@reward(
+    "temporal_contrast",
+    paper="2503.21776",
+    base=OfAccuracy,
+    needs=(
+        Need(
+            ("rollout.views.loss",),
+            lambda c: c.rollout.views is None or c.rollout.views.loss != "none",
+            "temporal_contrast compares with completions beside each group; T-GRPO is both: "
+            "rollout.views={view: shuffle, loss: none} and the reward",
+            ("rewards={math: 1, temporal_contrast: {of: math}}",),
+        ),
+    ),
+    example={"accuracy": 1.0, "group_accuracy": 0.5, "shuffled_accuracy": 0.5, "reward": 0.3},
+)
 def temporal_contrast(
     accuracy: float,
     group_accuracy: float,

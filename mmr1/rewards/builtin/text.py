@@ -7,12 +7,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from mmr1.extras import needs_extra
 from mmr1.rewards.item import BadGoldError, Job, no_answer, references
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
@@ -29,6 +30,30 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-
 _ROUGE_TOKEN = re.compile(rf"{_CJK.pattern}|[^\W_]+?(?={_CJK.pattern}|[\W_]|$)")
 
 
+def gold_strings(answer: Any) -> tuple[str, ...]:
+    """The golds as texts. Raises BadGoldError when one is empty or no text."""
+    return tuple(_gold_string(gold) for gold in references(answer))
+
+
+def _gold_string(answer: Any) -> str:
+    if not isinstance(answer, str | int | float):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not text")
+    text = extract_answer(str(answer), "whole")
+    if text is None:
+        raise BadGoldError("the gold answer is empty")
+    return text
+
+
+@reward(
+    "exact",
+    gold=gold_strings,
+    tasks=("exact", "text"),
+    example={
+        "completion": "<answer>It is **New  York**.</answer>",
+        "answer": "new york",
+        "reward": 1,
+    },
+)
 def exact(
     completion: str, answer: Any, *, ignore_case: bool = True, extract: Where = "auto"
 ) -> float | Reward:
@@ -64,6 +89,16 @@ def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
     return expected in (_folded(text, ignore_case, False) for text in statements(prediction))
 
 
+@reward(
+    "ocr",
+    gold=gold_strings,
+    tasks=("ocr",),
+    example={
+        "completion": "<answer>the quick brown cat</answer>",
+        "answer": "the quick brown fox",
+        "reward": 0.75,
+    },
+)
 def ocr(
     completion: str,
     answer: Any,
@@ -88,8 +123,6 @@ def ocr(
     >>> ocr("<answer>the quick brown cat</answer>", "the quick brown fox")
     0.75
     """
-    if unit not in get_args(OcrUnit):
-        raise ValueError(f"unit={unit!r}: known are {', '.join(get_args(OcrUnit))}")
     golds = gold_strings(answer)
     prediction = extract_answer(completion, extract)
     if prediction is None:
@@ -129,6 +162,18 @@ def best_error_rate(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
     )
 
 
+@reward(
+    "rouge",
+    paper="Lin 2004",
+    gold=gold_strings,
+    tasks=("rouge", "free-form"),
+    example={
+        "completion": "<answer>a cat sat</answer>",
+        "answer": "the cat sat down",
+        "settings": {"kind": "1"},
+        "reward": 4 / 7,
+    },
+)
 def rouge(
     completion: str,
     answer: Any,
@@ -153,8 +198,6 @@ def rouge(
     >>> round(rouge("<answer>a cat sat</answer>", "the cat sat down", kind="1"), 4)
     0.5714
     """
-    if str(kind) not in get_args(Rouge):
-        raise ValueError(f"kind={kind!r}: known are {', '.join(get_args(Rouge))}")
     tokens = _stems if stem else _words
     golds = tuple(tokens(gold) for gold in gold_strings(answer))
     prediction = extract_answer(completion, extract)
@@ -162,8 +205,8 @@ def rouge(
         return no_answer()
     predicted = tokens(prediction)
     if len(predicted) * sum(map(len, golds)) > CHEAP_CELLS:
-        return Job("mmr1.rewards.builtin.text:best_rouge", (predicted, golds, str(kind)))
-    return best_rouge(predicted, golds, str(kind))
+        return Job("mmr1.rewards.builtin.text:best_rouge", (predicted, golds, kind))
+    return best_rouge(predicted, golds, kind)
 
 
 def _words(text: str) -> Tokens:
@@ -208,25 +251,6 @@ def rouge_f1(predicted: Tokens, expected: Tokens, kind: str) -> float:
 
 def _f1(common: int, predicted: int, expected: int) -> float:
     return 2 * common / (predicted + expected) if common else 0.0
-
-
-def text_gold(answer: Any) -> None:
-    """Raises BadGoldError when the gold is not text."""
-    gold_strings(answer)
-
-
-def gold_strings(answer: Any) -> tuple[str, ...]:
-    """The golds as texts. Raises BadGoldError when one is empty or no text."""
-    return tuple(_gold_string(gold) for gold in references(answer))
-
-
-def _gold_string(answer: Any) -> str:
-    if not isinstance(answer, str | int | float):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is not text")
-    text = extract_answer(str(answer), "whole")
-    if text is None:
-        raise BadGoldError("the gold answer is empty")
-    return text
 
 
 def _folded(text: str, ignore_case: bool, ignore_punctuation: bool) -> str:

@@ -11,6 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from mmr1.rewards.builtin.text import gold_strings
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value, unread
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
@@ -25,6 +26,17 @@ _PUNCTUATION = re.compile(r"[^\w\s'.,:%$€£°/+-]|[.,:](?!\d)|(?<!\d)[.:](?=\s
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
+@reward(
+    "anls",
+    paper="1905.13648",
+    gold=gold_strings,
+    tasks=("anls",),
+    example={
+        "completion": "<answer>Novmber 5</answer>",
+        "answer": ["November 5", "5 November"],
+        "reward": 0.9,
+    },
+)
 def anls(
     completion: str, answer: Any, *, threshold: float = 0.5, extract: Where = "auto"
 ) -> float | Reward:
@@ -53,6 +65,28 @@ def anls(
     return 1.0 - distance if distance < threshold else 0.0
 
 
+def people_of(answer: Any) -> Sequence[str]:
+    """Return what people answered. Raises BadGoldError if the record has no list of it."""
+    answer = plain_value(answer)
+    if isinstance(answer, list | tuple) and answer:
+        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
+        if all(isinstance(text, str | int | float) for text in texts):
+            return [str(text) for text in texts]
+        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
+    return gold_strings(answer)
+
+
+@reward(
+    "vqa_soft",
+    paper="1505.00468",
+    gold=people_of,
+    tasks=("vqa soft",),
+    example={
+        "completion": "<answer>Two</answer>",
+        "answer": ["2", "3", "3", "4", "4", "4", "5", "5", "5", "5"],
+        "reward": 1 / 3,
+    },
+)
 def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
     """The soft score of VQAv2, OK-VQA and TextVQA: a third for each of ten people who say the same.
 
@@ -68,7 +102,7 @@ def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float 
     >>> vqa_soft("<answer>Two</answer>", ["2", "2", "3"] * 3 + ["4"])
     1.0
     """
-    people = [_normalised(text) for text in _people(answer)]
+    people = [_normalised(text) for text in people_of(answer)]
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
@@ -79,6 +113,13 @@ def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float 
     return min(1.0, agreeing / needed)
 
 
+@reward(
+    "relaxed",
+    paper="2203.10244",
+    gold=gold_strings,
+    tasks=("relaxed",),
+    example={"completion": "<answer>1,060</answer>", "answer": 1000, "reward": 0},
+)
 def relaxed(
     completion: str, answer: Any, *, relative: float = 0.05, extract: Where = "auto"
 ) -> float | Reward:
@@ -118,21 +159,6 @@ def _is_near(gold: Quantity, answer: Quantity, relative: Fraction) -> bool:
         numbers.append(answer.number)
     bound = relative * abs(gold.value)
     return any(abs(number.value - gold.value) <= bound for number in numbers)
-
-
-def vqa_gold(answer: Any) -> None:
-    """Raises BadGoldError when the record has no list of people's answers."""
-    _people(answer)
-
-
-def _people(answer: Any) -> Sequence[str]:
-    answer = plain_value(answer)
-    if isinstance(answer, list | tuple) and answer:
-        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
-        if all(isinstance(text, str | int | float) for text in texts):
-            return [str(text) for text in texts]
-        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
-    return gold_strings(answer)
 
 
 def _normalised(text: str) -> str:

@@ -194,9 +194,8 @@ def _problems(tree: Tree) -> Iterator[str]:
 
 def _pairs(recipe: Recipe) -> Iterator[str]:
     """Combinations that need what a step file does not hold."""
-    functions = recipe.get("rewards.functions", {})
-    if any(function.get("gate") for function in functions.values()):
-        yield "rewards.functions.*.gate"
+    if any(reward.get("gate") for reward in recipe.get("rewards", {}).values()):
+        yield "rewards.NAME.gate"
 
 
 def _prefix_in(key: str, prefixes: Any) -> str | None:
@@ -205,7 +204,7 @@ def _prefix_in(key: str, prefixes: Any) -> str | None:
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    whole = ("optimizer.lr_of_parts", "data.chat_template_kwargs", "rewards.functions")
+    whole = ("optimizer.lr_of_parts", "data.chat_template_kwargs", "rewards")
     if isinstance(tree, Mapping) and tree and prefix not in whole:
         for name, value in tree.items():
             yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.rewards import BadGoldError
-from mmr1.rewards.builtin.choice import choice, choice_gold
+from mmr1.rewards.builtin.choice import choice, gold_letter
 from mmr1.rewards.builtin.numeric import count, gold_quantity, numeric, regression
 from mmr1.rewards.builtin.text import exact, ocr, rouge
 from mmr1.types import Reward, Status
@@ -57,7 +57,7 @@ def test_an_article_is_no_letter() -> None:
 @pytest.mark.parametrize("gold", [None, "", "Z or Y", 7, "50°"])
 def test_a_gold_that_is_no_option(gold: Any) -> None:
     with pytest.raises(BadGoldError, match="names none of the options"):
-        choice_gold(gold, options=OPTIONS)
+        gold_letter(gold, options=OPTIONS)
 
 
 @pytest.mark.parametrize(
