@@ -368,7 +368,11 @@ def frames(
     typer.echo(f"{list_frames(folder, fps, every)} written")
 
 
-add_commands("mmr1.data_cli", {"": app})
+try:
+    add_commands("mmr1.data_cli", {"": app})
+except ValueError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def main() -> None:

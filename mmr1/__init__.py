@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mmr1.rewards.reading.extract import extract_answer
     from mmr1.rewards.reading.read import read_answer
     from mmr1.rollout.protocol import Finished, Probe, Request
-    from mmr1.trainer.runs.step import Step
+    from mmr1.trainer.runs.step import Step, StoppedError
     from mmr1.trainer.validation.evaluate import Evaluation
     from mmr1.types import Completion, RolloutGroup
 
@@ -33,6 +33,7 @@ __all__ = [
     "Request",
     "RolloutGroup",
     "Step",
+    "StoppedError",
     "Trainer",
     "evaluate",
     "extract_answer",
@@ -48,6 +49,7 @@ _HOME = {
     "Request": "mmr1.rollout.protocol",
     "RolloutGroup": "mmr1.types",
     "Step": "mmr1.trainer.runs.step",
+    "StoppedError": "mmr1.trainer.runs.step",
     "Trainer": "mmr1.python.trainer",
     "evaluate": "mmr1.python.trainer",
     "extract_answer": "mmr1.rewards.reading.extract",
@@ -63,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -8,8 +8,11 @@ import sys
 def main() -> None:
     """Entry point of the console script; an interrupted command ends with exit code 130."""
     try:
-        from mmr1.cli import main as run
-
+        try:
+            from mmr1.cli import main as run
+        except ValueError as error:  # an entry point that is not there
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
         run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

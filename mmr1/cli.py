@@ -16,6 +16,7 @@ import typer
 
 from mmr1 import __version__, start
 from mmr1.config import Config
+from mmr1.config.checks import check_own_parts
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
 from mmr1.config.listing import listing
@@ -27,7 +28,7 @@ from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
-from mmr1.rollout.engines import check_capabilities, preload_engine
+from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -127,7 +128,7 @@ def check(
         from mmr1.evaluation.check import check_run, print_result
 
         result = check_run(loaded, output, steps)
-    print_result(loaded, result)
+    print_result(result)
     raise typer.Exit(1 if result.findings else 0)
 
 
@@ -256,9 +257,6 @@ def doctor(
             "this machine",
         ),
     ] = None,
-    time: Annotated[
-        bool, typer.Option("--time", help="With --estimate: what each phase of a step should take")
-    ] = False,
 ) -> None:
     """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
@@ -272,7 +270,7 @@ def doctor(
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
-    raise typer.Exit(0 if run_estimate(config, memory, load, gpus, time) else 1)
+    raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
 
 
 @app.command("list")
@@ -351,7 +349,7 @@ def _resolve(
     for line in (*loaded.notes, *loaded.warnings):
         typer.echo(f"configuration: {line}", err=True)
     config = loaded.config
-    check_capabilities(config)
+    check_own_parts(config)
     # Only the keys: a value may be a credential.
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import typer
 
-from mmr1.registry import Registry
+from mmr1.registry import Registry, reinstall
 
 HEADING = "Commands of mmr1_contrib and other packages"
 """Heading of these commands in ``--help``."""
@@ -19,8 +19,13 @@ def add_commands(group: str, apps: Mapping[str, typer.Typer]) -> None:
         group: Name of the entry-point group.
         apps: Apps by the words before the last of a command's name: ``""`` for ``migrate``,
             ``recipe`` for ``recipe check``.
+
+    Raises:
+        ValueError: If a command is not there.
     """
     registry = Registry("command", {}, group=group)
     for name in sorted(registry.names()):
         words, _, command = name.rpartition(" ")
+        if words not in apps:
+            raise ValueError(f"command '{name}': there is no '{words}'; {reinstall(group, name)}")
         apps[words].command(command, rich_help_panel=HEADING)(registry.load(name))

@@ -248,8 +248,8 @@ class Kind:
         if part.package and importlib.util.find_spec(part.package) is None:
             names = [f"'mmr1[{extra}]'" for extra in part.extras] or [part.package]
             raise ValueError(
-                f"{self.key}: {part.name} needs the package {part.package}, which is not "
-                f"installed; pip install {' or '.join(names)}, or choose another"
+                f"{self.key}={part.name} needs the package {part.package}, "
+                f"which is not installed; pip install {' or '.join(names)}, or choose another"
             )
 
     def table(self) -> list[tuple[str, str, str, str]]:

@@ -121,6 +121,16 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
     return {point.name: point.value for point in _installed(path).select(group=group)}
 
 
+def reinstall(group: str | None, name: str) -> str:
+    """What to do about an entry point that the code of its package no longer has."""
+    point = next(iter(_installed(tuple(sys.path)).select(group=group, name=name)))
+    package = "its package" if point.dist is None else point.dist.name
+    return (
+        f"the entry points of {package} are not those of its code: install it again (in a checkout "
+        "of mmr1: scripts/setup_env.sh)"
+    )
+
+
 @lru_cache
 def _is_installed(target: str) -> bool:
     """True if the package of an entry point can be found; its files may have been deleted."""
@@ -167,7 +177,12 @@ class Registry:
         Raises:
             ValueError: The name is unknown, the file is missing or the attribute is not there.
         """
-        return self._attribute(*self._target(spec))
+        try:
+            return self._attribute(*self._target(spec))
+        except ValueError as error:
+            if spec in self.builtin or spec not in self._plugins():
+                raise
+            raise ValueError(f"{error}; {reinstall(self.group, spec)}") from error
 
     def check(self, spec: str) -> None:
         """Check a name without importing anything.
@@ -241,14 +256,6 @@ def _inside(module: Any, name: str, attribute: str) -> Any:
         module = getattr(module, part)
     return module
 
-
-ENGINES = Registry(
-    "rollout engine",
-    {"vllm": "mmr1.rollout.declared:VLLM", "hf": "mmr1.rollout.declared:HF"},
-    group="mmr1.engines",
-    attribute="NAME",
-)
-"""Each is an ``mmr1.rollout.engines.EngineType``."""
 
 REWARD_STYLES = Registry(
     "reward style",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from functools import partial
 from typing import Any
 
 from mmr1.extras import needs_extra
@@ -53,7 +54,7 @@ def http_server(app: Any) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=BoundedConnection,
+            http=partial(BoundedConnection, {}),  # type: ignore[arg-type]
             ws="none",
             log_config=None,  # uvicorn's would close every other handler of the process
             log_level="warning",
@@ -65,24 +66,40 @@ def http_server(app: Any) -> uvicorn.Server:
 
 
 class BoundedConnection(asyncio.Protocol):
-    """A connection that is closed when it stays silent, or when there are too many.
+    """A connection that is closed when it is silent too long, or while there are too many.
 
-    uvicorn limits requests; a connection without one it holds for ever.
+    uvicorn limits requests; a connection without one it holds for ever. Of too many the oldest
+    silent one is closed, so that those who ask are served.
+
+    Args:
+        all_: The connections of the server, the oldest first.
+        server_state, others: What uvicorn gives its own connections.
     """
 
-    def __init__(self, server_state: ServerState, **others: Any) -> None:
-        """``others``: what uvicorn gives its own connections."""
+    def __init__(
+        self, all_: dict[BoundedConnection, None], server_state: ServerState, **others: Any
+    ) -> None:
         self._http = H11Protocol(server_state=server_state, **others)
-        self._open = server_state.connections
+        self._all = all_
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection, unless there are too many."""
-        if len(self._open) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE:
-            transport.abort()
-            return
+        """Take the connection, in the place of a silent one if there are too many."""
         self._http.connection_made(transport)
+        self._all[self] = None
         self._watch()
+        if len(self._all) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE:
+            next(one for one in self._all if one.silent).abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._all.pop(self, None)
+        self._http.transport.abort()
+
+    @property
+    def silent(self) -> bool:
+        """True while no request is under way."""
+        return self._http.cycle is None or self._http.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
         """Pass on what has come."""
@@ -101,10 +118,11 @@ class BoundedConnection(asyncio.Protocol):
         self._http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the connection that was taken."""
+        """End the connection."""
+        self._all.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
-            self._http.connection_lost(error)
+        self._http.connection_lost(error)
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,9 +130,8 @@ class BoundedConnection(asyncio.Protocol):
 
     def _close_if_silent(self, before: Any) -> None:
         """Close the connection if no request has come since it was asked for the last time."""
-        now = self._http.cycle
-        if now is before and (now is None or now.response_complete):
-            self._http.transport.abort()
+        if self._http.cycle is before and self.silent:
+            self.abort()
         else:
             self._watch()
 

@@ -79,20 +79,15 @@ class MediaRef:
     def digest(self) -> str:
         """SHA-256 of the encoded bytes and the options, which identifies the medium.
 
-        A file is read once per process. It must not change during a run. What is drawn by a seed
-        is not met again: such a digest ends with :data:`DRAWN`.
+        A file is read once per process. It must not change during a run.
         """
         options = repr(sorted(self.options.items()))
-        end = DRAWN if any(o == "shuffle" or o.endswith("_seed") for o in self.options) else ""
         if self.path is not None:
-            return _file_digest(self.path, options) + end
-        return _digest(self.read(), options) + end
+            return _file_digest(self.path, options)
+        return _digest(self.read(), options)
 
     def __str__(self) -> str:
         return str(self.path) if self.path is not None else f"<{self.kind} in the record>"
-
-
-DRAWN = ".drawn"
 
 
 @lru_cache(maxsize=1_000_000)

@@ -79,7 +79,7 @@ PLANTS = [
     (ESTIMATE, "mmr1/estimate/shapes.py", "import mmr1.estimate.load"),
     (ESTIMATE, "mmr1/estimate/load.py", "import mmr1.estimate.memory"),
     (ESTIMATE, "mmr1/estimate/memory.py", "import mmr1.estimate.advice"),
-    (ESTIMATE, "mmr1/estimate/step_time.py", "import mmr1.estimate.proposal"),
+    (ESTIMATE, "mmr1/estimate/advice.py", "import mmr1.estimate.proposal"),
     (ESTIMATE, "mmr1/estimate/unplaced.py", ""),
     (REWARDS, "mmr1/rewards/item.py", "import mmr1.rewards.sandbox.pool"),
     (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.reading.extract"),

@@ -21,12 +21,13 @@ from mmr1.config import (
 )
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
+from mmr1.engines import engine
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Action
 from mmr1.environments.schemas import described
 from mmr1.registry import Registry
 from mmr1.rewards.plugins.user_function import describe
-from mmr1.rollout.engines import check_engine, engine_type
+from mmr1.rollout.engines import check_engine
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling import step_rewards
@@ -68,10 +69,9 @@ def _use_loss(name: str, folder: Path) -> None:
 
 
 def _use_engine(name: str, folder: Path) -> None:
-    config = Config(model={"path": "a"}, rollout={"engine": {"type": "custom", "use": name}})
+    config = Config(model={"path": "a"}, rollout={"engine": name})
     check_engine(config)
-    assert engine_type(config).build(None) == "built"
-    assert engine_type(config) is engine_type(config)
+    assert engine.build(config.rollout.engine, None) == "built"
 
 
 def tracking(name: str, **keys: str) -> dict[str, dict[str, object]]:
@@ -150,8 +150,11 @@ def mine():
     return Loss(lambda x: x.mask + 7)
 """
 ENGINE = """
-from mmr1.rollout.engines import EngineType
-mine = EngineType(lambda setting: "built")
+from mmr1.engines import engine
+@engine("mine")
+def mine(setting):
+    'Nothing but a word.'
+    return "built"
 """
 FAMILY = """
 from types import SimpleNamespace

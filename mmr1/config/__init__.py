@@ -35,30 +35,22 @@ from mmr1.config.model import (
     StoredLoraConfig,
 )
 from mmr1.config.reward_spec import read_rewards
-from mmr1.config.rollout import (
-    ColocatedVllmConfig,
-    CustomEngineConfig,
-    RolloutConfig,
-    SamplingConfig,
-    VllmArguments,
-    VllmConfig,
-)
+from mmr1.config.rollout import RolloutConfig, SamplingConfig
 from mmr1.config.trainer import (
     ResourcesConfig,
     TrainerConfig,
 )
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
+from mmr1.engines.vllm import VllmConfig
 from mmr1.rewards.kind import RewardConfig
 from mmr1.rewards.scoring import ScoringConfig
 from mmr1.section import Section
 
 __all__ = [
     "AlgorithmConfig",
-    "ColocatedVllmConfig",
     "Config",
     "CurriculumConfig",
-    "CustomEngineConfig",
     "CustomEnvironmentConfig",
     "DataConfig",
     "EnvironmentConfig",
@@ -84,7 +76,6 @@ __all__ = [
     "ToolsConfig",
     "TrainerConfig",
     "ViewsConfig",
-    "VllmArguments",
     "VllmConfig",
     "read_rewards",
 ]

@@ -241,8 +241,8 @@ def _clips_nothing(c: Any) -> bool:
     loss = c.algorithm.loss
     if c.updates > 1:
         return False
-    written = {key: value for key, value in loss if key.startswith("clip_ratio")}
-    return any(value != _preset_value(c, loss, key) for key, value in written.items())
+    bounds = {key: value for key, value in loss if key in ("clip_ratio_low", "clip_ratio_high")}
+    return any(value != _preset_value(c, loss, key) for key, value in bounds.items())
 
 
 def _preset_value(c: Any, loss: LossConfig, key: str) -> object:

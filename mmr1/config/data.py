@@ -97,15 +97,6 @@ class VideoConfig(Section):
     )
 
 
-class MediaCacheConfig(Section):
-    """A cache on a disk, which processes and runs share."""
-
-    dir: str = Field(description="Its folder; others may use it at the same time")
-    size_gib: Coefficient = Field(
-        100, description="What was not used for longest goes where it would be larger"
-    )
-
-
 class DataConfig(Section):
     """The samples that are read, and how they become prompts."""
 
@@ -149,10 +140,6 @@ class DataConfig(Section):
     )
     image: ImageConfig = ImageConfig()
     video: VideoConfig = VideoConfig()
-    media_cache: MediaCacheConfig | None = Field(
-        None,
-        description="Keep prepared media on a disk; null: each process keeps 2 GiB in memory",
-    )
     curriculum: CurriculumConfig | None = Field(
         None, description="Draw training samples by their running pass rate; null: all alike"
     )

@@ -52,7 +52,7 @@ class EvalConfig(Section):
 
     needs: ClassVar[tuple[Need, ...]] = (
         Need(
-            ("rollout.engine.type", "eval.vision_use"),
+            ("rollout.engine.colocate", "eval.vision_use"),
             lambda c: c.rollout.colocated and c.eval.vision_use,
             "the policy leaves its GPU to colocated engines while they evaluate; leave vision_use "
             "out, and measure a checkpoint by mmr1 eval",
@@ -60,7 +60,7 @@ class EvalConfig(Section):
                 "trainer.validation.data=x",
                 "trainer.validation.steps=2",
                 "trainer.checkpoints.save_steps=4",
-                "rollout.engine=vllm_colocate",
+                "rollout.engine.colocate=true",
                 "eval.vision_use=true",
             ),
         ),

@@ -30,8 +30,7 @@ def _adapters_alone(c: Any) -> bool:
     lora = c.model.lora
     if lora is None or lora.merge:
         return False
-    other = not c.rollout.uses_vllm
-    return other or not c.model.freeze_vision_tower or lora.load_in_4bit
+    return not c.model.freeze_vision_tower or lora.load_in_4bit
 
 
 VISION = frozenset(("vision_tower", "multi_modal_projector"))
@@ -63,11 +62,11 @@ class LoraConfig(Section):
             command="sft",
         ),
         Need(
-            ("model.lora.merge", "rollout.engine.type", "model.freeze_vision_tower"),
+            ("model.lora.merge", "model.freeze_vision_tower", "model.lora.load_in_4bit"),
             _adapters_alone,
-            "only vLLM adds adapters itself, not to a vision tower, and not to weights in 4 bits; "
-            "leave model.lora.merge out, or change that",
-            ("model.lora.merge=false", "rollout.engine=hf"),
+            "vLLM adds no adapters to a vision tower, and none to weights in 4 bits; leave "
+            "model.lora.merge out, or change that",
+            ("model.lora.merge=false",),
         ),
     )
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from mmr1.config import vllm_arguments
 from mmr1.config.views import ViewsConfig
-from mmr1.registry import ENGINES
-from mmr1.section import (
-    ALL,
-    TRAINING,
-    Coefficient,
-    Count,
-    CustomPart,
-    EngineDtype,
-    Fraction,
-    Need,
-    Positive,
-    Section,
-    resolved,
-)
+from mmr1.engines import EngineConfig, engine, vllm_arguments
+from mmr1.engines.vllm import VllmConfig
+from mmr1.section import TRAINING, Coefficient, Count, Fraction, Need, Positive, Section
+
+if TYPE_CHECKING:
+    Engine = EngineConfig
+else:
+    Engine = engine.union()
 
 _OTHER_SAMPLERS = frozenset(
     (
@@ -81,160 +74,6 @@ def _draws_or_keeps(c: Any) -> bool:
 
 def _scores_batches(c: Any) -> bool:
     return any(getattr(reward, "call", None) == "batch" for reward in c.rewards.values())
-
-
-def _ahead_of_itself(c: Any) -> bool:
-    is_hf = isinstance(c.rollout.engine, HfConfig)
-    return is_hf and c.rollout.max_off_policy_steps > 0 and not c.distributed
-
-
-class VllmArguments(Section):
-    """vLLM's settings, on separate GPUs and on those of the ranks."""
-
-    needs: ClassVar[tuple[Need, ...]] = (
-        Need(
-            ("rollout.min_p", "rollout.engine.engine_kwargs"),
-            lambda c: c.rollout.speculates and c.rollout.min_p > 0,
-            "vLLM takes no min_p where it verifies drafts; set rollout.top_p, or leave speculation "
-            "out",
-            ("rollout.min_p=0.1", "rollout.engine.engine_kwargs.spec_method=ngram"),
-            commands=ALL,
-        ),
-    )
-
-    gpu_memory_utilization: Fraction | None = Field(
-        None,
-        description="Share of the GPU memory that vLLM may use; null: 0.9 on separate GPUs and "
-        "in mmr1 eval, 0.5 where it shares the trainer's",
-    )
-    dtype: Annotated[EngineDtype, BeforeValidator(resolved)] | None = Field(
-        None,
-        description="Data type of vLLM's weights and computation; auto: as for model.dtype; null: "
-        "model.dtype; float16: for a GPU without bfloat16",
-    )
-    engine_kwargs: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Further arguments of vLLM's engine, as they are; refused where they change "
-        "what is sampled",
-    )
-    tensor_parallel_size: Positive = Field(
-        1,
-        description="GPUs per vLLM engine, times engine_kwargs.pipeline_parallel_size",
-    )
-
-    @field_validator("engine_kwargs")
-    @classmethod
-    def _passed(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if wrong := vllm_arguments.problem(arguments):
-            raise ValueError(wrong)
-        vllm_arguments.stages(arguments)
-        return arguments
-
-    @property
-    def rounds(self) -> bool:
-        """True if weights, or keys and values, have fewer bits than ``dtype``."""
-        return vllm_arguments.rounds(self.engine_kwargs)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of vLLM that it takes wherever it runs."""
-        return {key: getattr(self, key) for key in VllmArguments.model_fields}
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of one engine."""
-        return self.tensor_parallel_size * vllm_arguments.stages(self.engine_kwargs)
-
-    @property
-    def gpus_as_set(self) -> str:
-        """The keys above 1 that set ``gpus``, with their values, for messages."""
-        stages = vllm_arguments.stages(self.engine_kwargs)
-        keys = {"tensor_parallel_size": self.tensor_parallel_size}
-        keys["engine_kwargs.pipeline_parallel_size"] = stages
-        return " times ".join(f"rollout.engine.{key}={n}" for key, n in keys.items() if n > 1)
-
-
-class VllmConfig(VllmArguments):
-    """vLLM, on separate GPUs or beside one trainer process."""
-
-    type: Literal["vllm"] = "vllm"
-
-
-class ColocatedVllmConfig(VllmArguments):
-    """vLLM on the GPUs of the ranks: engines sleep while the ranks learn."""
-
-    needs: ClassVar[tuple[Need, ...]] = (
-        *VllmArguments.needs,
-        Need(
-            ("rollout.engine.type", "resources.engines", "resources.ranks"),
-            lambda c: c.rollout.colocated and c.resources.engines not in (1, c.engines),
-            "colocated engines have the GPUs of the ranks; leave resources.engines out",
-            ("resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"),
-        ),
-        Need(
-            (
-                "resources.ranks",
-                "rollout.engine.tensor_parallel_size",
-                "rollout.engine.engine_kwargs",
-            ),
-            lambda c: c.rollout.colocated and c.resources.ranks % c.rollout.gpus_per_engine > 0,
-            "an engine shares the GPUs of so many ranks, those of all its pipeline stages; set "
-            "resources.ranks to a multiple",
-            ("rollout.engine=vllm_colocate", "rollout.engine.tensor_parallel_size=2"),
-        ),
-        Need(
-            ("rollout.engine.type", "rollout.max_off_policy_steps"),
-            lambda c: c.rollout.colocated and c.rollout.max_off_policy_steps > 0,
-            "engines sleep while the ranks learn, and sample nothing ahead; set "
-            "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
-            ("rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"),
-        ),
-    )
-
-    type: Literal["vllm_colocate"] = "vllm_colocate"
-    offload_trainer: bool = Field(
-        False,
-        description="Keep the trainer in main memory while the engines sample: weights, float32 "
-        "copies, moments, references and critics",
-    )
-
-
-class HfConfig(Section):
-    """transformers, from the very model that is trained."""
-
-    needs: ClassVar[tuple[Need, ...]] = (
-        Need(
-            ("rollout.engine.type", "rollout.max_off_policy_steps"),
-            _ahead_of_itself,
-            "that engine samples from the very model that is being updated; set "
-            "rollout.engine=vllm, or several ranks or engines",
-            ("rollout.engine=hf", "rollout.max_off_policy_steps=1"),
-        ),
-    )
-
-    type: Literal["hf"] = "hf"
-
-
-class CustomEngineConfig(CustomPart):
-    """A custom engine; `rollout.engine=file.py:NAME` is short for it."""
-
-    type: Literal["custom"] = "custom"
-    colocate: bool = Field(
-        False,
-        description="Engine i shares the GPU of rank i, and sleeps while it learns; for an engine "
-        "that can",
-    )
-
-    @field_validator("use")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        ENGINES.check(name)
-        return name
-
-
-Engine = Annotated[
-    VllmConfig | ColocatedVllmConfig | HfConfig | CustomEngineConfig, Field(discriminator="type")
-]
 
 
 class QueueConfig(Section):
@@ -419,8 +258,7 @@ class RolloutConfig(Section):
         description="How new weights and completions under way meet",
     )
     engine: Engine = Field(
-        default_factory=VllmConfig,
-        description="vLLM, vLLM on the GPUs of the ranks, transformers, or your own",
+        default_factory=engine.first, description="vLLM, transformers, or your own"
     )
     views: ViewsConfig | None = Field(
         None,
@@ -479,34 +317,25 @@ class RolloutConfig(Section):
     @property
     def uses_vllm(self) -> bool:
         """True if the engine is vLLM, on separate GPUs or on those of the ranks."""
-        return isinstance(self.engine, VllmArguments)
+        return isinstance(self.engine, VllmConfig)
 
     @property
     def colocated(self) -> bool:
         """True if engines share the GPUs of the ranks."""
-        engine = self.engine
-        own = isinstance(engine, CustomEngineConfig) and engine.colocate
-        return own or isinstance(engine, ColocatedVllmConfig)
-
-    @property
-    def engine_name(self) -> str:
-        """The engine's name in the registry; colocated or not, vLLM is one engine."""
-        if isinstance(self.engine, CustomEngineConfig):
-            return self.engine.use
-        return "vllm" if self.uses_vllm else self.engine.type
+        return self.engine.colocate
 
     @property
     def speculates(self) -> bool:
         """True if vLLM verifies drafts with the model that samples."""
         engine = self.engine
-        return isinstance(engine, VllmArguments) and vllm_arguments.speculates(engine.engine_kwargs)
+        return isinstance(engine, VllmConfig) and vllm_arguments.speculates(engine.engine_kwargs)
 
     @property
     def offload_trainer(self) -> bool:
         """True if the trainer is in main memory while colocated engines sample."""
-        return isinstance(self.engine, ColocatedVllmConfig) and self.engine.offload_trainer
+        return isinstance(self.engine, VllmConfig) and self.engine.offload_trainer
 
     @property
     def gpus_per_engine(self) -> int:
         """GPUs per engine; 1 for all but vLLM."""
-        return self.engine.gpus if isinstance(self.engine, VllmArguments) else 1
+        return self.engine.gpus if isinstance(self.engine, VllmConfig) else 1

@@ -9,6 +9,8 @@ from typing import Any
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
 """Digests of what a run read, beside its configuration: so its folder is known as one."""
+RESUME = "--resume (resume=True in Python)"
+"""How a run is continued, for messages."""
 
 
 def in_its_folder(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -346,7 +346,7 @@ class ResourcesConfig(Section):
     engines: Positive = Field(
         1,
         description="Rollout engines; the prompts of a step are divided among them. Those of "
-        "rollout.engine.type=vllm_colocate have the GPUs of all ranks",
+        "rollout.engine.colocate have the GPUs of all ranks",
     )
     fsdp_size: Positive | None = Field(
         None,

@@ -14,9 +14,10 @@ from mmr1.config.environment import Environment
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import Rewards, default_rewards
-from mmr1.config.rollout import HfConfig, RolloutConfig, VllmArguments
+from mmr1.config.rollout import RolloutConfig
 from mmr1.config.secrets import Key
 from mmr1.config.trainer import ResourcesConfig, SftConfig, TrainerConfig
+from mmr1.engines.vllm import VllmConfig
 from mmr1.rewards.scoring import ScoringConfig
 from mmr1.section import EngineDtype, Section, section_classes
 
@@ -150,7 +151,7 @@ class Config(Section):
         """Data types of the trainer and of the engine, by the keys that set them."""
         keys: dict[str, EngineDtype] = {"model.dtype": self.model.dtype}
         engine = self.rollout.engine
-        if isinstance(engine, VllmArguments) and engine.dtype:
+        if isinstance(engine, VllmConfig) and engine.dtype:
             keys["rollout.engine.dtype"] = engine.dtype
         return keys
 
@@ -158,7 +159,7 @@ class Config(Section):
     def gpu_memory_utilization(self) -> float:
         """``rollout.engine.gpu_memory_utilization``, or its default."""
         engine = self.rollout.engine
-        written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
+        written = engine.gpu_memory_utilization if isinstance(engine, VllmConfig) else None
         own_gpus = self.distributed and not self.rollout.colocated
         return written or (0.9 if own_gpus or self.command == "eval" else 0.5)
 
@@ -172,7 +173,7 @@ class Config(Section):
     def rounds_logprobs(self) -> bool:
         """True if the engine or the trainer computes log-probs in less than float32."""
         engine = self.rollout.engine
-        quantized = isinstance(engine, VllmArguments) and engine.rounds
+        quantized = isinstance(engine, VllmConfig) and engine.rounds
         return quantized or {self.model.dtype, self.rollout_dtype} != {"float32"}
 
     @property
@@ -188,7 +189,7 @@ class Config(Section):
             return "none"
         if weights.level != "auto":
             return weights.level
-        samples_itself = isinstance(self.rollout.engine, HfConfig)
+        samples_itself = self.rollout.engine.abilities.samples_from_policy
         is_earlier = self.rollout.max_off_policy_steps > 0 or self.algorithm.learns_from_earlier
         return "none" if samples_itself and not is_earlier else "token"
 

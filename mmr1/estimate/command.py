@@ -21,7 +21,6 @@ from mmr1.estimate.memory import (
     saving_bytes,
 )
 from mmr1.estimate.proposal import propose
-from mmr1.estimate.step_time import phases
 
 
 def run_estimate(
@@ -29,13 +28,12 @@ def run_estimate(
     memory_gib: float | None,
     load: Load | None,
     gpus: int | None = None,
-    time: bool = False,
 ) -> bool:
     """Print the memory that a run needs of each device, and advice; True if it fits.
 
     Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
     they are not there. For several ``gpus``, by default those of this machine, also a proposal of
-    ranks and engines. With ``time`` also what each phase of a step should take on H100 GPUs.
+    ranks and engines.
     """
     missing = None
     if load is None:
@@ -70,11 +68,6 @@ def run_estimate(
             "--vision-tokens give other lengths",
             soft_wrap=True,
         )
-    if time and not has_engine:
-        console.print("no times: they are calculated for runs that sample", soft_wrap=True)
-    elif time:
-        console.print(time_table(config, load))
-        console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
     for line in changes:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     gpus = gpus_of_this_machine().count if gpus is None else gpus
@@ -82,19 +75,6 @@ def run_estimate(
         proposal = propose(config, Gpus(gpus, memory), load=load)
         console.print(proposal.why, soft_wrap=True)
     return not changes
-
-
-def time_table(config: Config, load: Load) -> Table:
-    """Seconds of each phase of a step, as the configuration has ranks and engines."""
-    fused = config.model.use_liger_kernel is not False
-    of_step = phases(config, load, fused)
-    layers = "fused" if fused else "plain"
-    table = Table("phase", "s", "bound by", title=f"a step of {config.model.path}, {layers} layers")
-    table.columns[1].justify = "right"
-    for phase in of_step:
-        table.add_row(phase.name, f"{phase.seconds:.2f}", phase.bound)
-    table.add_row("all", f"{sum(phase.seconds for phase in of_step):.2f}", "")
-    return table
 
 
 def _device_bytes() -> float:

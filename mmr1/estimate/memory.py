@@ -14,7 +14,7 @@ from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
 from mmr1.config import Config, NearModelReference
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
-from mmr1.rollout.engines import engine_type
+from mmr1.rollout.engines import abilities
 from mmr1.trainer.forward.logprob_head import CPU_CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.loading import vision_token_cost
@@ -322,7 +322,7 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     prompts = config.data.train_batch_size / config.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     # An engine that samples from the policy itself has no weights of its own.
-    shared = engine_type(config).samples_from_policy and not config.distributed
+    shared = abilities(config).samples_from_policy and not config.distributed
     return [
         Item("engine", "weights", 0 if shared else width * shapes.weights / parallel),
         Item("engine", "KV cache of a whole step", kv * tokens / parallel),

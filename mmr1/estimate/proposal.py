@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import Config, VllmArguments
+from mmr1.config import Config, VllmConfig
 from mmr1.config.checks import check
 from mmr1.config.file import read_written
 from mmr1.config.run_folder import CONFIG
@@ -25,7 +25,7 @@ from mmr1.estimate.advice import advice
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import GIB, reward_models_bytes
-from mmr1.rollout.engines import engine_type
+from mmr1.rollout.engines import abilities
 from mmr1.trainer.sampling.reward_models import named_reward_models
 
 _OFFLOAD = "rollout.engine.offload_trainer"
@@ -96,7 +96,7 @@ def _obstacles(config: Config, gpus: Gpus) -> list[str]:
     if not find_spec("ray"):
         return ["Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"]
     engine, width = config.rollout.engine, config.rollout.gpus_per_engine
-    if config.samples and isinstance(engine, VllmArguments) and width > gpus.count:
+    if config.samples and isinstance(engine, VllmConfig) and width > gpus.count:
         return [f"{engine.gpus_as_set} is more than {gpus.count} GPUs"]
     return []
 
@@ -123,7 +123,7 @@ def _choices(config: Config, gpus: Gpus, load: Load | None) -> Iterator[tuple[di
         )
         yield keys | own, f"{of} {count} GPUs sample{beside}"
         return
-    if rollout.colocated or (engine_type(config).sleeps and not ahead):
+    if rollout.colocated or (abilities(config).sleeps and not ahead):
         together = keys | _colocated(config, whole)
         if not rollout.offload_trainer:
             yield together, f"{_IN_TURN}{beside}"
@@ -171,11 +171,7 @@ def _of_the_run(config: Config, gpus: Gpus) -> dict[str, Any] | None:
 
 def _colocated(config: Config, ranks: int) -> dict[str, Any]:
     """The keys of so many ranks with vLLM on their GPUs, with the arguments that it was given."""
-    engine = config.rollout.engine
-    assert isinstance(engine, VllmArguments), "it sleeps"
-    given = engine.model_dump(include={*engine.arguments}, exclude_defaults=True)
-    kept = {f"rollout.engine.{key}": value for key, value in given.items()}
-    return {"resources.ranks": ranks, "rollout.engine.type": "vllm_colocate", **kept}
+    return {"resources.ranks": ranks, "rollout.engine.colocate": True}
 
 
 def _with(config: Config, keys: Mapping[str, Any]) -> Config:

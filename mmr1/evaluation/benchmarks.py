@@ -25,7 +25,7 @@ from mmr1.progress import Progress, report_activity
 from mmr1.report.run_reader import read_lines
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
-from mmr1.rollout.engines import engine_type
+from mmr1.rollout.engines import abilities
 from mmr1.rollout.protocol import Engine
 from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
@@ -162,7 +162,7 @@ def _engine(
                 yield engine, None
         return
     with report_activity("starting the rollout engine"):
-        samples = engine_type(config).samples_from_policy
+        samples = abilities(config).samples_from_policy
         model = load_model(config.model) if samples or looks else None
         of_engine = model if samples else None
         started = build_engine(config, inputs.family, inputs.media, log, of_engine)
@@ -307,8 +307,7 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """All settings that a completion and its score depend on, mostly keys of the configuration."""
     tree = redacted(config)
     values = {key: tree[key] for key in DECIDING}
-    for key in ("train_batch_size", "media_cache"):
-        values["data"].pop(key)
+    values["data"].pop("train_batch_size")
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
     sampled = tree["eval"]["sampled"] or {"n": 0}
     values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}

@@ -23,8 +23,6 @@ from transformers import AutoConfig
 from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import Config, NearModelReference
 from mmr1.environments.schemas import tool_schemas
-from mmr1.estimate.command import time_table
-from mmr1.estimate.load import Load
 from mmr1.evaluation.floor import GOLD_FORMS, measure_floor
 from mmr1.progress import report_activity
 from mmr1.report.run_reader import open_run
@@ -60,12 +58,10 @@ class Result:
     Attributes:
         facts: ``(subject, state)``.
         findings: What to mend before the run, a sentence each.
-        load: The tokens of the prompts; None for a command that samples nothing.
     """
 
     facts: Sequence[tuple[str, str]]
     findings: Sequence[str]
-    load: Load | None = None
 
 
 def check_run(config: Config, folder: Path, steps: int) -> Result:
@@ -89,7 +85,6 @@ def check_run(config: Config, folder: Path, steps: int) -> Result:
         drawn = inputs.loader(config.seed).next(SAMPLES)  # leaves out broken media
         samples = list({sample.id: sample for sample in drawn}.values())
         facts += _contract(find_assumptions(config, inputs.family, samples))
-        load = _load(config, inputs, samples)
         for found, problems in (
             _rows(config, inputs),
             _rewards(rewards, samples),
@@ -97,14 +92,14 @@ def check_run(config: Config, folder: Path, steps: int) -> Result:
         ):
             facts += found
             findings += problems
-        facts += [*_lengths(config, load), *_media(inputs, samples)]
+        facts += [*_lengths(config, inputs, samples), *_media(inputs, samples)]
     if left_out := config.rewards.keys() - small.rewards.keys():
         facts.append(("not tried", f"reward models: {', '.join(sorted(left_out))}"))
     if steps:
         facts += _small_steps(config, small, folder, steps)
         columns = open_run(folder / "run").metrics()
         findings += [f"{gap.title}: {gap.detail}; {gap.remedy}" for gap in high_gap(columns)]
-    return Result(facts, findings, load)
+    return Result(facts, findings)
 
 
 def _contract(assumptions: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
@@ -217,19 +212,12 @@ def _rows(config: Config, inputs: Inputs) -> Found:
     ]
 
 
-def _lengths(config: Config, load: Load) -> list[tuple[str, str]]:
+def _lengths(config: Config, inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
+    family, prompts = inputs.family, [inputs.render(sample) for sample in samples]
+    vision = max(sum(map(family.media_tokens, prompt.media)) for prompt in prompts)
+    longest = max(family.prompt_length(prompt) for prompt in prompts)
     limit = f"rollout.max_prompt_length={config.rollout.max_prompt_length}"
-    return [
-        ("prompts", f"up to {load.prompt:,} tokens, {load.vision:,} of them vision; {limit}"),
-    ]
-
-
-def _load(config: Config, inputs: Inputs, samples: Sequence[Sample]) -> Load:
-    prompts = [inputs.render(sample) for sample in samples]
-    family = inputs.family
-    vision = [sum(map(family.media_tokens, prompt.media)) for prompt in prompts]
-    lengths = [family.prompt_length(prompt) for prompt in prompts]
-    return Load(max(lengths), max(vision), config.rollout.max_response_length)
+    return [("prompts", f"up to {longest:,} tokens, {vision:,} of them vision; {limit}")]
 
 
 def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
@@ -307,15 +295,12 @@ def _media(inputs: Inputs, samples: Sequence[Sample]) -> list[tuple[str, str]]:
     return facts
 
 
-def print_result(config: Config, result: Result) -> None:
-    """Print the facts, what a step of the run should take, and the findings."""
+def print_result(result: Result) -> None:
+    """Print the facts and the findings."""
     console = Console(highlight=False, markup=False, emoji=False)
     width = max(len(subject) for subject, _ in result.facts)
     for subject, state in result.facts:
         console.print(f"{subject:<{width}}  {state}", soft_wrap=True)
-    if result.load is not None:
-        console.print(time_table(config, result.load))
-        console.print("by calculation for H100 GPUs, not measured", soft_wrap=True)
     for finding in result.findings:
         console.print(f"problem: {finding}", soft_wrap=True)
     if not result.findings:

@@ -23,7 +23,7 @@ from mmr1.config import Config
 from mmr1.data.rendering import renderer
 from mmr1.progress import report_activity
 from mmr1.rollout.build import build_engine
-from mmr1.rollout.engines import engine_type
+from mmr1.rollout.engines import abilities
 from mmr1.rollout.protocol import complete, requests_for
 from mmr1.rollout.two_turns import picture
 from mmr1.trainer.algorithm import build_algorithm
@@ -126,7 +126,7 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
         groups = complete(engine, requests)
         algorithm = build_algorithm(config.algorithm, config.rollout.max_response_length)
         policy.update(build_experience(_rewarded(groups), algorithm, Models(policy, None)))
-        if not engine_type(config).samples_from_policy:
+        if not abilities(config).samples_from_policy:
             measure("stale")
         engine.load(policy.weights(copy=True), policy.version)
         measure("synced")

@@ -9,38 +9,41 @@ OUTPUT/given/model              a model and its processor
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
+import json
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mmr1 import start
 from mmr1.config import Config
-from mmr1.config.checks import check
+from mmr1.config.checks import check, check_own_parts
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
+from mmr1.files import atomic
 from mmr1.rewards.plugins.user_function import GivenReward
-from mmr1.rollout.engines import check_capabilities, preload_engine
+from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation
 from mmr1.trainer.runs.existing import check_output_dir
 
 if TYPE_CHECKING:
     from mmr1.trainer.runs.step import Step
     from mmr1.trainer.validation.evaluate import Evaluation
-import base64
-import hashlib
-import io
-import json
-import shutil
-from collections.abc import Iterable
-
-from mmr1.files import atomic
 
 Reward = Callable[..., Any] | float | Mapping[str, Any]
 """A function; the weight of a built-in one; or the keys of a section of ``rewards``, with a
 function as its ``type``."""
+Rewards = Mapping[str, Reward] | Sequence[Callable[..., Any]]
+"""By name; or functions, which have their own names."""
 _GIVEN = "python"
 
 _WRITTEN = "given"  # in place of a path until what was given is written
@@ -54,8 +57,8 @@ class Trainer:
             ``processor``. The object is written to ``OUTPUT/given`` and stays as it is.
         data: A path or a name, as ``data.train``; a list of rows; or a ``datasets.Dataset``. Rows
             may hold PIL images.
-        rewards: The reward functions by name: functions, weights, or the keys of their sections. In
-            place of those of ``config``.
+        rewards: The reward functions by name: functions, weights, or the keys of their sections; or
+            a list of functions, which have their own names. In place of those of ``config``.
         config: A YAML file, or values: nested, or with dotted keys. What else is given goes before.
         processor: That of a model which is an object.
         command: ``train``, ``sft``, or a command of a package whose run is a sequence of steps.
@@ -71,7 +74,7 @@ class Trainer:
         self,
         model: Any = None,
         data: Any = None,
-        rewards: Mapping[str, Reward] | None = None,
+        rewards: Rewards | None = None,
         config: str | Path | Mapping[str, Any] | None = None,
         *,
         processor: Any = None,
@@ -81,8 +84,9 @@ class Trainer:
             known = [name for name in COMMANDS.names() if command_named(name).steps is not None]
             raise ValueError(f"command={command}: the Trainer runs {', '.join(known)}")
         self._model, self._processor, self._data = model, processor, data
-        self._functions = _functions(rewards or {})
-        self.config = _resolved(model, processor, data, rewards, config, command)
+        named = None if rewards is None else _by_name(rewards)
+        self._functions = _functions(named or {})
+        self.config = _resolved(model, processor, data, named, config, command)
         _refuse_ahead(self.config, self._functions)
 
     def steps(self, *, resume: bool = False) -> Iterator[Step]:
@@ -95,8 +99,9 @@ class Trainer:
             ValueError: Something that you can fix.
             StoppedError: A signal, or the interruption of the kernel; the last step is saved.
         """
+        files = self._name_objects()
         check_output_dir(self.config, resume=resume)
-        self._write_objects(resume)
+        _write_missing(files, again=not resume)
         config, why = start.with_gpus(self.config, resume=resume)
         if why is not None:
             _say(f"resources: auto: {why}")
@@ -140,15 +145,12 @@ class Trainer:
             )
         last = _last_checkpoint(self.config)
         if last is None:
-            self._write_objects(resume=True)
+            _write_missing(self._name_objects())
         path = self.config.model.path if last is None else str(last)
-        config = self.config.for_command("eval").changed(
-            {
-                "model.path": path,
-                "eval.data": data_path(data, _given(self.config), "held_out"),
-                "eval.models": {},
-            }
-        )
+        rows = given_data(data, _given(self.config), "held_out")
+        _write_missing(rows.files)
+        changes = {"model.path": path, "eval.data": rows.path, "eval.models": {}}
+        config = self.config.for_command("eval").changed({**changes, **rows.base(self.config)})
         check(config)
         return _evaluation(config, self._functions)
 
@@ -158,18 +160,22 @@ class Trainer:
 
         return export(self.checkpoint, Path(output))
 
-    def _write_objects(self, resume: bool) -> None:
-        """Write objects that were given as files; the configuration then names these."""
-        folder = _given(self.config)
+    def _name_objects(self) -> Files:
+        """Name the files of objects that were given in the configuration; return how to write
+        them.
+        """
+        folder, files = _given(self.config), {}
         if self._processor is not None:
             path = folder / "model"
-            if not (resume and path.exists()):
-                write_model(self._model, self._processor, path)
+            files[path] = lambda: write_model(self._model, self._processor, path)
             self.config = self.config.changed({"model.path": str(path)})
         if self._data is not None:
-            path_of_data = data_path(self._data, folder, "train")
-            self.config = self.config.changed({"data.train": path_of_data})
+            rows = given_data(self._data, folder, "train")
+            files |= rows.files
+            changes = {"data.train": rows.path, **rows.base(self.config)}
+            self.config = self.config.changed(changes)
         check(self.config)
+        return files
 
 
 def evaluate(
@@ -183,11 +189,14 @@ def evaluate(
     Raises:
         ValueError: Something that you can fix.
     """
+    named = None if rewards is None else _by_name(rewards)
     with TemporaryDirectory() as folder:
-        path = data_path(data, Path(folder), "held_out")
-        on_top = {"model.path": str(model), "eval.data": path}
-        loaded = _loaded(on_top, rewards, config, "eval")
-        return _evaluation(loaded, _functions(rewards or {}))
+        rows = given_data(data, Path(folder), "held_out")
+        _write_missing(rows.files)
+        on_top = {"model.path": str(model), "eval.data": rows.path}
+        loaded = _loaded(on_top, named, config, "eval")
+        loaded = loaded.changed(rows.base(loaded))
+        return _evaluation(loaded, _functions(named or {}))
 
 
 def _evaluation(config: Config, functions: Mapping[str, GivenReward]) -> Evaluation:
@@ -227,8 +236,27 @@ def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: str) -> 
     loaded = load_layers([*below, on_top], command)
     for line in (*loaded.notes, *loaded.warnings):
         _say(f"configuration: {line}")
-    check_capabilities(loaded.config)
+    check_own_parts(loaded.config)
     return loaded.config
+
+
+def _by_name(rewards: Rewards) -> Mapping[str, Reward]:
+    """Return reward functions by name; those of a list have their own."""
+    if isinstance(rewards, Mapping):
+        return rewards
+    functions = [rewards] if callable(rewards) else list(rewards)
+    names = [getattr(function, "__name__", "") for function in functions]
+    if not all(map(callable, functions)) or len({*names}) < len(names):
+        raise ValueError(
+            "rewards is a list of functions with names of their own, or a mapping by name: "
+            "rewards={'mine': function, 'format': 0.2}"
+        )
+    if unnamed := [name for name in names if not name.isidentifier()]:
+        raise ValueError(
+            f"rewards: {unnamed[0] or 'a function'} has no name of its own; give it one: "
+            "rewards={'mine': function}"
+        )
+    return dict(zip(names, functions, strict=True))
 
 
 def _sections(rewards: Mapping[str, Reward]) -> dict[str, Any]:
@@ -273,33 +301,88 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def data_path(data: Any, folder: Path, name: str) -> str:
-    """The value for ``data.train`` or ``eval.data``: a path or name, or a new file of rows.
+Files = Mapping[Path, Callable[[], None]]
+"""What writes a file or folder, by its path."""
+
+
+def _write_missing(files: Files, again: bool = False) -> None:
+    """Write the files that are not there; with ``again`` also a model that is."""
+    for path, write in files.items():
+        if (again and path.name == "model") or not path.exists():
+            write()
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """Data as the configuration names it.
+
+    Attributes:
+        path: Value of ``data.train`` or ``eval.data``.
+        files: What has to be written first.
+        root: Folder that the paths of its media are relative to; None where the data is a path.
+    """
+
+    path: str
+    files: Files
+    root: str | None = None
+
+    def base(self, config: Config) -> dict[str, str]:
+        """Return the change of the configuration that finds the media, unless it names a folder."""
+        return {} if self.root is None or config.data.media_root else {"data.media_root": self.root}
+
+
+def given_data(data: Any, folder: Path, name: str) -> GivenData:
+    """Name data that was given: a path or name stays, rows get a file in ``folder``.
 
     Raises:
-        ValueError: It is neither, or a row holds what no file can.
+        ValueError: If it is neither, or a row holds what no file can.
     """
     if isinstance(data, str | Path):
-        return str(data)
+        return GivenData(str(data), {})
     if hasattr(data, "save_to_disk") and isinstance(data, Mapping):
         raise ValueError(f"data is a dataset with the splits {', '.join(data)}; give one of them")
     if hasattr(data, "save_to_disk"):  # its media stay encoded
         saved = folder / data._fingerprint / name
-        if not saved.exists():
-            data.save_to_disk(saved)
-        return str(saved)
+        files = {saved: lambda: data.save_to_disk(saved)}
+        return GivenData(str(saved), files, _media_root(islice(data, 1)))
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise ValueError(
             f"data is a {type(data).__name__}; give a path, a list of rows or a datasets.Dataset"
         )
-    text = "".join(f"{_json(row, number)}\n" for number, row in enumerate(data))
+    rows = list(data)
+    text = "".join(f"{_json(row, number)}\n" for number, row in enumerate(rows))
     # Named by the content, so that other rows cannot take their place in a run that is resumed.
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:8] / f"{name}.jsonl"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(path) as file:
-            file.write(text)
-    return str(path)
+    return GivenData(str(path), {path: lambda: _write_text(path, text)}, _media_root(rows))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(path) as file:
+        file.write(text)
+
+
+def _media_root(rows: Iterable[Any]) -> str:
+    """Return the folder of the media that rows name: the working folder, or one above all files
+    that are named by absolute paths.
+    """
+    here = Path.cwd()
+    folders = {path.parent for row in rows for path in _absolute_files(row)}
+    if all(folder.is_relative_to(here) for folder in folders):
+        return str(here)
+    return os.path.commonpath(folders)
+
+
+def _absolute_files(value: Any) -> Iterator[Path]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for entry in value:
+            yield from _absolute_files(entry)
+    elif isinstance(value, Path):
+        yield value.resolve()
+    elif isinstance(value, str) and value.startswith("/") and os.path.isfile(value):  # noqa: PTH113
+        yield Path(value)
 
 
 def _json(row: Any, number: int) -> str:

@@ -40,7 +40,7 @@ class RewardConfig(Section):
         None, description="If the value is below this, later rewards are skipped and count as 0"
     )
     if TYPE_CHECKING:
-        type: str
+        type: str = ""
 
     @classmethod
     def expanded(cls, short: Any) -> Any:

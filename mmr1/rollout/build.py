@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from mmr1.config import Config, EnvironmentConfig, VllmArguments
+from mmr1.config import Config, EnvironmentConfig, VllmConfig
 from mmr1.data.rendering import system_prompt
+from mmr1.engines import engine
 from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import Player
-from mmr1.rollout.engines import EngineSetting, engine_type, samples_together
+from mmr1.rollout.engines import EngineSetting, samples_together
 from mmr1.rollout.protocol import Engine
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -29,12 +30,12 @@ def check_gpus(config: Config) -> None:
     Raises:
         ValueError: ``rollout.engine.tensor_parallel_size`` is too high, or the number of stages.
     """
-    engine = config.rollout.engine
-    if not isinstance(engine, VllmArguments) or config.distributed:
+    vllm = config.rollout.engine
+    if not isinstance(vllm, VllmConfig) or config.distributed:
         return  # on Ray, other machines may have the GPUs
-    if engine.gpus > 1 and (gpus := torch.cuda.device_count()) < engine.gpus:
+    if vllm.gpus > 1 and (gpus := torch.cuda.device_count()) < vllm.gpus:
         raise ValueError(
-            f"{engine.gpus_as_set}: an engine needs that many GPUs, and this machine has {gpus}; "
+            f"{vllm.gpus_as_set}: an engine needs that many GPUs, and this machine has {gpus}; "
             f"lower it to {max(gpus, 1)}"
         )
 
@@ -53,22 +54,23 @@ def build_engine(
     its frozen vision tower.
     """
     setting = EngineSetting(config, family, media, model, features, log)
-    return with_conversations(config, engine_type(config).build(setting), family, media)
+    built = engine.build(config.rollout.engine, setting)
+    return with_conversations(config, built, family, media)
 
 
 def with_conversations(
-    config: Config, engine: Engine, family: ModelFamily, media: MediaCache
+    config: Config, alone: Engine, family: ModelFamily, media: MediaCache
 ) -> Engine:
     """The engine with the environment of the configuration, if there is one, between the policy's
     turns.
     """
     if config.environment is None:
-        return engine
+        return alone
     build: Builder = resolve_name(config.environment.builder)
     try:
-        return build(config, engine, family, media)
+        return build(config, alone, family, media)
     except BaseException:
-        engine.close()
+        alone.close()
         raise
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from mmr1.config import Config
+from mmr1.engines import EngineConfig
 from mmr1.rollout.carriers import Carrier, SharedMemoryCarrier, TransferCarrier
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.engines import (
@@ -32,8 +33,8 @@ from mmr1.vision.prepare import Medium
 logger = logging.getLogger(__name__)
 
 
-def build(setting: EngineSetting) -> Prefetching:
-    """The engine; ``EngineType.build`` of vLLM."""
+def build(_: EngineConfig, setting: EngineSetting) -> Prefetching:
+    """Build the engine, and what prepares the media of its next requests."""
     config, media = setting.config, setting.media
     engine: VllmEngine | EngineProcess
     if setting.on_ray:

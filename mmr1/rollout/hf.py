@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, GenerationConfig
 
 from mmr1.config import SamplingConfig
+from mmr1.engines import EngineConfig
 from mmr1.rollout.decoding import (
     Decoder,
     Prefilled,
@@ -31,6 +32,7 @@ from mmr1.rollout.decoding import (
     transposed_weights,
 )
 from mmr1.rollout.distribution import Distribution, kept_ids, support_of
+from mmr1.rollout.engines import EngineSetting, returns_experts
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.routers import Routers, Routing, watch_routers
 from mmr1.types import Completion, Prompt
@@ -39,6 +41,18 @@ from mmr1.vision.families.loading import model_parts, packed_architecture_of, un
 from mmr1.vision.families.rows import arguments_of_rows
 from mmr1.vision.features import FeatureCache, encode_media
 from mmr1.vision.prepare import MediaCache
+
+
+def build(_: EngineConfig, setting: EngineSetting) -> HfEngine:
+    """Build the engine over the model that is in this process."""
+    return HfEngine(
+        setting.model,
+        setting.family,
+        setting.media,
+        shares_weights=not setting.on_ray,
+        features=setting.features,
+        returns_experts=returns_experts(setting.config),
+    )
 
 
 class HfEngine:

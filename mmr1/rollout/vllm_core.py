@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mmr1.config import RolloutConfig, VllmArguments
+from mmr1.config import RolloutConfig, VllmConfig
 from mmr1.lifetime import die_with
 from mmr1.runtime import keep_freed_memory
 
@@ -58,7 +58,7 @@ def is_apart(
 def most_sequences(config: RolloutConfig) -> int:
     """The most sequences that vLLM runs together."""
     engine = config.engine
-    if isinstance(engine, VllmArguments) and "max_num_seqs" in engine.engine_kwargs:
+    if isinstance(engine, VllmConfig) and "max_num_seqs" in engine.engine_kwargs:
         return int(engine.engine_kwargs["max_num_seqs"])
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from mmr1.config import RolloutConfig, VllmArguments
-from mmr1.config.vllm_arguments import rounds, stages
+from mmr1.config import RolloutConfig, VllmConfig
+from mmr1.engines.vllm_arguments import rounds, stages
 from mmr1.rollout.vllm_adapters import AdapterShape
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
@@ -47,7 +47,7 @@ def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dic
         ValueError: mmr1 sets one of them here, or it is of another type than vLLM's.
     """
     engine = config.engine
-    given = dict(engine.engine_kwargs) if isinstance(engine, VllmArguments) else {}
+    given = dict(engine.engine_kwargs) if isinstance(engine, VllmConfig) else {}
     if not given:
         return {}
     from vllm.engine.arg_utils import EngineArgs
@@ -114,7 +114,7 @@ def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     vLLM starts the processes itself. Left alone it would take Ray where it finds itself in an
     actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
     """
-    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmArguments) else 1
+    size = config.engine.tensor_parallel_size if isinstance(config.engine, VllmConfig) else 1
     return {
         "tensor_parallel_size": size,
         "distributed_executor_backend": "mp" if config.gpus_per_engine > 1 else None,
@@ -137,7 +137,7 @@ def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
     default = EngineArgs.get_batch_defaults(config.gpus_per_engine)[0][UsageContext.LLM_CLASS]
     settings: dict[str, Any] = {"max_num_batched_tokens": max(default, config.max_model_len)}
     engine = config.engine
-    if isinstance(engine, VllmArguments) and not rounds(engine.engine_kwargs):
+    if isinstance(engine, VllmConfig) and not rounds(engine.engine_kwargs):
         settings["hf_overrides"] = {"head_dtype": "float32"}
     return settings
 
@@ -155,7 +155,7 @@ def cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
     that holds many prompts cuts none of them.
     """
     engine = config.engine
-    if isinstance(engine, VllmArguments) and stages(engine.engine_kwargs) > 1:
+    if isinstance(engine, VllmConfig) and stages(engine.engine_kwargs) > 1:
         raise ValueError(
             "rollout.engine.engine_kwargs.pipeline_parallel_size: vLLM's CPU backend does not run "
             "the second stage of a pipeline; set rollout.engine.tensor_parallel_size instead"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from transformers import AutoConfig
 
-from mmr1.config import Config, EnvironmentConfig, VllmArguments
+from mmr1.config import Config, EnvironmentConfig, VllmConfig
 from mmr1.environments.schemas import described
 from mmr1.rewards.builtin.auto import AutoRewardConfig
 from mmr1.rewards.kind import reward_of_task
@@ -150,7 +150,7 @@ def _quantized(subject: Subject) -> Found:
     if not loads_in_4_bits(config.model):
         return  # refused, with the remedy, as the weights are loaded
     engine = config.rollout.engine
-    if config.samples and (isinstance(engine, VllmArguments) or config.distributed):
+    if config.samples and (isinstance(engine, VllmConfig) or config.distributed):
         raise ValueError(
             f"model.path '{config.model.path}': its weights are quantized by {method}, and an "
             "engine beside the trainer cannot take the trained ones; set rollout.engine=hf and "

@@ -15,7 +15,6 @@ from mmr1.config import (
     NearModelReference,
     ToolsConfig,
 )
-from mmr1.config.checks import check_own_parts
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
@@ -65,7 +64,6 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
             check_dataset(config.algorithm.ptx.data, "algorithm.ptx.data")
         _check_rewards(config)
         check_engine(config)
-        check_own_parts(config)
     _check_environment(config)
     _check_data_keys(config)
 

@@ -22,6 +22,7 @@ import torch
 
 from mmr1.config import Config
 from mmr1.config.checks import check
+from mmr1.config.run_folder import RESUME
 from mmr1.data.quarantine import Quarantine
 from mmr1.registry import suggest
 from mmr1.trainer.components import TrainerComponents
@@ -221,7 +222,7 @@ class Run:
         assert last is not None, "the last step is always saved"
         if stop.received:
             name = signal.Signals(stop.received).name
-            message = f"{name}: saved as {last}; --resume continues from there"
+            message = f"{name}: saved as {last}; {RESUME} continues from there"
             raise StoppedError(message, stop.received)
         return last
 
@@ -268,7 +269,7 @@ class Run:
             raise kind(
                 f"the metrics and rollouts of step {step.number} could not be written ({error}). "
                 f"{name_last(self.directory.checkpoints.last)}: free some space or repair the "
-                "disk, then continue with --resume"
+                f"disk, then continue with {RESUME}"
             ) from error
 
     def _check_best_metric(self, metrics: StepStats) -> None:

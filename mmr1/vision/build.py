@@ -19,11 +19,10 @@ from mmr1.logs import report_fault
 from mmr1.machine import cores
 from mmr1.parallel import spawned
 from mmr1.types import MediaRef
-from mmr1.vision.disk_cache import preparer
 from mmr1.vision.families.chat import ChatOptions, read_template
-from mmr1.vision.families.family import ModelFamily, PackedFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import MediaCache, Medium, measured
+from mmr1.vision.prepare import MediaCache, Medium
 from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)
@@ -104,11 +103,10 @@ def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> Med
         neighbours: Ranks, or engines, on this machine, if this process is one of them.
     """
     count = media_workers(config, neighbours)
-    prepare = preparer(family, config.data)
     if count == 0:
-        return MediaCache(prepare)
+        return MediaCache(family.prepare_media)
     load = partial(_load_prepare, config.model, config.data)
-    return MediaCache(prepare, workers=Preparers(load, count))
+    return MediaCache(family.prepare_media, workers=Preparers(load, count))
 
 
 def checked_media(family: ModelFamily, config: Config) -> MediaCache:
@@ -120,11 +118,10 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
     if not is_packed(family):
         return media_cache(family, config)
     count = media_workers(config)
-    check = _checker(family, config.data)
     if count == 0:
-        return MediaCache(check)
+        return MediaCache(family.check_media)
     load = partial(_load_check, config.model, config.data)
-    return MediaCache(check, workers=Preparers(load, count))
+    return MediaCache(family.check_media, workers=Preparers(load, count))
 
 
 def seen_media(family: ModelFamily, config: Config, media: MediaCache) -> MediaCache:
@@ -133,7 +130,7 @@ def seen_media(family: ModelFamily, config: Config, media: MediaCache) -> MediaC
     Args:
         media: The process's own, :func:`checked_media` on a cluster.
     """
-    return MediaCache(preparer(family, config.data), max_bytes=0) if config.distributed else media
+    return MediaCache(family.prepare_media, max_bytes=0) if config.distributed else media
 
 
 def media_workers(config: Config, neighbours: int = 1) -> int:
@@ -154,20 +151,12 @@ def _load_check(model: ModelConfig, data: DataConfig) -> Prepare:
     """A checker of media for a separate process, which loads it itself."""
     family = _family(model, data)
     assert is_packed(family)
-    return _checker(family, data)
-
-
-def _checker(family: PackedFamily, data: DataConfig) -> Prepare:
-    """Checks a medium; with a cache on the disk it prepares it there, for those who look at it."""
-    if data.media_cache is None:
-        return family.check_media
-    prepare = preparer(family, data)
-    return lambda media: measured(prepare(media))
+    return family.check_media
 
 
 def _load_prepare(model: ModelConfig, data: DataConfig) -> Prepare:
     """A preparer of media for a separate process, which loads it itself."""
-    return preparer(_family(model, data), data)
+    return _family(model, data).prepare_media
 
 
 class Preparers:

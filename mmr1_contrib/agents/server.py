@@ -1,43 +1,34 @@
-"""A server with OpenAI's chat API behind which a rollout engine samples.
+"""The trainer's end of the front for agent programs: it starts the front, and answers what it asks.
 
-It listens on this machine alone. The API key of a request names its episode.
+The front, :mod:`mmr1_contrib.agents.front`, listens on this machine alone. The API key of a request
+names its episode.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
-from functools import cache
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any, BinaryIO, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-
-from mmr1.rewards.http.guard import Guard
-from mmr1.rewards.http.post import read_json
-from mmr1.serving import http_server, listen, read_body
+from mmr1.lifetime import start_persistent
+from mmr1.logs import report_fault
+from mmr1.rollout.engine_process import EngineError
+from mmr1.serving import listen
+from mmr1_contrib.agents.front import MODEL, error_content
 from mmr1_contrib.agents.turns import Turn
 
 logger = logging.getLogger(__name__)
-MODEL = "policy"
-MAX_BODY = 64 << 20
-"""Bytes of a request."""
-GUARD = Guard()
-"""Neither another machine's name nor a page in a browser reaches it."""
-_CLOSE_S = 30.0
-_IGNORED = (
-    "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
-    "response_format", "tool_choice", "parallel_tool_calls", "reasoning_effort", "functions",
-)  # fmt: skip
+SEND_S = 30
+"""Seconds without progress of an answer to the front, after which it is replaced."""
 
 
 class RefusedError(ValueError):
@@ -61,117 +52,120 @@ class Session(Protocol):
 
 
 class AgentServer:
-    """The server, in a separate thread, at a free port.
+    """The front, in a process of its own, at a free port. One that dies is replaced.
 
     Args:
         session: The episode that an API key names; None if there is none.
+
+    Raises:
+        EngineError: It cannot be started.
     """
 
     def __init__(self, session: Callable[[str], Session | None]) -> None:
         self._session = session
-        routes = [
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/models", self._models),
-        ]
-        self._socket = listen("127.0.0.1", 0)
-        self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        self._server = http_server(Starlette(routes=routes))
+        self._listener = listen("127.0.0.1", 0)
+        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+        self._lock = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(
-            target=self._server.run, args=([self._socket],), name="agent server", daemon=True
+            target=self._serve, args=(self._start(),), name="agent server", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the server; safe to call twice."""
-        self._server.should_exit = True
-        self._thread.join(_CLOSE_S)
-        self._socket.close()
+        """End the front; safe to call twice."""
+        self._closed = True
+        self._process.kill()
+        self._thread.join()
+        self._listener.close()
 
-    async def _models(self, request: Request) -> Response:
-        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "mmr1"}
-        return JSONResponse({"object": "list", "data": [model]})
+    def _start(self) -> BinaryIO:
+        """Start the front; what it asks."""
+        self._channel, theirs = socket.socketpair()
+        limit = struct.pack("ll", SEND_S, 0)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        with theirs:
+            self._process = start_persistent(partial(_start_front, self._listener, theirs))
+        asked = self._channel.makefile("rb")
+        if not asked.readline():
+            raise EngineError(f"the server for agent programs ended at its start ({_FRONT})")
+        return asked
 
-    async def _chat(self, request: Request) -> Response:
-        if refused := GUARD.refusal(request.headers, posts=True):
-            return _error(*refused, "invalid_request_error")
-        key = request.headers.get("authorization", "").rpartition(" ")[2]
+    def _serve(self, asked: BinaryIO) -> None:
+        """Answer one front after the other, in a thread."""
+        while True:
+            with asked, self._channel:
+                for line in asked:
+                    self._answer(**json.loads(line))
+            self._process.wait()
+            if self._closed:
+                return
+            report_fault(
+                logger,
+                "agents/front_died",
+                "the server for agent programs died and is started again; clients send again what "
+                "it had not answered",
+            )
+            try:
+                asked = self._start()
+            except EngineError as error:
+                report_fault(logger, "agents/front_lost", f"{error}; no program reaches the policy")
+                self._listener.close()
+                return
+            if self._closed:
+                self._process.kill()
+
+    def _answer(
+        self, ticket: str, key: str, body: dict[str, Any] | None = None, retried: bool = False
+    ) -> None:
+        """Answer a request; one without a body asks whether the key is known."""
         if (session := self._session(key)) is None:
-            return _error(401, "the API key names no episode that is under way", "invalid_api_key")
+            message = "the API key names no episode that is under way"
+            return self._send(ticket, 401, error_content(401, message, "invalid_api_key"))
+        if body is None:
+            return self._send(ticket, 200, {})
         try:
-            body = _read(await read_body(request, MAX_BODY))
-            retried = request.headers.get("x-stainless-retry-count", "0") != "0"
-            turn = await asyncio.wrap_future(session.ask(body, retried))
-        except RefusedError as error:
-            return _error(400, str(error), error.code)
-        except HTTPException as error:
-            return _error(error.status_code, error.detail, "invalid_request_error")
-        except ValueError as error:
-            return _error(400, str(error), "invalid_request_error")
-        except asyncio.CancelledError:
-            return _error(503, "the episode is over", "server_error")
-        answer = _answer(turn, body)
-        if body.get("stream"):
-            usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            return StreamingResponse(_events(answer, usage), media_type="text/event-stream")
-        return JSONResponse(answer)
+            turn = session.ask(body, retried)
+        except ValueError as refused:
+            return self._refuse(ticket, refused)
+        turn.add_done_callback(lambda done: self._answer_turn(ticket, body, done))
+
+    def _answer_turn(self, ticket: str, body: Mapping[str, Any], done: Future[Turn]) -> None:
+        try:
+            self._send(ticket, 200, _completion(done.result(), body))
+        except ValueError as refused:
+            self._refuse(ticket, refused)
+        except CancelledError:
+            self._send(ticket, 503, error_content(503, "the episode is over", "server_error"))
+
+    def _refuse(self, ticket: str, refused: ValueError) -> None:
+        code = getattr(refused, "code", "invalid_request_error")
+        self._send(ticket, 400, error_content(400, str(refused), code))
+
+    def _send(self, ticket: str, status: int, content: Any) -> None:
+        answer = {"ticket": ticket, "status": status, "content": content}
+        try:
+            with self._lock:
+                self._channel.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError:  # it is dead, or takes nothing in
+            self._process.kill()
 
 
-class _Message(BaseModel):
-    """The types of a message's values; what they say is read with the episode."""
-
-    model_config = ConfigDict(extra="allow")
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
+_FRONT = "mmr1_contrib.agents.front"
 
 
-class _Body(BaseModel):
-    """The types of a request's values."""
-
-    model_config = ConfigDict(extra="allow")
-
-    messages: list[_Message]
-    tools: list[dict[str, Any]] | None = None
-    stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
-    n: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-
-
-def _read(data: bytes) -> dict[str, Any]:
-    body: dict[str, Any] = read_json(data, finite=True)
-    try:
-        _Body.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the request"
-        raise RefusedError(f"{place}: {first['msg']}") from error
-    if (body.get("n") or 1) != 1:
-        raise RefusedError("n=1 only: send the request again for another answer")
-    for name in _IGNORED:
-        if body.get(name) is not None:
-            _tell_ignored(name)
-    return body
-
-
-@cache
-def _tell_ignored(name: str) -> None:
-    logger.warning(
-        "an agent program sends %s, which is not read: the policy learns from tokens that were "
-        "sampled as the section rollout says, without guidance",
-        name,
+def _start_front(listener: socket.socket, channel: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", _FRONT, str(listener.fileno())],
+        stdin=channel.fileno(),
+        stdout=subprocess.DEVNULL,
+        pass_fds=(listener.fileno(),),
+        start_new_session=True,  # Ctrl-C and a closed terminal are for the trainer
     )
 
 
-def _error(status: int, message: str, code: str) -> Response:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": code}}, status)
-
-
-def _answer(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
+def _completion(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn as the API answers."""
     assert turn.reply is not None
     finish = "tool_calls" if turn.reply.ids else "length" if turn.truncated else "stop"
     logprobs = None
@@ -201,22 +195,3 @@ def _answer(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "usage": usage,
     }
-
-
-async def _events(answer: Mapping[str, Any], with_usage: bool) -> AsyncIterator[str]:
-    """The answer as server-sent events: one with the whole turn."""
-    (choice,) = answer["choices"]
-    delta = {name: value for name, value in choice["message"].items() if value is not None}
-    if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
-    base = {**answer, "object": "chat.completion.chunk", "usage": None}
-    begin = {
-        "index": 0, "delta": delta, "finish_reason": None, "logprobs": choice["logprobs"]
-    }  # fmt: skip
-    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-    chunks = [{**base, "choices": [begin]}, {**base, "choices": [end]}]
-    if with_usage:
-        chunks.append({**base, "choices": [], "usage": answer["usage"]})
-    for chunk in chunks:
-        yield f"data: {json.dumps(chunk)}\n\n"
-    yield "data: [DONE]\n\n"

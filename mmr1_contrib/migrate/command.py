@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import yaml
 
 from mmr1.config import Config
+from mmr1.config.checks import broken
 from mmr1_contrib.migrate.migration import Migration, Tree
 from mmr1_contrib.migrate.reading import Given, read
-from mmr1_contrib.migrate.source import Source, migrate
+from mmr1_contrib.migrate.source import Source, idle_keys, migrate
 from mmr1_contrib.migrate.sources import sources_of
 
 
@@ -79,35 +81,75 @@ def migrate_file(
     """
     try:
         given = read(path, overrides, sources_of(project), named=project is not None)
-        return Migrated(path, given, migrate(given.source, given.keys))
+        migration = migrate(given.source, given.keys)
+        _set_folder(migration.tree, given.folder)
+        leave_out_idle(migration, given.source.command)
+        return Migrated(path, given, migration)
     except ValueError as error:
         message = str(error)
         raise ValueError(message if str(path) in message else f"{path}: {message}") from error
 
 
+def leave_out_idle(migration: Migration, command: str) -> None:
+    """Leave out what our commands would warn of, because it has no effect with the rest."""
+    config = Config.model_validate(migration.tree).for_command(command)
+    for need in [need for need in broken(config) if need.warns]:
+        for key in need.keys:
+            section, _, name = key.rpartition(".")
+            held = _at(migration.tree, section)
+            if held and name in held:
+                migration.unneeded.append(f"{key}={held.pop(name)!r}: {need.why}")
+
+
+_FILE = re.compile(r"(?![/~$]|\w+://)[^:]*\.(py|jinja|txt|jsonl?|parquet|ya?ml)(:.*|@\w+)?")
+"""A relative path of a file, and not a name on the Hub."""
+
+
+def _set_folder(tree: Tree, folder: str) -> None:
+    """Give relative paths of files the folder that the script changes into before its run."""
+
+    def inside(name: Any) -> Any:
+        return f"{folder}/{name}" if isinstance(name, str) and _FILE.fullmatch(name) else name
+
+    if not folder:
+        return
+    data, validation = tree.get("data", {}), tree.get("trainer", {}).get("validation") or {}
+    rewards = tree.get("rewards", {}).values()
+    places = [(data, "train"), (data, "prompt_template"), (validation, "data")]
+    for section, key in [*places, *((reward, "type") for reward in rewards)]:
+        if isinstance(named := section.get(key), dict):
+            section[key] = {inside(name): share for name, share in named.items()}
+        elif key in section:
+            section[key] = inside(named)
+
+
+_DECIDING = re.compile(
+    r"(algorithm(?!\.name)|dpo)\b|rollout\.(n|temperature)$|data\.train_batch_size$"
+)
+"""Our keys that decide what a loss is of."""
+
+
 def comparison(source: Source, migration: Migration) -> list[str]:
     """The settings of the loss side by side: theirs as they read them, ours as here.
 
-    One that their project does not read with these other settings is left out.
+    One that has no effect together with the others is left out.
     """
     ours = Config.model_validate(migration.tree).model_dump()
+    decided = {k: list(filter(_DECIDING.match, source.ours(k))) for k in migration.theirs}
+    deciding = [key for key, names in decided.items() if names]
+    idle = idle_keys(source, migration.given, deciding)
     rows = [(source.title, "", "mmr1", "")]
-    for key, names in source.loss_settings.items():
-        switch, counts = source.in_force.get(key, (key, _always))
-        if not counts(migration.theirs.get(switch)):
-            continue
-        values = ", ".join(_shown(_at(ours, name)) for name in names)
-        theirs = migration.theirs.get(key)
-        rows.append((key, str(theirs), ", ".join(n.partition(".")[2] for n in names), values))
+    for key in deciding:
+        if key not in idle:
+            names = decided[key]
+            values = ", ".join(_shown(_at(ours, name)) for name in names)
+            short = ", ".join(name.partition(".")[2] for name in names)
+            rows.append((key, str(migration.theirs[key]), short, values))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _always(value: Any) -> bool:
-    return True
 
 
 def _shown(value: Any) -> str:

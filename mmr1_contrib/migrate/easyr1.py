@@ -9,9 +9,7 @@ from mmr1_contrib.migrate.easyr1_keys import (
     COMPOSED,
     DEFAULTS,
     ESTIMATORS,
-    IN_FORCE,
     KL,
-    LOSS_SETTINGS,
     LOSSES,
     OLDER,
     OWN_ALGORITHMS,
@@ -294,7 +292,5 @@ EASYR1 = Source(
     translated=TRANSLATED,
     composed=COMPOSED,
     unneeded=UNNEEDED,
-    loss_settings=LOSS_SETTINGS,
-    in_force=IN_FORCE,
     whole=frozenset({"worker.reward.reward_function_kwargs"}),
 )  # fmt: skip

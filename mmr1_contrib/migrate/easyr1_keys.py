@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from operator import not_
-
-from mmr1_contrib.migrate.migration import Tree
-from mmr1_contrib.migrate.shared import is_none_of, is_one_of
+from mmr1_contrib.migrate.migration import Tree, because
 
 # What EasyR1 takes for a key that its YAML leaves out (its config.py files), where it matters to
 # what is sampled and learned.
@@ -243,25 +240,15 @@ COMPOSED = {
 
 # Keys without a counterpart, or sections of such keys, and why there is none.
 UNNEEDED = {
-    **dict.fromkeys(
-        (
-            "data.use_preprocessed_videos",
-            "data.video_source_mode",
-            "data.preprocessed_video_dir",
-            "data.val_preprocessed_video_dir",
-            "data.val_video_source_mode",
-        ),
-        "frames are decoded when they are needed, and kept",
+    **because(
+        "frames are decoded when they are needed, and kept", "data",
+        "use_preprocessed_videos video_source_mode preprocessed_video_dir "
+        "val_preprocessed_video_dir val_video_source_mode",
     ),
-    **dict.fromkeys(
-        (
-            "data.val_video_fps",
-            "data.val_video_max_frames",
-            "data.val_video_min_pixels",
-            "data.val_video_max_pixels",
-            "data.val_video_total_pixels",
-        ),
-        "a validation has the frames of the training",
+    **because(
+        "a validation has the frames of the training", "data",
+        "val_video_fps val_video_max_frames val_video_min_pixels val_video_max_pixels "
+        "val_video_total_pixels",
     ),
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",
     "data.filter_overlong_prompts_workers": "prompts are measured without worker processes",
@@ -275,11 +262,14 @@ UNNEEDED = {
     "worker.actor.fsdp.torch_dtype": "model.dtype; bfloat16 has a float32 copy in the optimizer",
     "worker.actor.fsdp": "resources.ranks and resources.fsdp_size shard the model",
     "worker.actor.offload": "rollout.engine.offload_trainer, or optimizer.offload",
-    "worker.actor.micro_batch_size_per_device_for_update": "see trainer.max_tokens_per_gpu",
-    "worker.actor.micro_batch_size_per_device_for_experience": "see trainer.max_tokens_per_gpu",
-    "worker.actor.ulysses_size": "resources.context_parallel_size cuts sequences over ranks",
-    "worker.actor.ulysses_sequence_parallel_size": "resources.context_parallel_size cuts sequences "
-    "over ranks",
+    **because(
+        "see trainer.max_tokens_per_gpu", "worker.actor",
+        "micro_batch_size_per_device_for_update micro_batch_size_per_device_for_experience",
+    ),
+    **because(
+        "resources.context_parallel_size cuts sequences over ranks", "worker.actor",
+        "ulysses_size ulysses_sequence_parallel_size",
+    ),
     "worker.actor.model.trust_remote_code": "model.trust_remote_code, once you have read it",
     "worker.actor.model.tokenizer_path": "the tokenizer is that of model.path",
     "worker.actor.model.override_config": "edit the config.json of model.path",
@@ -289,61 +279,27 @@ UNNEEDED = {
     "worker.rollout.name": "rollout.engine is vllm unless it is set",
     "worker.rollout.seed": "seed is that of everything",
     "worker.rollout.limit_images": "the number of images is not limited",
-    "worker.rollout.enforce_eager": "a matter of speed alone",
-    "worker.rollout.enable_chunked_prefill": "a matter of speed alone",
-    "worker.rollout.max_num_batched_tokens": "a matter of speed alone",
-    "worker.rollout.disable_log_stats": "a matter of display alone",
-    "worker.rollout.disable_tqdm": "a matter of display alone",
+    **because(
+        "a matter of speed alone", "worker.rollout",
+        "enforce_eager enable_chunked_prefill max_num_batched_tokens",
+    ),
+    **because("a matter of display alone", "worker.rollout", "disable_log_stats disable_tqdm"),
     "worker.ref": "algorithm.kl.reference.offload keeps the reference in main memory",
     "worker.reward.reward_type": "the function's parameters, or its REWARD_TYPE, tell",
     "worker.reward.skip_special_tokens": "only special tokens around turns are left out",
-    "trainer.n_gpus_per_node": "set resources=auto, or resources.ranks and resources.engines",
-    "trainer.nnodes": "set resources=auto, or resources.ranks and resources.engines",
+    **because(
+        "set resources=auto, or resources.ranks and resources.engines", "trainer",
+        "n_gpus_per_node nnodes",
+    ),
     "trainer.val_generations_to_log": "all completions of a validation are kept",
     "trainer.val_only": "mmr1 eval evaluates without training",
     "trainer.find_last_checkpoint": "mmr1 train --resume continues a run",
     "trainer.ray_timeline": "there is no such file",
-}
+}  # fmt: skip
 
 USUAL_COLUMNS = {
     "data.prompt_key": "problem",
     "data.answer_key": "answer",
     "data.image_key": "images",
     "data.video_key": "videos",
-}
-
-LOSS_SETTINGS = {
-    "algorithm.adv_estimator": ("algorithm.advantage.type",),
-    "worker.actor.loss_type": ("algorithm.loss.type",),
-    "worker.actor.loss_avg_mode": ("algorithm.loss.agg_mode",),
-    "worker.actor.clip_ratio_low": ("algorithm.loss.clip_ratio_low",),
-    "worker.actor.clip_ratio_high": ("algorithm.loss.clip_ratio_high",),
-    "worker.actor.clip_ratio_dual": ("algorithm.loss.clip_ratio_dual",),
-    "worker.actor.tau_positive": ("algorithm.loss.tau_pos",),
-    "worker.actor.tau_negative": ("algorithm.loss.tau_neg",),
-    "algorithm.disable_kl": ("algorithm.kl",),
-    "algorithm.kl_coef": ("algorithm.kl.coef",),
-    "algorithm.use_kl_loss": ("algorithm.kl.type",),
-    "algorithm.kl_penalty": ("algorithm.kl.estimator",),
-    "data.rollout_batch_size": ("data.train_batch_size",),
-    "worker.actor.global_batch_size": ("algorithm.ppo_mini_batch_size",),
-    "worker.actor.ppo_epochs": ("algorithm.ppo_epochs",),
-    "worker.rollout.n": ("rollout.n",),
-    "worker.rollout.temperature": ("rollout.temperature",),
-}
-"""What ``--check`` shows: their key, and where its meaning is here."""
-
-_LOSS = "worker.actor.loss_type"
-IN_FORCE = {
-    **dict.fromkeys(
-        ("worker.actor.clip_ratio_low", "worker.actor.clip_ratio_high"), (_LOSS, is_none_of("sapo"))
-    ),
-    "worker.actor.clip_ratio_dual": (_LOSS, is_none_of("sapo", "cispo")),
-    **dict.fromkeys(
-        ("worker.actor.tau_positive", "worker.actor.tau_negative"), (_LOSS, is_one_of("sapo"))
-    ),
-    **dict.fromkeys(
-        ("algorithm.kl_coef", "algorithm.use_kl_loss", "algorithm.kl_penalty"),
-        ("algorithm.disable_kl", not_),
-    ),
 }

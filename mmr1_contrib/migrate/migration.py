@@ -8,6 +8,11 @@ from typing import Any
 Tree = dict[str, Any]
 
 
+def because(why: str, section: str, names: str) -> dict[str, str]:
+    """The reason that several keys of a section share, by key; the names stand between blanks."""
+    return {f"{section}.{name}" if section else name: why for name in names.split()}
+
+
 @dataclass(slots=True)
 class Migration:
     """A migrated configuration.
@@ -16,12 +21,14 @@ class Migration:
         tree: Our configuration, with the keys that theirs sets or takes for granted.
         notes: What is lost or different in mmr1, and what the user has to do by hand.
         unneeded: Keys that need no counterpart, and keys that other keys make idle.
-        theirs: Their settings of the loss, as their project reads them, by key.
+        given: Their keys that the file gives, by today's names.
+        theirs: Their settings, as their project reads them, by key.
     """
 
     tree: Tree = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unneeded: list[str] = field(default_factory=list)
+    given: Tree = field(default_factory=dict)
     theirs: Tree = field(default_factory=dict)
 
     def set(self, key: str, value: Any) -> None:

@@ -9,8 +9,6 @@ from mmr1_contrib.migrate.migration import Migration, Tree
 from mmr1_contrib.migrate.openrlhf_keys import (
     COMPOSED,
     DEFAULTS,
-    IN_FORCE,
-    LOSS_SETTINGS,
     OLDER,
     OLDER_DEFAULTS,
     RENAMED,
@@ -54,7 +52,7 @@ def _data(flat: Tree, migration: Migration) -> None:
     for key, (name, ours) in {**usual, "data.image_key": (images, "images")}.items():
         if name not in (ours, None):
             migration.notes.append(f"{key}: rename the column '{name}' of the data to '{ours}'")
-    set_datasets(flat, migration, "data.prompt_dataset", "data.prompt")
+    _datasets(flat, migration)
     if (template := flat.pop("data.input_template", None)) is not None:
         migration.note(
             "data.input_template", template, "put it into a .jinja file, with {{ question }} for "
@@ -62,14 +60,10 @@ def _data(flat: Tree, migration: Migration) -> None:
         )  # fmt: skip
 
 
-def set_datasets(flat: Tree, migration: Migration, key: str, prefix: str) -> None:
-    """Set the files or datasets that ``key`` lists with commas.
-
-    Args:
-        prefix: Beginning of the keys of their split and their probabilities.
-    """
-    split, shares = flat.pop(f"{prefix}_split"), flat.pop(f"{prefix}_probs", None)
-    if (given := flat.pop(key, None)) is None:
+def _datasets(flat: Tree, migration: Migration) -> None:
+    """Set the files or datasets that are listed with commas."""
+    split, shares = flat.pop("data.prompt_split"), flat.pop("data.prompt_probs", None)
+    if (given := flat.pop("data.prompt_dataset", None)) is None:
         return
     files = [_split(name.strip(), split) for name in str(given).split(",")]
     weights = [] if shares is None or "$" in str(shares) else str(shares).split(",")
@@ -77,8 +71,8 @@ def set_datasets(flat: Tree, migration: Migration, key: str, prefix: str) -> Non
         migration.set("data.train", dict(zip(files, map(float, weights), strict=True)))
         return
     if shares is not None:
-        migration.note(f"{prefix}_probs", shares, "set the weights in data.train")
-    set_training_files(migration, key, files)
+        migration.note("data.prompt_probs", shares, "set the weights in data.train")
+    set_training_files(migration, "data.prompt_dataset", files)
 
 
 def _split(name: str, split: str) -> str:
@@ -271,13 +265,6 @@ def _model(flat: Tree, migration: Migration) -> None:
         migration.set("model.freeze_vision_tower", True)
     if others := [name for name in names if name != "visual"]:
         migration.set("optimizer.lr_of_parts", dict.fromkeys(others, 0.0))
-    set_weights(flat, migration)
-    if flat.pop("ref.offload") and "kl" in migration.tree["algorithm"]:
-        migration.set("algorithm.kl.reference", {"type": "initial", "offload": True})
-
-
-def set_weights(flat: Tree, migration: Migration) -> None:
-    """Set data type and adapters, which all trainers name alike."""
     if (halves := flat.pop("bf16", None)) is not None:
         migration.set("model.dtype", "bfloat16" if halves else "float32")
     rank, alpha, modules, dropout = (
@@ -287,23 +274,20 @@ def set_weights(flat: Tree, migration: Migration) -> None:
         set_lora(migration, rank, alpha, modules)
         migration.set("model.lora.dropout", dropout)
         migration.set("model.lora.load_in_4bit", flat.pop("ds.load_in_4bit", False))
+    if flat.pop("ref.offload") and "kl" in migration.tree["algorithm"]:
+        migration.set("algorithm.kl.reference", {"type": "initial", "offload": True})
 
 
 def _optimizer(flat: Tree, migration: Migration) -> None:
-    set_optimizer(flat, migration, "actor.")
-
-
-def set_optimizer(flat: Tree, migration: Migration, prefix: str) -> None:
-    """Set the optimizer of a model whose keys begin with ``prefix``."""
-    if flat[f"{prefix}adam.weight_decay"]:
+    if flat["actor.adam.weight_decay"]:
         migration.set("optimizer.decay_norms_and_biases", False)
-    if (name := flat.pop(f"{prefix}optim")) != "adam":
-        migration.note(f"{prefix}optim", name, "AdamW is the optimizer")
-    if (epsilon := flat.pop(f"{prefix}adam.eps")) != 1e-8:
-        migration.note(f"{prefix}adam.eps", epsilon, "it is 1e-8")
-    lowest = flat.pop(f"{prefix}min_lr_ratio") * flat[f"{prefix}adam.lr"]
-    if flat[f"{prefix}lr_scheduler"] == "cosine_with_min_lr":
-        set_least_rate(migration, "cosine", f"{prefix}min_lr_ratio", lowest)
+    if (name := flat.pop("actor.optim")) != "adam":
+        migration.note("actor.optim", name, "AdamW is the optimizer")
+    if (epsilon := flat.pop("actor.adam.eps")) != 1e-8:
+        migration.note("actor.adam.eps", epsilon, "it is 1e-8")
+    lowest = flat.pop("actor.min_lr_ratio") * flat["actor.adam.lr"]
+    if flat["actor.lr_scheduler"] == "cosine_with_min_lr":
+        set_least_rate(migration, "cosine", "actor.min_lr_ratio", lowest)
 
 
 def _rollout(flat: Tree, migration: Migration) -> None:
@@ -374,7 +358,9 @@ def _trainer(flat: Tree, migration: Migration) -> None:
     migration.set("trainer.total_epochs", flat.pop("train.num_episodes"))
     if (steps := flat.pop("max_global_steps", None)) is not None:
         migration.set("trainer.max_steps", steps)
-    set_kept(flat, migration)
+    every, limit = flat.pop("ckpt.save_steps"), flat.pop("ckpt.max_num")
+    set_checkpoints(migration, every, "ckpt.max_num", limit)
+    _tracking(flat, migration)
     every, n = flat.pop("eval.steps"), flat.pop("eval.n_samples_per_prompt")
     temperature, split = flat.pop("eval.temperature"), flat.pop("eval.split")
     if (data := flat.pop("eval.dataset", None)) is not None:
@@ -384,10 +370,7 @@ def _trainer(flat: Tree, migration: Migration) -> None:
         migration.note("eval.steps", every, "there is no eval.dataset")
 
 
-def set_kept(flat: Tree, migration: Migration) -> None:
-    """Set checkpoints and trackers, which all trainers name alike."""
-    every, limit = flat.pop("ckpt.save_steps"), flat.pop("ckpt.max_num")
-    set_checkpoints(migration, every, "ckpt.max_num", limit)
+def _tracking(flat: Tree, migration: Migration) -> None:
     by_wandb, board = flat.pop("logger.wandb.key", None), flat.pop("logger.tensorboard_dir", None)
     names = {
         f"{name}_name": flat.pop(f"logger.wandb.{key}", None)
@@ -425,9 +408,7 @@ def _source(title: str, is_theirs: Any, defaults: Tree, is_old: bool) -> Source:
         translated=TRANSLATED,
         composed=COMPOSED,
         unneeded=UNNEEDED,
-        loss_settings=LOSS_SETTINGS,
-        in_force=IN_FORCE,
-    )  # fmt: skip
+            )  # fmt: skip
 
 
 OPENRLHF = _source("OpenRLHF 0.11", _has_dots, DEFAULTS, is_old=False)

@@ -24,8 +24,10 @@ from mmr1_contrib.migrate.shared import (
 from mmr1_contrib.migrate.source import Carry, Source
 from mmr1_contrib.migrate.trl_shared import Batches
 
-_PROMPT = 4096
-"""Tokens of a prompt where they are not bounded: an image of 640 x 480 is 391 of Qwen2.5-VL's."""
+_TEXT = 1024
+"""Tokens of a prompt besides its image, where they are not bounded."""
+_TOKEN = 28 * 28
+"""Pixels of a token of Qwen2-VL and Qwen2.5-VL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def _carry(trainer: Trainer) -> Carry:
 def _data(flat: Tree, migration: Migration) -> None:
     """Set the rows, named in one of several ways; the others are not read then."""
     files = flat.pop("data_file_paths", None) or flat.pop("jsonl_path", None)
-    folders = flat.pop("image_folders", None) or flat.pop("image_root", None)
+    folders = flat.get("image_folders") or flat.get("image_root")
     if files is not None:
         flat.pop("dataset_name", None)  # not read then
         set_training_files(migration, "data_file_paths", str(files).split(":"))
@@ -161,11 +163,12 @@ def _rollout(flat: Tree, migration: Migration, trainer: Trainer) -> None:
     migration.set("rollout.top_p", trainer.top_p)
     prompt, response = flat.pop("max_prompt_length"), flat.pop("max_completion_length")
     if not trainer.cuts_prompts:
+        prompt = flat["max_pixels"] // _TOKEN + _TEXT
         migration.notes.append(
-            f"max_prompt_length: not read there; rollout.max_prompt_length is {_PROMPT}, and "
-            "longer prompts are left out"
+            f"max_prompt_length: not read there; rollout.max_prompt_length is {prompt}, an image "
+            f"of max_pixels={flat['max_pixels']} and {_TEXT} tokens of text; longer prompts are "
+            "left out"
         )
-        prompt = _PROMPT
     else:
         migration.note(
             "max_prompt_length", prompt, "longer prompts are left out, and listed; there their "
@@ -211,6 +214,7 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     names = [names] if isinstance(names, str) else list(names)
     task, method = flat.pop("task_type", None), flat.pop("reward_method", None)
     by_module = flat.pop("is_reward_customized_from_vlm_module", False)
+    folders = [flat.pop(key, None) or "" for key in ("image_folders", "image_root")]
     functions: Tree = {name: {"type": f"{program}:{name}_reward"} for name in names}
     if by_module and task == "rec":
         path = _module_of(program)
@@ -221,6 +225,9 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
             "is_reward_customized_from_vlm_module", True, "the functions that vlm_modules has for "
             f"task_type {task}; name them in rewards",
         )  # fmt: skip
+    if readable := list(dict.fromkeys(filter(None, ":".join(folders).split(":")))):
+        for function in functions.values():  # they open the pictures by their paths
+            function["sandbox"] = {"readable": [*readable]}
     migration.set("rewards", functions)
     if method is not None:
         migration.note(
@@ -268,7 +275,6 @@ def _source(
         renamed=keys.RENAMED,
         composed={**keys.COMPOSED, **(composed or {})},
         unneeded=keys.UNNEEDED,
-        loss_settings=keys.SETTINGS,
         sure=False,
     )
 

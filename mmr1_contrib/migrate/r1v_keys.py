@@ -105,13 +105,3 @@ UNNEEDED = {
     **trl.ONLINE_UNNEEDED,
     **trl.UNNEEDED,
 }  # fmt: skip
-
-SETTINGS = {
-    "beta": ("algorithm.kl.coef", "algorithm.kl.estimator"),
-    "num_generations": ("rollout.n",),
-    "per_device_train_batch_size": ("data.train_batch_size",),
-    "max_completion_length": ("rollout.max_response_length",),
-    "learning_rate": ("optimizer.lr",),
-    "lr_scheduler_type": ("optimizer.scheduler.type",),
-    "max_grad_norm": ("optimizer.max_grad_norm",),
-}

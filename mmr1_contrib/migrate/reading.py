@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -51,11 +51,13 @@ class Given:
     Attributes:
         source: The kind of configuration.
         keys: Its keys, flat.
+        folder: The folder that a script changes into before; empty if it does not.
         notes: What the user should know about the reading.
     """
 
     source: Source
     keys: Tree
+    folder: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -77,6 +79,12 @@ def read(
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if path.suffix == ".py":
+        raise ValueError(
+            f"{path} is a program, whose settings are given where it is started: put the command "
+            "that starts it (python, torchrun, accelerate launch …) into a .sh file and migrate "
+            "that, or the YAML file of its --config"
+        )
     if path.suffix in (".yaml", ".yml", ".json"):
         return _of_yaml(text, overrides, sources, named)
     return _of_script(path, text, overrides, sources, named)
@@ -152,7 +160,9 @@ def _runs_of(
             if (start := started.get(source.kind or source.project)) is None:
                 continue
             words = [*_of_start(path, start, source, declared), *start.arguments, *rest]
-            readings.append(Given(source, _of_command(path, words, overrides, source)))
+            keys = _of_command(path, words, overrides, source)
+            folder = str(PurePosixPath(*folders)) if folders else ""
+            readings.append(Given(source, keys, "" if "$" in folder else folder))
         given = next((g for g in readings if g.source.is_theirs(_seen(g.keys, declared))), None)
         if given is None and not (named or readings[0].source.sure):
             raise ValueError(_which(program, [g.source for g in readings]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mmr1_contrib.migrate.migration import Migration
@@ -13,16 +12,6 @@ ALWAYS = ("console", "file")
 
 NO_LIMIT = 1_000_000
 """In place of "as often as it takes"."""
-
-
-def is_one_of(*values: Any) -> Callable[[Any], bool]:
-    """A test of a setting's value."""
-    return lambda value: value in values
-
-
-def is_none_of(*values: Any) -> Callable[[Any], bool]:
-    """The opposite of :func:`is_one_of`."""
-    return lambda value: value not in values
 
 
 def set_tracking(migration: Migration, key: str, given: Any, **names: Any) -> None:

@@ -7,6 +7,7 @@ and why it has no counterpart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from mmr1_contrib.migrate.migration import Migration, Tree
 
 Carry = Callable[[Tree, Migration], None]
 """Takes keys out of their flat configuration and sets ours."""
+_OURS = re.compile(r"`([\w.]+)(?:=[^`]*)?`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,6 @@ class Source:
         translated: Their key to ours and the values' names, where these differ.
         composed: Keys that ``carry`` takes, with their meaning here, for the documentation.
         unneeded: Keys without a counterpart, or sections of such keys, and why there is none.
-        loss_settings: What ``--check`` shows: their key, and where its meaning is here.
-        in_force: Of these, the ones that count only for some values of another: that key, and a
-            test of its value.
         nullable: Keys with a default that null switches off; for others it is as good as nothing.
         whole: Keys whose value is a mapping that stays together.
         command: Our command that runs what comes out.
@@ -66,8 +65,6 @@ class Source:
     defaults: Mapping[str, Any]
     composed: Mapping[str, str]
     unneeded: Mapping[str, str]
-    loss_settings: Mapping[str, tuple[str, ...]]
-    in_force: Mapping[str, tuple[str, Callable[[Any], bool]]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     translated: Mapping[str, tuple[str, Mapping[Any, Any]]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
@@ -84,6 +81,13 @@ class Source:
         """Every key that the lists name, including sections of keys."""
         lists = (self.defaults, self.renamed, self.translated, self.composed, self.unneeded)
         return sorted({key for names in lists for key in names})
+
+    def ours(self, key: str) -> list[str]:
+        """Our keys that a key of theirs decides, by the lists."""
+        if key in self.translated:
+            return [self.translated[key][0]]
+        said = self.renamed.get(key) or " ".join(_OURS.findall(self.composed.get(key, "")))
+        return said.split()
 
 
 def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
@@ -103,11 +107,8 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
             if given.setdefault(key, typed) != typed:
                 conflicts.append((name, typed, key, given[key]))
     migration, left = _carried(source, given)
-    idle = keys_without_effect(
-        given,
-        [k for k, v in given.items() if v != source.defaults.get(k) and k not in left],
-        lambda keys: _carried(source, keys)[0],
-    )
+    doubtful = [k for k, v in given.items() if v != source.defaults.get(k) and k not in left]
+    idle = idle_keys(source, given, doubtful)
     for name, value, key, other in conflicts:
         migration.note(name, value, f"it means the same as {key}, which is given too: {other!r}")
     for at, note in enumerate(migration.notes):  # by the names that the file has
@@ -124,7 +125,7 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
 def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
     """Carry over the given keys with their project's defaults; returns those not taken, too."""
     flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
-    migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
+    migration = Migration(given=given, theirs=dict(flat))
     try:
         for carry in source.carry:
             carry(flat, migration)
@@ -200,7 +201,8 @@ def _note_remaining(
     left = {key: _redacted(key, value) for key, value in left.items()}
     sections: dict[str, list[str]] = {}
     for key in left:
-        section = next((n for n in source.unneeded if key == n or key.startswith(f"{n}.")), None)
+        sections_of_key = [n for n in source.unneeded if key == n or key.startswith(f"{n}.")]
+        section = max(sections_of_key, key=len, default=None)
         if section is not None:
             sections.setdefault(section, []).append(key)
         elif key in source.composed:
@@ -242,30 +244,29 @@ def _check(source: Source, migration: Migration) -> None:
     check(config)
 
 
-def keys_without_effect(
-    given: Tree, doubtful: Iterable[str], carried: Callable[[Tree], Migration]
-) -> list[str]:
+def idle_keys(source: Source, given: Tree, doubtful: Iterable[str]) -> list[str]:
     """The keys that other keys make idle, such as the coefficient of a KL that is switched off.
 
     A key has an effect if the result is another one without it, or with another value.
 
     Args:
+        source: The kind of configuration.
         given: Their keys by today's names, flat.
-        doubtful: Those of them that may have no effect.
-        carried: The result of such keys.
+        doubtful: Keys that may have no effect.
     """
-    base = carried(given)
+    base = _carried(source, given)[0]
 
     def changes(keys: Tree) -> bool:
         try:
-            result = carried(keys)
+            result = _carried(source, keys)[0]
         except (ValueError, TypeError):  # a value that counts enough to be refused
             return True
         return (result.tree, result.notes) != (base.tree, base.notes)
 
     def has_effect(key: str) -> bool:
         without = {name: value for name, value in given.items() if name != key}
-        return changes(without) or any(changes({**given, key: v}) for v in _others(given[key]))
+        value = given.get(key, source.defaults.get(key))
+        return changes(without) or any(changes({**given, key: v}) for v in _others(value))
 
     return [key for key in doubtful if not has_effect(key)]
 

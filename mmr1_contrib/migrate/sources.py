@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from mmr1_contrib.migrate.easyr1 import EASYR1
 from mmr1_contrib.migrate.openrlhf import LMM_R1, OPENRLHF
-from mmr1_contrib.migrate.openrlhf_offline import OFFLINE
 from mmr1_contrib.migrate.r1v import FORKS
 from mmr1_contrib.migrate.source import Source
 from mmr1_contrib.migrate.trl import GRPO, RLOO
-from mmr1_contrib.migrate.trl_offline import DPO, KTO, REWARD, SFT
+from mmr1_contrib.migrate.trl_offline import DPO, SFT
 from mmr1_contrib.migrate.verl import VERL
 
 SOURCES: tuple[Source, ...] = (
-    EASYR1, VERL, *FORKS, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1, *OFFLINE,
+    EASYR1, VERL, *FORKS, RLOO, GRPO, DPO, SFT, OPENRLHF, LMM_R1,
 )  # fmt: skip
 PROJECTS = tuple(dict.fromkeys(source.project for source in SOURCES))
 

@@ -46,6 +46,8 @@ def _batches(flat: Tree, migration: Migration) -> Batches:
             f"no whole number of groups of {n}; here it has all {size}",
         )  # fmt: skip
         update = size
+    if update == size:  # the only mini-batch is the rollout
+        migration.tree["algorithm"]["loss"].pop("agg_scope", None)
     return Batches(flat["num_iterations"] * max(1, size // update))
 
 
@@ -284,8 +286,6 @@ GRPO = Source(
     renamed={**keys.RENAMED, **keys.ONLINE_RENAMED},
     composed={**keys.COMPOSED, **keys.ONLINE_COMPOSED, **keys.GRPO_COMPOSED},
     unneeded={**keys.ONLINE_UNNEEDED, **keys.GRPO_UNNEEDED, **keys.UNNEEDED},
-    loss_settings=keys.GRPO_SETTINGS,
-    in_force=keys.GRPO_IN_FORCE,
 )
 
 RLOO = Source(
@@ -303,5 +303,4 @@ RLOO = Source(
     renamed={**keys.RENAMED, **keys.ONLINE_RENAMED, **keys.RLOO_RENAMED},
     composed={**keys.COMPOSED, **keys.ONLINE_COMPOSED, **keys.RLOO_COMPOSED},
     unneeded={**keys.ONLINE_UNNEEDED, **keys.UNNEEDED},
-    loss_settings=keys.RLOO_SETTINGS,
 )

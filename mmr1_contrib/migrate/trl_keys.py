@@ -1,14 +1,13 @@
 """TRL's keys: their defaults, what they are called here, and those that are not needed.
 
 Keys and defaults are those of TRL 1.16.0 (``GRPOConfig``, ``RLOOConfig``, ``DPOConfig``,
-``KTOConfig``, ``SFTConfig``, ``RewardConfig``, ``ModelConfig`` and the arguments of its scripts)
-and of the ``TrainingArguments`` of transformers 5.
+``SFTConfig``, ``ModelConfig`` and the arguments of its scripts) and of the ``TrainingArguments`` of
+transformers 5.
 """
 
 from __future__ import annotations
 
-from mmr1_contrib.migrate.migration import Tree
-from mmr1_contrib.migrate.shared import is_none_of, is_one_of
+from mmr1_contrib.migrate.migration import Tree, because
 
 _WEIGHTS = "algorithm.rollout_correction.importance_sampling"
 
@@ -106,16 +105,23 @@ _ONE_KIND = "read by another trainer or loss only"
 
 UNNEEDED = {
     "dataset_streaming": "records are read from a file by their positions",
-    "ignore_bias_buffers": _PROCESSES,
+    **because(
+        _PROCESSES, "",
+        "ignore_bias_buffers ddp_find_unused_parameters deepspeed fsdp fsdp_config "
+        "parallelism_config local_rank accelerator_config ddp_backend ddp_broadcast_buffers "
+        "ddp_bucket_cap_mb ddp_static_graph",
+    ),
     "datasets": "data.train takes several files with weights",
     "trust_remote_code": "model.trust_remote_code, once you have read the code",
     "attn_implementation": "the fastest one that is installed is used",
     "model_init_kwargs": "model.dtype and the configuration of model.path",
     "quantization_config": "weights are not quantised",
     "load_in_8bit": "model.lora.load_in_4bit quantises to 4 bits",
-    "bnb_4bit_quant_type": "NF4, with model.lora.load_in_4bit",
+    **because(
+        "NF4, with model.lora.load_in_4bit", "",
+        "bnb_4bit_quant_type bnb_4bit_quant_storage",
+    ),
     "use_bnb_nested_quant": "double quantization, with model.lora.load_in_4bit",
-    "bnb_4bit_quant_storage": "NF4, with model.lora.load_in_4bit",
     "lora_task_type": "the task is that of the command",
     "lora_target_parameters": "layers are adapted by name, in model.lora.target_modules",
     "lora_modules_to_save": "adapters are trained and no other weight is",
@@ -124,54 +130,47 @@ UNNEEDED = {
     "router_aux_loss_coef": "set algorithm.router_aux_loss_coef, for models with experts",
     "disable_dropout": "the model's own dropout is always off; `model.lora.dropout` is kept",
     "remove_unused_columns": "reward functions get the columns that they name",
-    "pad_to_multiple_of": _SPEED,
-    "pad_token": "the tokenizer is that of model.path",
-    "eos_token": "the tokenizer is that of model.path",
+    **because(
+        _SPEED, "",
+        "pad_to_multiple_of activation_offloading use_liger_kernel torch_empty_cache_steps "
+        "gradient_checkpointing_kwargs torch_compile tf32 bf16_full_eval dataloader_pin_memory "
+        "dataloader_prefetch_factor dataloader_persistent_workers use_cache liger_kernel_config "
+        "torch_compile_backend torch_compile_mode fp16_full_eval half_precision_backend "
+        "dataloader_multiprocessing_context dataloader_in_order",
+    ),
+    **because("the tokenizer is that of model.path", "", "pad_token eos_token"),
     "padding_free": "sequences are always packed",
-    "activation_offloading": _SPEED,
-    "use_liger_kernel": _SPEED,
-    "torch_empty_cache_steps": _SPEED,
-    "gradient_checkpointing_kwargs": _SPEED,
-    "torch_compile": _SPEED,
-    "tf32": _SPEED,
-    "bf16_full_eval": _SPEED,
     "fp16": "model.dtype is bfloat16 or float32",
     "data_seed": "seed is that of everything",
     "dataset_num_proc": "rows are read without worker processes",
-    "dataset_kwargs": "the format of the rows tells what they are",
+    **because("the format of the rows tells what they are", "", "dataset_kwargs label_names"),
     "dataloader_drop_last": "an epoch ends with the last rows",
-    "dataloader_pin_memory": _SPEED,
-    "dataloader_prefetch_factor": _SPEED,
-    "dataloader_persistent_workers": _SPEED,
-    "ddp_find_unused_parameters": _PROCESSES,
     "ddp_timeout": "resources.collective_timeout_s",
-    "deepspeed": _PROCESSES,
-    "fsdp": _PROCESSES,
-    "fsdp_config": _PROCESSES,
-    "parallelism_config": _PROCESSES,
-    "local_rank": _PROCESSES,
-    "accelerator_config": _PROCESSES,
     "include_num_input_tokens_seen": "the number of tokens is always logged",
-    "logging_strategy": "metrics.jsonl has every step",
-    "logging_first_step": "metrics.jsonl has every step",
+    **because("metrics.jsonl has every step", "", "logging_strategy logging_first_step"),
     "logging_dir": "trainer.output_dir",
-    "log_level": "a matter of display alone",
-    "disable_tqdm": "a matter of display alone",
-    "trackio_space_id": "trackers read their own variables of the environment",
+    **because(
+        "a matter of display alone", "",
+        "log_level disable_tqdm log_on_each_node log_level_replica skip_memory_metrics debug",
+    ),
+    **because(
+        "trackers read their own variables of the environment", "",
+        "trackio_space_id trackio_bucket_id trackio_static_space_id",
+    ),
     "per_device_eval_batch_size": "prompts are evaluated in parts, which does not change the "
     "result",
     "do_eval": "see eval_strategy",
-    "do_train": "mmr1 eval evaluates without training",
+    **because("mmr1 eval evaluates without training", "", "do_train do_predict"),
     "load_best_model_at_end": "trainer.checkpoints.metric_for_best_model keeps the best checkpoint",
     "metric_for_best_model": "trainer.checkpoints.metric_for_best_model has our names of metrics",
     "greater_is_better": "see metric_for_best_model",
     "resume_from_checkpoint": "mmr1 train --resume continues a run",
     "overwrite_output_dir": "a folder with a run is never overwritten",
-    "push_to_hub": "mmr1 export --push-to-hub uploads a checkpoint",
-    "hub_model_id": "mmr1 export --push-to-hub uploads a checkpoint",
-    "hub_strategy": "mmr1 export --push-to-hub uploads a checkpoint",
-    "hub_token": "mmr1 export --push-to-hub uploads a checkpoint",
-    "hub_private_repo": "mmr1 export --push-to-hub uploads a checkpoint",
+    **because(
+        "mmr1 export --push-to-hub uploads a checkpoint", "",
+        "push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push "
+        "hub_revision",
+    ),
     "env": "variables of the environment are the shell's",
     "use_cpu": "a GPU is used where there is one",
     "optim_args": "optimizer.betas and optimizer.weight_decay; the rest is AdamW's usual",
@@ -180,43 +179,22 @@ UNNEEDED = {
     "neftune_noise_alpha": "no noise is added to embeddings",
     "average_tokens_across_devices": "a mean over tokens is that of all ranks",
     "auto_find_batch_size": "trainer.max_tokens_per_gpu bounds the memory of a micro-batch",
-    "use_cache": _SPEED,
-    "liger_kernel_config": _SPEED,
-    "torch_compile_backend": _SPEED,
-    "torch_compile_mode": _SPEED,
-    "fp16_full_eval": _SPEED,
-    "half_precision_backend": _SPEED,
-    "dataloader_multiprocessing_context": _SPEED,
-    "dataloader_in_order": _SPEED,
-    "ddp_backend": _PROCESSES,
-    "ddp_broadcast_buffers": _PROCESSES,
-    "ddp_bucket_cap_mb": _PROCESSES,
-    "ddp_static_graph": _PROCESSES,
-    "log_on_each_node": "a matter of display alone",
-    "log_level_replica": "a matter of display alone",
     "logging_nan_inf_filter": "a loss that is not finite ends the run",
-    "skip_memory_metrics": "a matter of display alone",
-    "debug": "a matter of display alone",
-    "trackio_bucket_id": "trackers read their own variables of the environment",
-    "trackio_static_space_id": "trackers read their own variables of the environment",
     "eval_delay": "a validation follows every trainer.validation.steps steps from the first",
-    **dict.fromkeys(
-        ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics",
-         "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
-        "a validation samples completions and scores them",
+    **because(
+        "a validation samples completions and scores them", "",
+        "prediction_loss_only include_for_metrics batch_eval_metrics eval_accumulation_steps "
+        "eval_do_concat_batches eval_use_gather_object",
     ),
-    "do_predict": "mmr1 eval evaluates without training",
     "save_on_each_node": "checkpoints are in trainer.output_dir",
     "save_safetensors": "checkpoints are always safetensors",
     "enable_jit_checkpoint": "SIGTERM always saves the step",
-    "hub_always_push": "mmr1 export --push-to-hub uploads a checkpoint",
-    "hub_revision": "mmr1 export --push-to-hub uploads a checkpoint",
     "ignore_data_skip": "a resumed run continues with the next samples",
     "restore_callback_states_from_checkpoint": "there are no callbacks",
-    "label_names": "the format of the rows tells what they are",
-    "length_column_name": "the data are always shuffled, by seed",
-    "group_by_length": "the data are always shuffled, by seed",
-    "train_sampling_strategy": "the data are always shuffled, by seed",
+    **because(
+        "the data are always shuffled, by seed", "",
+        "length_column_name group_by_length train_sampling_strategy",
+    ),
 }  # fmt: skip
 
 OLDER = {
@@ -289,29 +267,26 @@ ONLINE_COMPOSED = {
 }
 
 ONLINE_UNNEEDED = {
-    "ds3_gather_for_generation": _SPEED,
-    "cache_implementation": _SPEED,
-    "vllm_mode": _PROCESSES,
-    "vllm_device": _PROCESSES,
+    **because(
+        _SPEED, "",
+        "ds3_gather_for_generation cache_implementation vllm_enable_prefix_caching "
+        "vllm_model_impl vllm_enable_sleep_mode use_transformers_continuous_batching "
+        "transformers_continuous_batching_config use_transformers_paged",
+    ),
+    **because(
+        _PROCESSES, "",
+        "vllm_mode vllm_device vllm_server_base_url vllm_server_host vllm_server_port "
+        "vllm_group_port",
+    ),
     "vllm_dtype": "rollout.engine.dtype, which is that of the model unless it is set",
-    "vllm_enable_prefix_caching": _SPEED,
-    "vllm_model_impl": _SPEED,
-    "vllm_enable_sleep_mode": _SPEED,
     "vllm_structured_outputs_regex": "completions are not bound to a grammar",
-    "vllm_server_base_url": _PROCESSES,
-    "vllm_server_host": _PROCESSES,
-    "vllm_server_port": _PROCESSES,
     "vllm_server_timeout": "rollout.timeout_s",
-    "vllm_group_port": _PROCESSES,
-    "use_transformers_continuous_batching": _SPEED,
-    "transformers_continuous_batching_config": _SPEED,
-    "use_transformers_paged": _SPEED,
-    "log_completions": "rollouts/ holds the completions",
-    "log_multimodal": "rollouts/ holds the completions",
-    "log_unique_prompts": "rollouts/ holds the completions",
-    "num_completions_to_print": "rollouts/ holds the completions",
-    "log_completions_hub_repo": "rollouts/ holds the completions",
-}
+    **because(
+        "rollouts/ holds the completions", "",
+        "log_completions log_multimodal log_unique_prompts num_completions_to_print "
+        "log_completions_hub_repo",
+    ),
+}  # fmt: skip
 
 GRPO_DEFAULTS: Tree = {
     "num_generations": 8,
@@ -379,41 +354,6 @@ AGGREGATIONS = {
 }
 SCALES = ("group", "batch", "none")
 
-GRPO_IN_FORCE = {
-    "epsilon": ("loss_type", is_none_of("sapo", "cispo")),
-    "epsilon_high": ("loss_type", is_none_of("sapo")),
-    "delta": ("loss_type", is_none_of("sapo", "cispo")),
-    "sapo_temperature_pos": ("loss_type", is_one_of("sapo")),
-    "sapo_temperature_neg": ("loss_type", is_one_of("sapo")),
-    "use_bias_correction_kl": ("beta", bool),
-}
-
-GRPO_SETTINGS = {
-    "loss_type": ("algorithm.loss.type", "algorithm.loss.agg_mode", "algorithm.loss.agg_scope"),
-    "scale_rewards": ("algorithm.advantage.scale_rewards",),
-    "epsilon": ("algorithm.loss.clip_ratio_low",),
-    "epsilon_high": ("algorithm.loss.clip_ratio_high",),
-    "delta": ("algorithm.loss.clip_ratio_dual",),
-    "sapo_temperature_pos": ("algorithm.loss.tau_pos",),
-    "sapo_temperature_neg": ("algorithm.loss.tau_neg",),
-    "importance_sampling_level": ("algorithm.loss.type",),
-    "beta": ("algorithm.kl.coef", "algorithm.kl.estimator"),
-    "use_bias_correction_kl": ("algorithm.kl.use_bias_correction_kl",),
-    "entropy_coef": ("algorithm.entropy.coef",),
-    "top_entropy_quantile": ("algorithm.loss.top_entropy_quantile",),
-    "off_policy_mask_threshold": ("algorithm.rollout_correction.off_policy_mask_threshold",),
-    "multi_objective_aggregation": ("algorithm.advantage.type",),
-    "vllm_importance_sampling_mode": (f"{_WEIGHTS}.level",),
-    "vllm_importance_sampling_clip_max": (
-        "algorithm.rollout_correction.importance_sampling.threshold",
-    ),
-    "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
-    "num_generations": ("rollout.n",),
-    "generation_batch_size": ("data.train_batch_size",),
-    "steps_per_generation": ("algorithm.ppo_mini_batch_size",),
-    "num_iterations": ("algorithm.ppo_epochs",),
-    "temperature": ("rollout.temperature",),
-}
 
 RLOO_DEFAULTS: Tree = {
     "num_generations": 2,
@@ -422,19 +362,8 @@ RLOO_DEFAULTS: Tree = {
 }
 RLOO_RENAMED = {"reward_clip_range": "algorithm.advantage.reward_clip_range"}
 RLOO_COMPOSED = {"normalize_advantages": "none: advantages are not divided by their deviation"}
-RLOO_SETTINGS = {
-    "epsilon": ("algorithm.loss.clip_ratio_low",),
-    "epsilon_high": ("algorithm.loss.clip_ratio_high",),
-    "beta": ("algorithm.kl.coef", "algorithm.kl.estimator", "algorithm.kl.type"),
-    "reward_clip_range": ("algorithm.advantage.reward_clip_range",),
-    "normalize_advantages": ("algorithm.advantage.type", "algorithm.loss.type"),
-    "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
-    "num_generations": ("rollout.n",),
-    "num_iterations": ("algorithm.ppo_epochs",),
-    "temperature": ("rollout.temperature",),
-}
 
-# --- DPO, KTO, SFT and reward models -------------------------------------------------------------
+# --- DPO and SFT ----------------------------------------------------------------------------------
 
 OFFLINE_DEFAULTS: Tree = {"max_length": 1024}
 OFFLINE_COMPOSED = {
@@ -442,15 +371,15 @@ OFFLINE_COMPOSED = {
     "truncation_mode": "none: rows are not cut",
 }
 OFFLINE_UNNEEDED = {
-    "precompute_ref_log_probs": _SPEED,
-    "precompute_ref_batch_size": _SPEED,
+    **because(_SPEED, "", "precompute_ref_log_probs precompute_ref_batch_size"),
     "chat_template_path": "data.chat_template, a .jinja file",
     "dataset_text_field": "the format of the rows tells what they are",
     "shuffle_dataset": "the data are always shuffled, by seed",
-    "ref_model_mixup_alpha": "the reference is the model at the start",
-    "ref_model_sync_steps": "the reference is the model at the start",
-    "sync_ref_model": "the reference is the model at the start",
-}
+    **because(
+        "the reference is the model at the start", "",
+        "ref_model_mixup_alpha ref_model_sync_steps sync_ref_model",
+    ),
+}  # fmt: skip
 
 DPO_DEFAULTS: Tree = {
     "learning_rate": 1e-6,
@@ -472,36 +401,6 @@ DPO_COMPOSED = {
 }
 DPO_UNNEEDED = {"f_alpha_divergence_coef": _ONE_KIND, "discopop_tau": _ONE_KIND}
 DPO_LOSSES = ("sigmoid", "sigmoid_norm", "ipo", "robust")
-DPO_SETTINGS = {
-    "loss_type": ("dpo.loss.type",),
-    "loss_weights": ("dpo.loss.nll_coef",),
-    "beta": ("dpo.loss.beta",),
-    "label_smoothing": ("dpo.loss.label_smoothing",),
-    "per_device_train_batch_size": ("data.train_batch_size",),
-    "learning_rate": ("optimizer.lr",),
-}
-
-KTO_DEFAULTS: Tree = {
-    "learning_rate": 1e-6,
-    "loss_type": "kto",
-    "beta": 0.1,
-    "desirable_weight": 1.0,
-    "undesirable_weight": 1.0,
-}
-KTO_RENAMED = {
-    "beta": "dpo.loss.beta",
-    "desirable_weight": "dpo.loss.desirable_weight",
-    "undesirable_weight": "dpo.loss.undesirable_weight",
-}
-KTO_COMPOSED = {"loss_type": "`dpo.loss.type=kto`"}
-KTO_SETTINGS = {
-    "loss_type": ("dpo.loss.type",),
-    "beta": ("dpo.loss.beta",),
-    "desirable_weight": ("dpo.loss.desirable_weight",),
-    "undesirable_weight": ("dpo.loss.undesirable_weight",),
-    "per_device_train_batch_size": ("data.train_batch_size",),
-    "learning_rate": ("optimizer.lr",),
-}
 
 SFT_DEFAULTS: Tree = {"learning_rate": 2e-5, "loss_type": "nll"}
 SFT_COMPOSED = {
@@ -513,16 +412,4 @@ SFT_COMPOSED = {
 SFT_UNNEEDED = {
     "packing_strategy": "sequences are always packed, and no one sees another",
     "eval_packing": "sequences are always packed, and no one sees another",
-}
-SFT_SETTINGS = {
-    "per_device_train_batch_size": ("data.train_batch_size",),
-    "learning_rate": ("optimizer.lr",),
-}
-
-REWARD_DEFAULTS: Tree = {"learning_rate": 1e-4}
-REWARD_COMPOSED = {"center_rewards_coefficient": "none: rewards are not centred"}
-REWARD_SETTINGS = {
-    "center_rewards_coefficient": ("rm.type",),
-    "per_device_train_batch_size": ("data.train_batch_size",),
-    "learning_rate": ("optimizer.lr",),
 }

@@ -1,4 +1,4 @@
-"""TRL's DPO, KTO, SFT and reward models as ours: the keys that are carried over together."""
+"""TRL's DPO and SFT as ours: the keys that are carried over together."""
 
 from __future__ import annotations
 
@@ -68,12 +68,6 @@ def _dpo(flat: Tree, migration: Migration) -> None:
         migration.note("ld_alpha", share_of_tail, "tokens have one weight")
 
 
-def _kto(flat: Tree, migration: Migration) -> None:
-    if (kind := flat.pop("loss_type")) != "kto":
-        migration.note("loss_type", kind, "no such loss here; it is kto")
-    migration.set("dpo.loss.type", "kto")
-
-
 def _sft(flat: Tree, migration: Migration) -> None:
     if (kind := flat.pop("loss_type")) not in ("nll", "chunked_nll"):
         migration.note("loss_type", kind, "no such loss here; it is nll")
@@ -95,11 +89,6 @@ def _sft(flat: Tree, migration: Migration) -> None:
         )
 
 
-def _reward(flat: Tree, migration: Migration) -> None:
-    if (centred := flat.pop("center_rewards_coefficient", None)) is not None:
-        migration.note("center_rewards_coefficient", centred, "rewards are not centred")
-
-
 def _source(
     name: str, title: str, command: str, own: Carry, telling: tuple[str, ...],
     lists: Mapping[str, Any],
@@ -119,7 +108,6 @@ def _source(
         renamed={**keys.RENAMED, **lists.get("renamed", {})},
         composed={**keys.COMPOSED, **keys.OFFLINE_COMPOSED, **lists["composed"]},
         unneeded={**keys.OFFLINE_UNNEEDED, **lists.get("unneeded", {}), **keys.UNNEEDED},
-        loss_settings=lists["settings"],
         command=command,
     )
 
@@ -129,14 +117,7 @@ DPO = _source(
     ("loss_weights", "f_divergence_type", "label_smoothing", "precompute_ref_log_probs"),
     {
         "defaults": keys.DPO_DEFAULTS, "composed": keys.DPO_COMPOSED,
-        "unneeded": keys.DPO_UNNEEDED, "settings": keys.DPO_SETTINGS,
-    },
-)  # fmt: skip
-KTO = _source(
-    "kto", "KTOConfig", "dpo", _kto, ("desirable_weight", "undesirable_weight"),
-    {
-        "defaults": keys.KTO_DEFAULTS, "composed": keys.KTO_COMPOSED,
-        "renamed": keys.KTO_RENAMED, "settings": keys.KTO_SETTINGS,
+        "unneeded": keys.DPO_UNNEEDED,
     },
 )  # fmt: skip
 SFT = _source(
@@ -144,13 +125,6 @@ SFT = _source(
     ("packing", "completion_only_loss", "assistant_only_loss", "packing_strategy"),
     {
         "defaults": keys.SFT_DEFAULTS, "composed": keys.SFT_COMPOSED,
-        "unneeded": keys.SFT_UNNEEDED, "settings": keys.SFT_SETTINGS,
-    },
-)  # fmt: skip
-REWARD = _source(
-    "reward", "RewardConfig", "rm", _reward, ("center_rewards_coefficient",),
-    {
-        "defaults": keys.REWARD_DEFAULTS, "composed": keys.REWARD_COMPOSED,
-        "settings": keys.REWARD_SETTINGS,
+        "unneeded": keys.SFT_UNNEEDED,
     },
 )  # fmt: skip

@@ -25,8 +25,6 @@ from mmr1_contrib.migrate.verl_keys import (
     CORRECTION,
     DEFAULTS,
     DTYPES,
-    IN_FORCE,
-    LOSS_SETTINGS,
     MODEL,
     OLDER,
     RENAMED,
@@ -325,8 +323,6 @@ VERL = Source(
     translated=TRANSLATED,
     composed=COMPOSED,
     unneeded=UNNEEDED,
-    loss_settings=LOSS_SETTINGS,
-    in_force=IN_FORCE,
     nullable=frozenset({f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"}),
     whole=frozenset({"reward.custom_reward_function.reward_kwargs"}),
 )  # fmt: skip

@@ -47,8 +47,9 @@ ARROWS = {
     "rewards": ["config"],
     "vision": ["config"],
     "algorithms": ["part"],
+    "engines": ["part"],
     "part": ["registry"],
-    "config": ["algorithms"],
+    "config": ["algorithms", "engines"],
 }
 """Who imports whom: the arrows that explain the structure, not all of them."""
 ABOUT = {
@@ -75,6 +76,7 @@ ABOUT = {
     "trainer.models": "policy, critic, reference, optimizer",
     "trainer.forward": "the packed forward",
     "algorithms": "advantages, losses, KL",
+    "engines": "what engines take, need, can",
     "attention": "attention of packed sequences",
     "environments": "tools, custom environments",
     "data": "records, prompts, sampler",

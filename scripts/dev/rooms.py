@@ -47,7 +47,7 @@ class Room:
 SFT = "mmr1/trainer/offline/sft.py mmr1/trainer/offline/training.py"
 ROOMS = {
     "root": Room(2539, 2000, 1500, "mmr1"),
-    "config": Room(3819, 2200, 1600, "mmr1/config"),
+    "config": Room(3819, 2200, 1600, "mmr1/config mmr1/engines"),
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data"),
     "vision": Room(4351, 3600, 3000, "mmr1/vision"),
@@ -62,12 +62,12 @@ ROOMS = {
     "evaluation": Room(988, 900, 700, "mmr1/evaluation", 990),
     "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300),
     "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
-    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate"),
+    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11200),
     "datasets_prep": Room(4381, 3600, 3000, "datasets_prep"),
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1", 44400)
+WHOLE = Room(46043, 32900, 27000, "mmr1", 44300)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 

@@ -23,7 +23,7 @@ def letters(completion: str) -> float:
 def main(records: Path, model_path: Path, steps: int = 3) -> None:
     config = Config(
         model={"path": str(model_path), "dtype": "float32"},
-        rewards={"functions": {"letters": {"use": "python"}, "format": 0.5}},
+        rewards={"letters": "python", "format": 0.5},
         rollout={"engine": "hf", "max_response_length": 16},
         trainer={"max_steps": steps},
     )

@@ -84,7 +84,8 @@ def colocated(setting: Setting) -> Figures:
     bounds: dict[str, float] = {}
     for offload in (False, True):
         engine = {
-            "type": "vllm_colocate",
+            "type": "vllm",
+            "colocate": True,
             "gpu_memory_utilization": 0.3,
             "offload_trainer": offload,
         }
@@ -122,7 +123,12 @@ def _memory_asleep(setting: Setting) -> Iterator[list[float]]:
 
 def wide(setting: Setting) -> Figures:
     """An engine of two GPUs that share them with two ranks: parity after each waking."""
-    engine = {"type": "vllm_colocate", "tensor_parallel_size": 2, "gpu_memory_utilization": 0.3}
+    engine = {
+        "type": "vllm",
+        "colocate": True,
+        "tensor_parallel_size": 2,
+        "gpu_memory_utilization": 0.3,
+    }
     config = _config(setting, "wide", rollout={"engine": engine}, resources={"ranks": 2})
     if not setting.on_gpu or torch.cuda.device_count() < 2:
         raise SkippedError("it takes two GPUs")

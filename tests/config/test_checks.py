@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mmr1.algorithms import advantage, loss
 from mmr1.config import Config
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import config_from, load
+from mmr1.config.listing import KINDS
 from mmr1.section import every_section
 
 CHOSEN = {
     need: (f"{part.key}.type={part.name}",)
-    for kind in (loss, advantage)
+    for kind in KINDS.values()
     for part in kind.parts.values()
     for need in part.section.needs
     if need not in kind.base.needs

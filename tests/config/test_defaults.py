@@ -43,7 +43,7 @@ def test_a_warm_up_alone_keeps_the_commands_schedule():
     ("overrides", "weights"),
     [
         ([], "token"),  # vLLM's log-probs are not the trainer's, whatever its data type
-        (["rollout.engine=vllm_colocate"], "token"),
+        (["rollout.engine.colocate=true"], "token"),
         (["rollout.engine=hf"], "none"),  # it samples from the very weights
         (["rollout.engine=hf", "rollout.max_off_policy_steps=1", "resources.engines=2"], "token"),
         (["rollout.engine=hf", "algorithm.filter_groups=replay"], "token"),

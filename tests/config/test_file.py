@@ -132,22 +132,22 @@ def test_a_preset_on_the_command_line_keeps_what_it_does_not_fill():
 
 
 def test_engines_are_chosen_by_a_word_and_start_afresh():
-    assert tree({}, "rollout.engine=hf")["rollout"]["engine"] == {"type": "hf"}
+    hf = tree({}, "rollout.engine=hf")["rollout"]["engine"]
+    assert hf == {"type": "hf", "colocate": False}
     given = {"rollout": {"engine": {"gpu_memory_utilization": 0.4}}}
-    assert tree(given, "rollout.engine=hf")["rollout"]["engine"] == {"type": "hf"}
+    assert tree(given, "rollout.engine=hf")["rollout"]["engine"] == hf
     handed_on = tree({}, "rollout.engine.engine_kwargs.max_num_seqs=64")["rollout"]["engine"]
     assert handed_on["engine_kwargs"] == {"max_num_seqs": 64}
-    with pytest.raises(ValueError, match="type 'hf' has no 'engine_kwargs'; type vllm, vllm_coloc"):
+    with pytest.raises(ValueError, match="type 'hf' has no 'engine_kwargs'; type vllm has it"):
         tree({"rollout": {"engine": "hf"}}, "rollout.engine.engine_kwargs.x=1")
 
 
 def test_a_file_with_a_name_is_short_for_something_of_your_own():
-    own = {"type": "custom", "use": "mine.py:thing"}
     algorithm = tree({"algorithm": {"loss": "mine.py:thing"}}, "algorithm.advantage=mine.py:thing")
     for key in ("loss", "advantage"):
         assert algorithm["algorithm"][key]["type"] == "mine.py:thing"
-    engine = tree({}, "rollout.engine=mine.py:thing", "rollout.engine.options.url=http://a")
-    assert {**own, "options": {"url": "http://a"}}.items() <= engine["rollout"]["engine"].items()
+    rollout = tree({}, "rollout.engine=mine.py:thing", "rollout.engine.url=http://a")["rollout"]
+    assert rollout["engine"] == {"type": "mine.py:thing", "colocate": False, "url": "http://a"}
     assert AlgorithmConfig(loss="mine.py:thing").loss.type == "mine.py:thing"
 
 

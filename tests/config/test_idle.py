@@ -178,12 +178,12 @@ CASES = [
     ("colocate without vLLM", ["resources.colocate=true"], "train"),
     (
         "colocate with tensor parallel, or sampling ahead",
-        ["rollout.engine=vllm_colocate", "rollout.engine.tensor_parallel_size=2"],
+        ["rollout.engine.colocate=true", "rollout.engine.tensor_parallel_size=2"],
         "train",
     ),
     (
         "colocate with tensor parallel, or sampling ahead",
-        ["rollout.engine.type=vllm_colocate", "rollout.max_off_policy_steps=1"],
+        ["rollout.engine.colocate=true", "rollout.max_off_policy_steps=1"],
         "train",
     ),
     ("offload while sampling without colocate", ["rollout.engine.offload_trainer=true"], "train"),

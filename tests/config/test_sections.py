@@ -96,7 +96,7 @@ def test_stored_adapters_become_new_ones_and_keep_what_both_have():
 def test_engines_and_their_memory():
     alone, on_ray = config(), config(resources={"engines": 2})
     assert (alone.gpu_memory_utilization, on_ray.gpu_memory_utilization) == (0.5, 0.9)
-    shared = config(rollout={"engine": "vllm_colocate"}, resources={"ranks": 3})
+    shared = config(rollout={"engine": {"colocate": True}}, resources={"ranks": 3})
     assert (shared.distributed, shared.engines, shared.gpu_memory_utilization) == (True, 3, 0.5)
     assert alone.for_command("eval").gpu_memory_utilization == 0.9, "nothing learns beside it"
     chosen = config(rollout={"engine": {"gpu_memory_utilization": 0.3}})

@@ -6,7 +6,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.checks import problems_of
-from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
+from mmr1.engines.vllm_arguments import OWNED, PASSED, REFUSED
 
 N_GRAMS = {"method": "ngram", "num_speculative_tokens": 3}
 
@@ -102,5 +102,7 @@ def test_the_parity_check_knows_what_rounds(engine, rounds):
 def test_the_stages_of_a_pipeline_are_gpus_of_the_engine():
     two = {"engine_kwargs": {"pipeline_parallel_size": 2}, "tensor_parallel_size": 4}
     assert config(engine=two).rollout.gpus_per_engine == 8
-    shared = config(engine={"type": "vllm_colocate", **two}).changed({"resources.ranks": 16})
+    shared = config(engine={"type": "vllm", "colocate": True, **two}).changed(
+        {"resources.ranks": 16}
+    )
     assert (shared.rollout.gpus_per_engine, shared.engines) == (8, 2)

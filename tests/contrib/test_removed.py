@@ -121,3 +121,24 @@ def test_fine_tuning_rl_evaluation_and_report_run(core, tiny_model, digits, tmp_
     assert finished.returncode == 0, finished.stderr
     assert (tmp_path / "eval/result.json").is_file()
     assert (rl / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("program", "stale"),
+    [
+        ("mmr1", "[mmr1.cli]\ngone = mmr1.doctor:gone"),
+        ("mmr1", "[mmr1.cli]\ngone = mmr1.gone:gone"),
+        ("mmr1", "[mmr1.cli]\ngone gone = mmr1.doctor:doctor"),
+        ("mmr1", "[mmr1.sections]\ngone = mmr1.gone:Gone"),
+        ("datasets_prep", "[mmr1.data_cli]\ngone = mmr1.gone:gone"),
+    ],
+)
+def test_entry_points_older_than_the_code_are_one_line(program, stale, core, tmp_path):
+    metadata = tmp_path / "stale-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(stale)
+    finished = python(core, tmp_path, "-m", program, "--help")
+    assert finished.returncode == 2
+    (line,) = finished.stderr.splitlines()
+    assert "install it again" in line

@@ -19,7 +19,7 @@ from datasets_prep.validate import validate
 from mmr1.config import ScoringConfig, read_rewards
 from mmr1.data.record import read_records
 from mmr1.rewards import RewardItem, build_composite_reward
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.types import MediaRef, Sample
 from tests.datasets_prep.dataset_rows import DATASETS
 from tests.datasets_prep.dataset_rows.dataset import SIZE, Dataset, picture

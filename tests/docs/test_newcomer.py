@@ -61,7 +61,7 @@ def folder(tiny_model, digits, tmp_path_factory) -> Path:
     with server(folder / "model") as url, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         changes = ["model.dtype=float32", "optimizer.lr=1e-3", "optimizer.scheduler.warmup_steps=0"]
-        run_training(load_config(Path("run.yaml"), [*changes, f"rollout.engine.options.url={url}"]))
+        run_training(load_config(Path("run.yaml"), [*changes, f"rollout.engine.url={url}"]))
     return folder
 
 

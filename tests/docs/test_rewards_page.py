@@ -30,7 +30,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
             program, group, *arguments = shlex.split(line)
             assert (program, group) == ("mmr1", "reward")
             done = subprocess.run(
-                [sys.executable, "-m", "mmr1.rewards.reward_cli", *arguments],
+                [sys.executable, "-m", "mmr1.reward_cli", *arguments],
                 cwd=tmp_path,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                 capture_output=True,

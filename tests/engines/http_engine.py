@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mmr1.rollout.engines import EngineSetting, EngineType
+from mmr1.engines import Abilities, engine
+from mmr1.rollout.engines import EngineSetting
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.types import Completion, Prompt
 
@@ -111,5 +112,7 @@ class SleepingHttpEngine(HttpEngine):
         return super().poll(wait_s)
 
 
-ENGINE = EngineType(HttpEngine)
-SLEEPING = EngineType(SleepingHttpEngine, sleeps=True)
+@engine("sleeping", abilities=Abilities(sleeps=True))
+def sleeping(setting: EngineSetting) -> SleepingHttpEngine:
+    """A server that can be told to sleep."""
+    return SleepingHttpEngine(setting)

@@ -7,7 +7,7 @@ from pathlib import Path
 from mmr1.config import Config
 from tests.jsonl import read_jsonl
 
-ENGINE = f"{Path(__file__).parent / 'http_engine.py'}:ENGINE"
+ENGINE = f"{Path(__file__).parent / 'http_engine.py'}:HttpEngine"
 
 
 def config(path: Path, files: Path, out: Path, **sections: dict) -> Config:

@@ -8,7 +8,8 @@ import numpy as np
 import psutil
 import pytest
 
-from mmr1.rollout.engines import check_engine, engine_type
+from mmr1.engines import engine
+from mmr1.rollout.engines import check_engine
 from mmr1.trainer.train import run_training
 from tests.engines import http_engine
 from tests.engines.http_runs import config, metrics
@@ -99,7 +100,7 @@ def test_it_trains_on_ray(tiny_model, files, tmp_path):
 @pytest.mark.slow
 def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
-    engine = {"type": "custom", "use": f"{http_engine.__file__}:SLEEPING", "colocate": True}
+    engine = {"type": f"{http_engine.__file__}:sleeping", "colocate": True}
     shared = config(
         tiny_model,
         files,
@@ -115,7 +116,7 @@ def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_pat
 
 def test_one_that_cannot_sleep_has_gpus_of_its_own(tiny_model, files, tmp_path):
     own = config(tiny_model, files, tmp_path).changed({"rollout.engine.colocate": True})
-    with pytest.raises(ValueError, match=r"colocate=true and .* sleeps=True, or leave"):
+    with pytest.raises(ValueError, match=r"colocate=true: .* the ability sleeps; leave"):
         check_engine(own)
 
 
@@ -124,43 +125,40 @@ def test_an_entry_point_registers_it(tiny_model, files, tmp_path, monkeypatch):
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text(
-        "[mmr1.engines]\nmine = tests.engines.http_engine:ENGINE\n"
+        "[mmr1.engines]\nmine = tests.engines.http_engine:HttpEngine\n"
     )
     monkeypatch.syspath_prepend(str(package.parent))
-    own = config(
-        tiny_model, files, tmp_path / "run", rollout={"engine": {"type": "custom", "use": "mine"}}
-    )
-    assert engine_type(own) is http_engine.ENGINE
+    own = config(tiny_model, files, tmp_path / "run", rollout={"engine": "mine"})
+    check_engine(own)
+    assert own.rollout.engine.settings == {}
 
 
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("vlm", r"unknown rollout engine 'vlm' \(did you mean 'vllm'\?\); known: .*file\.py:NAME"),
-        ("no_such_file.py:ENGINE", "no_such_file.py: no such Python file"),
+        ("no_such_file.py:Engine", "no_such_file.py: no such Python file"),
         (
             f"{Path(__file__).with_name('http_runs.py')}:ENGINE",
-            "is a str; it must name the class of an engine, or an ",
+            "is a str; it must be a function or a class",
         ),
     ],
 )
 def test_a_name_that_is_not_an_engines_is_refused(engine, message, tiny_model, files, tmp_path):
-    rollout = {"engine": {"type": "custom", "use": engine}}
+    rollout = {"engine": engine}
     with pytest.raises(ValueError, match=message):
         check_engine(config(tiny_model, files, tmp_path, rollout=rollout))
 
 
-def test_a_class_alone_is_an_engine_and_gets_the_options(tiny_model, files, tmp_path):
+def test_a_class_alone_is_an_engine_and_gets_the_settings(tiny_model, files, tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
         "class Engine:\n    def __init__(self, setting, url='a'): self.url = setting, url\n"
     )
-    engine: dict = {"type": "custom", "use": f"{file}:Engine", "options": {"url": "b"}}
-    own = config(tiny_model, files, tmp_path, rollout={"engine": engine})
-    assert engine_type(own).build(3).url == (3, "b")
-    engine["options"] = {"adress": "b"}
-    wrong = config(tiny_model, files, tmp_path, rollout={"engine": engine})
-    with pytest.raises(ValueError, match=r"options do not fit .*own.py:Engine: .*'adress'"):
+    named = {"type": f"{file}:Engine"}
+    own = config(tiny_model, files, tmp_path, rollout={"engine": {**named, "url": "b"}})
+    assert engine.build(own.rollout.engine, 3).url == (3, "b")
+    wrong = config(tiny_model, files, tmp_path, rollout={"engine": {**named, "adress": "b"}})
+    with pytest.raises(ValueError, match=r"own.py:Engine: .*'adress'; its settings: url"):
         check_engine(wrong)
 
 

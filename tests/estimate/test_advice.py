@@ -17,7 +17,7 @@ from tests.vision.families.tiny_family import FAMILIES
 
 
 def colocated(**keys: object) -> dict[str, object]:
-    return {"engine": {"type": "vllm_colocate", **keys}}
+    return {"engine": {"type": "vllm", "colocate": True, **keys}}
 
 
 def test_what_does_not_fit_gets_advice_that_helps(three_b):

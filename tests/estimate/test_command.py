@@ -68,10 +68,10 @@ def test_a_run_on_records_has_no_engine(digits, tiny_model, tmp_path, mmr1, sect
     path = tmp_path / "run.yaml"
     data = digits / "rl.jsonl"
     path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {data}}}\n{section}\n")
-    code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8", "--gpus", "2", "--time")
+    code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8", "--gpus", "2")
     assert code == 0, err
     assert ("engine" in out) == samples
-    assert ("all 2 GPUs learn" in out, "no times" in out) == (not samples, not samples)
+    assert ("all 2 GPUs learn" in out) == (not samples)
 
 
 def test_a_run_on_records_has_its_device_to_itself(digits, tiny_model, tmp_path, mmr1):

@@ -58,7 +58,7 @@ def test_without_several_gpus_nothing_changes(made, gpus):
 def test_synchronous_rollouts_are_colocated(made):
     proposal = propose(made().for_command("train"), EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
-    assert "resources.ranks=8 rollout.engine.type=vllm_colocate, because" in str(proposal.why)
+    assert "resources.ranks=8 rollout.engine.colocate=true, because" in str(proposal.why)
     assert "take turns" in str(proposal.why)
 
 
@@ -143,7 +143,7 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
     ("sections", "memory", "why"),
     [
         ({"rollout": {"engine": "hf"}}, 80, "4 of 8 GPUs learn, the others sample"),
-        ({}, 1.5, "vllm_colocate does not fit GPUs of"),
+        ({}, 1.5, "rollout.engine.colocate=true does not fit GPUs of"),
     ],
     ids=["hf", "memory"],
 )
@@ -162,7 +162,7 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
         ("sft", {}, (8, 1, False)),
         ("eval", {}, (1, 8, False)),
         ("eval", {"rollout": {"engine": {"tensor_parallel_size": 2}}}, (1, 4, False)),
-        ("eval", {"rollout": {"engine": "vllm_colocate"}}, (8, 8, True)),
+        ("eval", {"rollout": {"engine": {"colocate": True}}}, (8, 8, True)),
         ("sft", {"model": {"lora": {"load_in_4bit": True}}}, (8, 1, False)),
     ],
 )
@@ -213,7 +213,7 @@ def test_engines_of_several_gpus_are_colocated_too(made):
     wide = {"engine": {"tensor_parallel_size": 2}}
     assert numbers(propose(made(rollout=wide), EIGHT).config) == (8, 4, True)
     assert numbers(propose(made(rollout=wide), Gpus(7, 80 * GIB)).config) == (6, 3, True)
-    shared = {"engine": {"type": "vllm_colocate", **wide["engine"]}}
+    shared = {"engine": {"type": "vllm", "colocate": True, **wide["engine"]}}
     assert numbers(propose(made(rollout=shared).for_command("eval"), Gpus(7, 80 * GIB)).config) == (
         6,
         3,
@@ -223,7 +223,7 @@ def test_engines_of_several_gpus_are_colocated_too(made):
 
 def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_path):
     config = config_for(
-        three_b, rollout={"engine": "vllm_colocate"}, trainer={"output_dir": str(tmp_path)}
+        three_b, rollout={"engine": {"colocate": True}}, trainer={"output_dir": str(tmp_path)}
     )
     proposal = propose(config, Gpus(8, 16 * GIB))
     assert proposal.config.rollout.offload_trainer
@@ -258,7 +258,7 @@ def test_a_model_without_a_family_has_all_gpus(made, general):
 
 def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
-    config = made(rollout={"engine": "vllm_colocate"})
+    config = made(rollout={"engine": {"colocate": True}})
     with pytest.raises(ValueError, match=r"Ray, .*, is not installed"):
         propose(config, EIGHT)
 

@@ -150,7 +150,7 @@ def test_the_allocator_expands_segments_where_no_memory_is_handed_over(given, mo
         ({"rollout": {"engine": "hf"}}, False),
         ({"rollout": {"engine": {"tensor_parallel_size": 2}}}, False),
         ({"resources": {"ranks": 2}}, False),
-        ({"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}, True),
+        ({"rollout": {"engine": {"colocate": True}}, "resources": {"ranks": 2}}, True),
         ({"model": {"path": "m", "lora": {"merge": False}}}, False),
     ],
     ids=[

@@ -16,12 +16,11 @@ import pytest
 from PIL import Image
 
 import mmr1
-from mmr1 import Trainer, evaluate
-from mmr1.config.file import read_written
+from mmr1 import StoppedError, Trainer, evaluate
+from mmr1.config.file import load_layers, read_written
 from mmr1.data.record import read_records
 from mmr1.data.sources import load_samples
-from mmr1.python.trainer import data_path
-from mmr1.trainer.runs.step import StoppedError
+from mmr1.python.trainer import given_data
 
 SMALL: dict[str, Any] = {
     "rollout": {
@@ -136,12 +135,90 @@ def test_pictures_in_messages_and_as_bytes(tmp_path):
         {"problem": "<image>Which?", "images": png(7), "answer": "7"},
         {"problem": "<image>Which?", "images": [picture(7)], "answer": "7"},
     ]
-    samples = load_samples(data_path(rows, tmp_path, "train"))
+    data = given_data(rows, tmp_path, "train")
+    for write in data.files.values():
+        write()
+    samples = load_samples(data.path)
     assert [sample.answer for sample in samples] == ["7", 7, "7", "7"]
     assert {sample.media[0].read() for sample in samples} == {png(7)}
-    again = data_path(rows, tmp_path, "train")
-    assert again == data_path(iter(rows), tmp_path, "train")
-    assert again != data_path(rows[1:], tmp_path, "train")
+    assert given_data(iter(rows), tmp_path, "train").path == data.path
+    assert given_data(rows[1:], tmp_path, "train").path != data.path
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        *((given, "list") for given in ("absolute", "elsewhere", "relative", "path")),
+        *((given, "dataset") for given in ("absolute", "elsewhere", "relative")),
+    ],
+)
+def test_paths_in_rows_are_those_of_the_script(given, kind, tmp_path, monkeypatch):
+    """Absolute ones are used as they are, relative ones from the working folder."""
+    from datasets import Dataset
+
+    here, away = tmp_path / "here", tmp_path / "away"
+    for number, folder in enumerate((here, away)):
+        (folder / "pictures").mkdir(parents=True)
+        picture(number).save(folder / "pictures/a.png")
+    monkeypatch.chdir(here)
+    name = {
+        "absolute": str(here / "pictures/a.png"),
+        "elsewhere": str(away / "pictures/a.png"),
+        "relative": "pictures/a.png",
+        "path": Path("pictures/a.png"),
+    }[given]
+    rows: Any = [{"problem": "<image>Which?", "images": [name], "answer": "7"}]
+    data = given_data(Dataset.from_list(rows) if kind == "dataset" else rows, tmp_path, "train")
+    for write in data.files.values():
+        write()
+    config = load_layers([{"model.path": "m", "data.train": "d.jsonl"}]).config
+    (sample,) = load_samples(data.path, config.changed(data.base(config)).data)
+    assert sample.media[0].read() == png(1 if given == "elsewhere" else 0)
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset", "model"])
+def test_rows_in_memory_resume_in_a_new_trainer(kind, tiny_model, digits, tmp_path):
+    from datasets import Dataset
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    rewards = {"long": lambda completion, **sample: len(completion) / 100}
+
+    def trainer(seed: int = 0) -> Trainer:
+        rows: Any = rows_of(digits, "rl.jsonl", 4)[seed:]
+        model, objects = str(tiny_model), {}
+        if kind == "model":
+            model = AutoModelForImageTextToText.from_pretrained(tiny_model)
+            objects = {"processor": AutoProcessor.from_pretrained(tiny_model)}
+        data = Dataset.from_list(rows) if kind == "dataset" else rows
+        return Trainer(model, data, rewards, small(tmp_path / "run"), **objects)
+
+    next(iter(trainer().steps()))  # leaves the loop, which saves
+    weights = {p: p.stat().st_mtime_ns for p in (tmp_path / "run/given").rglob("*.safetensors")}
+    for resume in (False, True):  # another run in its place, or a resume with other rows
+        with pytest.raises(ValueError, match=r"data\.train|already holds a run"):
+            trainer(seed=1).train(resume=resume)
+    assert weights == {path: path.stat().st_mtime_ns for path in weights}
+    assert [step.number for step in trainer().steps(resume=True)] == [2, 3]
+
+
+def test_functions_have_their_own_names():
+    def short(completion: str) -> float:
+        return 1 / (1 + len(completion))
+
+    config = small(Path("run"), **{"model.path": "m", "data.train": "d.jsonl"})
+    assert Trainer(rewards=[short], config=config).config.rewards.weights == {"short": 1.0}
+    assert Trainer(rewards=short, config=config).config.rewards.weights == {"short": 1.0}
+    for rewards, message in (
+        ([lambda completion: 1.0], "<lambda> has no name of its own"),
+        ([short, short], "a mapping by name"),
+        (["format"], "a mapping by name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Trainer(rewards=rewards, config=config)
+
+
+def test_what_completion_shows_is_the_door():
+    assert {name for name in dir(mmr1) if not name.startswith("_")} == set(mmr1.__all__)
 
 
 def test_a_break_saves_the_step_and_a_resumed_run_continues(tiny_model, digits, tmp_path):

@@ -27,8 +27,8 @@ from vllm.config.speculative import RejectionSampleMethod
 from vllm.engine.arg_utils import EngineArgs
 
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig, ViewsConfig
-from mmr1.config.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.data.record import read_records
+from mmr1.engines.vllm_arguments import OWNED, PASSED, REFUSED
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.distribution import Distribution

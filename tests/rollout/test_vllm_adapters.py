@@ -70,7 +70,7 @@ def test_what_adapters_alone_cannot_is_refused(changes):
         ({"ranks": 2}, "vllm", 0, "0"),
         ({"ranks": 1, "engines": 2}, "vllm", 1, "0"),
         ({"ranks": 2}, "vllm", 0, "1"),
-        ({"ranks": 2}, "vllm_colocate", 0, "0"),
+        ({"ranks": 2}, {"colocate": True}, 0, "0"),
     ],
     ids=[
         *("one process", "core apart", "two ranks", "two engines, ahead"),

@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.config import Config
+from mmr1.config.checks import check_own_parts
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.distribution import Distribution
-from mmr1.rollout.engines import EngineType, check_capabilities
 from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
@@ -445,7 +445,7 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
 REFUSED = [
     (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
     (["rollout.engine=hf"], "samples from the very model"),
-    (["rollout.engine=vllm_colocate"], "engines sleep while the ranks learn"),
+    (["rollout.engine.colocate=true"], "engines sleep while the ranks learn"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
     (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
     (["environment.tools=[zoom]"], "turns of conversations"),
@@ -478,17 +478,22 @@ def test_an_advantage_with_a_greedy_baseline_is_refused():
 @pytest.mark.parametrize(
     ("can", "said"),
     [
-        ({}, "which samples a batch to its end"),
-        ({"samples_on": True}, "at_new_weights=continue and .* no new weights while"),
+        ({}, "samples a batch to its end"),
+        ({"samples_on": True}, "at_new_weights=continue: .* no new weights while"),
     ],
 )
-def test_an_engine_that_cannot_is_refused(monkeypatch, can, said):
-    kind = EngineType(lambda setting: None, **can)
-    monkeypatch.setattr("mmr1.rollout.engines.ENGINES.load", lambda name: kind)
+def test_an_engine_that_cannot_is_refused(tmp_path, can, said):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from mmr1.engines import Abilities, engine\n"
+        f"@engine('own', abilities=Abilities(**{can}))\n"
+        "def own(setting):\n    'An engine.'\n"
+    )
+    own = {"rollout.engine": f"{file}:own"}
     with pytest.raises(ValueError, match=said):
-        check_capabilities(config(1, 2))
+        check_own_parts(config(1, 2).changed(own))
     if can:
-        check_capabilities(config(1, 2, at_new_weights="restart"))
+        check_own_parts(config(1, 2, at_new_weights="restart").changed(own))
 
 
 @pytest.mark.slow

@@ -44,7 +44,6 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "select": (23, -1),
     "sched_yield": (24, 124),
     "mremap": (25, 216),
-    "madvise": (28, 233),
     "dup": (32, 23),
     # On the ends of a pair only: no other socket can be made.
     "sendto": (44, 206),
@@ -71,13 +70,8 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "gettid": (186, 178),
     "time": (201, -1),
     "futex": (202, 98),
-    "sched_getaffinity": (204, 123),
     "getdents64": (217, 61),
     "restart_syscall": (219, 128),
-    "fadvise64": (221, 223),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115),
     "exit_group": (231, 94),
     "epoll_wait": (232, -1),
     "epoll_ctl": (233, 21),
@@ -99,6 +93,8 @@ _ALLOWED: dict[str, tuple[int, int]] = {
 }
 # Allowed with some arguments only, below.
 _OPEN, _OPENAT, _IOCTL, _FCNTL = (2, -1), (257, 56), (16, 29), (72, 25)
+_CLOCKS = ((228, 113), (229, 114), (230, 115))  # clock_gettime, clock_getres, clock_nanosleep
+_MADVISE, _FADVISE64, _SCHED_GETAFFINITY = (28, 233), (221, 223), (204, 123)
 _SOCKETPAIR, _CLONE, _CLONE3, _PRLIMIT64 = (53, 199), (56, 220), (435, 435), (302, 261)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
@@ -114,6 +110,11 @@ _FIONBIO = 0x5421
 # of the same user. Not F_NOTIFY and F_SETLEASE, which signal too; no locks, which others wait for.
 _F_COMMANDS = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
 _O_ASYNC = getattr(os, "O_ASYNC", 0)
+# clock_gettime(2): a clock with this bit is that of a process by its id.
+_CLOCK_OF_A_PROCESS = 0x80000000
+# madvise(2), posix_fadvise(2): these put pages that others read out of memory, or for root out of
+# use: MADV_PAGEOUT, MADV_HWPOISON, MADV_SOFT_OFFLINE; POSIX_FADV_DONTNEED.
+_ADVICE_ON_MEMORY, _ADVICE_ON_FILES = (21, 100, 101), (4,)
 # socketpair(2): asyncio wakes its loop through a pair of streams; datagrams could go elsewhere.
 _AF_UNIX, _NOT_A_STREAM = 1, 2 | 4
 # clone(2): the flags of a thread as glibc and musl (CLONE_DETACHED, without effect) make it:
@@ -176,6 +177,16 @@ def _program(column: int, architecture: int, threads: bool) -> bytes:
             *_if_any(_CLONE_THREAD, _ALLOW if threads else _REFUSE),
             *_return(_REFUSE),
         ],
+        **{clock[column]: _clock_rule() for clock in _CLOCKS},
+        _MADVISE[column]: _advice_rule(2, _ADVICE_ON_MEMORY),
+        _FADVISE64[column]: _advice_rule(3, _ADVICE_ON_FILES),
+        # Of this process: that of another would tell whether it is there.
+        _SCHED_GETAFFINITY[column]: [
+            *_argument(0),
+            *_if_equal(0, _ALLOW),
+            *_if_equal(os.getpid(), _ALLOW),
+            *_return(_REFUSE),
+        ],
         # Its flags lie in memory, where a filter cannot read; glibc falls back to clone.
         _CLONE3[column]: _return(_ABSENT),
         # prlimit(2), as getrlimit is made of it: this process (0) and no new limits.
@@ -197,6 +208,15 @@ def _fcntl_rule() -> list[bytes]:
     set_flags = [*_argument(2), *_if_any(_O_ASYNC, _REFUSE), *_return(_ALLOW)]
     rule += [_instruction(_JUMP_EQUAL, fcntl.F_SETFL, 0, len(set_flags)), *set_flags]
     return rule + _return(_REFUSE)
+
+
+def _clock_rule() -> list[bytes]:
+    return [*_argument(0), *_if_any(_CLOCK_OF_A_PROCESS, _REFUSE), *_return(_ALLOW)]
+
+
+def _advice_rule(argument: int, refused: tuple[int, ...]) -> list[bytes]:
+    rules = (i for advice in refused for i in _if_equal(advice, _REFUSE))
+    return [*_argument(argument), *rules, *_return(_ALLOW)]
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.config import ColocatedVllmConfig, Config, RolloutConfig, VllmArguments, VllmConfig
+from mmr1.config import Config, RolloutConfig, VllmConfig
 from mmr1.progress import report_activity
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
@@ -234,10 +234,10 @@ def _started(
 
 def of_workers(config: Config, ranks: int, engines: int) -> Config:
     """The configuration for these workers: ranks alone, or engines alone, do not share GPUs."""
-    engine = config.rollout.engine
-    if (ranks and engines) or not isinstance(engine, ColocatedVllmConfig):
+    if (ranks and engines) or not config.rollout.colocated:
         return config
-    return config.changed({"rollout.engine": VllmConfig(**engine.arguments)})
+    placed = ["colocate", *(["offload_trainer"] if config.rollout.offload_trainer else [])]
+    return config.changed({f"rollout.engine.{key}": False for key in placed})
 
 
 def _environment_of_ranks() -> dict[str, str]:
@@ -317,7 +317,7 @@ def places_of(rollout: RolloutConfig, ranks: int, engines: int) -> Places:
     A colocated engine has those of neighbouring ranks, which lie on one machine.
     """
     width, engine = rollout.gpus_per_engine, rollout.engine
-    wide = engine.gpus_as_set if engines and isinstance(engine, VllmArguments) else ""
+    wide = engine.gpus_as_set if engines and isinstance(engine, VllmConfig) else ""
     if rollout.colocated:
         of_ranks = [(i // width, 1) for i in range(ranks)]
         return Places([width] * engines, of_ranks + [(i, 0) for i in range(engines)], wide)

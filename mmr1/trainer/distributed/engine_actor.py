@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mmr1.config import Config
-from mmr1.rollout.engines import EngineSetting, engine_type, transfers_weights
+from mmr1.engines import engine
+from mmr1.rollout.engines import EngineSetting, abilities, transfers_weights
 from mmr1.rollout.prefetching import Prefetching
 from mmr1.rollout.protocol import Engine as RolloutEngine
 from mmr1.rollout.protocol import Finished, Probe, Request
@@ -90,7 +91,7 @@ def build_engine_with_own_weights(
 ) -> RolloutEngine:
     """Build an engine that has its own copy of the weights."""
     model, features = None, None
-    if engine_type(config).samples_from_policy:  # on Ray from a copy
+    if abilities(config).samples_from_policy:  # on Ray from a copy
         set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
         model = load_model(config.model).requires_grad_(False)
         features = feature_cache(config)
@@ -98,5 +99,5 @@ def build_engine_with_own_weights(
     setting = EngineSetting(
         config, family, media, model, features, on_ray=True, colocated=colocated, left_out=kept
     )
-    engine: RolloutEngine = engine_type(config).build(setting)
-    return engine
+    built: RolloutEngine = engine.build(config.rollout.engine, setting)
+    return built

@@ -24,6 +24,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
+from mmr1.config.run_folder import RESUME
 from mmr1.files import sha256_of
 from mmr1.logs import report_fault
 from mmr1.trainer.models.state import Digests, WriteCheckpoint, sync
@@ -77,7 +78,7 @@ def write_checkpoint(
         raise kind(
             f"{target} could not be written ({_first_line(error)}). "
             f"{name_last(max(checkpoints(folder), key=step_of, default=None))}: free some space or "
-            "repair the disk, then continue with --resume"
+            f"repair the disk, then continue with {RESUME}"
         ) from error
     return target
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, redacted
-from mmr1.config.run_folder import CONFIG, INPUTS
+from mmr1.config.run_folder import CONFIG, INPUTS, RESUME
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
 from mmr1.trainer.runs.fingerprints import (
@@ -47,7 +47,7 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
         names = ", ".join(held or [written.name])
         raise ValueError(
             f"trainer.output_dir '{path}' already holds a run ({names}); continue it with "
-            f"--resume, {_ANOTHER}"
+            f"{RESUME}, {_ANOTHER}"
         )
     if not written.exists():
         raise ValueError(
@@ -57,7 +57,7 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
     if keys := changed_keys(read_written(written), config):
         raise ValueError(
             f"{written}: the run was started with another {', '.join(keys)}; "
-            f"resume it with `mmr1 train {written} --resume`, or name another trainer.output_dir "
+            f"resume it as it was started, with {RESUME}, or name another trainer.output_dir "
             f"(only {', '.join((*FREE_SECTIONS, *FREE_KEYS))} may change)"
         )
     if not (path / INPUTS).exists():
@@ -128,9 +128,8 @@ def _differing(key: str, old: Any, new: Any) -> Iterator[str]:
 
 def _anywhere(engine: dict[str, Any]) -> dict[str, Any]:
     """The settings of an engine without its place: colocated or not, vLLM samples the same."""
-    kind = "vllm" if engine["type"] == "vllm_colocate" else engine["type"]
-    placed = ("type", "offload_trainer", "tensor_parallel_size")
-    return {"type": kind} | {k: v for k, v in engine.items() if k not in placed}
+    placed = ("colocate", "offload_trainer", "tensor_parallel_size")
+    return {k: v for k, v in engine.items() if k not in placed}
 
 
 def _and(names: list[str]) -> str:

@@ -29,8 +29,9 @@ from mmr1.types import Sample
 
 FREE_SECTIONS = ("trainer", "eval", "resources")
 """Sections that may change when a run is resumed; they do not affect what a step computes."""
-FREE_KEYS = ("optimizer.scheduler.steps",)
-"""Keys that may change too, as a run that becomes longer has a schedule to choose."""
+FREE_KEYS = ("optimizer.scheduler.steps", "data.media_root")
+"""Keys that may change too: a run that becomes longer has a schedule to choose, and media that were
+moved are compared by their contents."""
 
 Fingerprints = dict[str, dict[str, str]]
 """By name: ``sha256`` of the content, and the ``stamp`` under which it was read."""

@@ -18,6 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmr1.config import TrainerConfig
+from mmr1.config.run_folder import RESUME
 from mmr1.progress import LONG_S, report_activity
 from mmr1.rewards.composite import reward_stats
 from mmr1.trainer.models.optimizer import NonFiniteError
@@ -68,7 +69,7 @@ class StopSignal:
             signal.setitimer(signal.ITIMER_REAL, self._grace_s)
             return
         raise StoppedError(
-            "stopped before the step was finished; --resume continues from the last checkpoint",
+            f"stopped before the step was finished; {RESUME} continues from the last checkpoint",
             self.received or signum,
         )
 

@@ -21,7 +21,7 @@ IRRELEVANT = (
     *("model.gradient_checkpointing", "model.use_liger_kernel", "model.sharing"),
     *("model.trust_remote_code", "model.lora.merge", "optimizer.offload"),
     *("data.train", "data.train_batch_size", "data.format", "data.prompt_template"),
-    *("data.media_root", "data.media_cache", "data.curriculum", "data.num_workers"),
+    *("data.media_root", "data.curriculum", "data.num_workers"),
     *("data.max_bad_fraction", "data.max_invalid_fraction", "data.video.backend"),
     *("data.image.resize", "rollout", "rewards"),
 )

@@ -55,7 +55,9 @@ def run_trials(
                 last = run is arm.runs[-1]
                 model = _train(run, seed, output, model, say)
                 if run.evaluation is not None and (evaluates if last else before):
-                    _evaluate(run, seed, output, model)
+                    # What is evaluated already is read again, or refused where it has changed.
+                    evaluation = run.evaluation_arguments(seed, output, model)
+                    _run_mmr1(run, seed, output, ["eval", *evaluation])
                 folders.append(run.folder(seed, output))
             values = values_of(folders, plan.metrics)
             curves = {name: curve_of(folders[-1], m) for name, m in plan.drawn.items()}
@@ -81,12 +83,6 @@ def _train(
         last = _last_checkpoint(config)
         assert last is not None
     return last
-
-
-def _evaluate(run: Run, seed: int, output: Path, model: Path) -> None:
-    """Evaluate a run whose command does not evaluate, once."""
-    if not (run.folder(seed, output) / "eval/result.json").is_file():
-        _run_mmr1(run, seed, output, ["eval", *run.evaluation_arguments(seed, output, model)])
 
 
 def _run_mmr1(run: Run, seed: int, output: Path, arguments: list[str]) -> None:

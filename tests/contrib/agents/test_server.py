@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from mmr1_contrib.agents.server import AgentServer
 
 KEY = {"Authorization": "Bearer key"}
 JSON = {"Content-Type": "application/json"}
+SILENT = 560
 HELLO = {"role": "user", "content": "hello"}
 
 
@@ -28,7 +33,10 @@ class Accepting:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))  # the front's, as is usual
     server = AgentServer(lambda key: Accepting() if key == "key" else None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     yield server.base_url.removeprefix("http://").removesuffix("/v1")
     server.close()
 
@@ -100,6 +108,28 @@ def test_a_malformed_body_is_one_line(body, address):
     assert "\n" not in message
 
 
+REQUEST = json.dumps({"messages": [HELLO], "max_tokens": 5, "stream": True}).encode()
+
+
 def test_a_request_is_passed_on(address):
-    body = json.dumps({"messages": [HELLO], "max_tokens": 5, "stream": True}).encode()
-    assert ask(address, body, {**JSON, **KEY}) == (400, "taken")
+    assert ask(address, REQUEST, {**JSON, **KEY}) == (400, "taken")
+
+
+def test_silent_connections_take_nothing_from_the_trainer(address):
+    host, _, port = address.partition(":")
+    ask(address, REQUEST, {**JSON, **KEY})
+    before = psutil.Process().num_fds()
+    with ExitStack() as held:
+        for _ in range(SILENT):
+            held.enter_context(socket.create_connection((host, int(port))))
+        assert ask(address, REQUEST, {**JSON, **KEY}) == (400, "taken")
+        assert psutil.Process().num_fds() == before + SILENT  # the ends of this client
+
+
+def test_a_front_that_dies_is_replaced(address):
+    (front,) = [
+        p for p in psutil.Process().children() if "mmr1_contrib.agents.front" in p.cmdline()
+    ]
+    front.kill()
+    front.wait()
+    assert ask(address, REQUEST, {**JSON, **KEY}) == (400, "taken")

@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch.nn.functional import logsigmoid
 
 from mmr1.config.file import config_from, load_config
 from mmr1.config.kl import KlReward
 from mmr1_contrib.migrate.command import migrate_file
 from mmr1_contrib.migrate.openrlhf import LMM_R1, OPENRLHF
-from mmr1_contrib.migrate.openrlhf_offline import OFFLINE
 from mmr1_contrib.migrate.reading import with_arguments
 from mmr1_contrib.migrate.source import Source, flattened, migrate
-from mmr1_contrib.offline.preference_losses import PairScores, loss_on_pairs
-from mmr1_contrib.offline.sections import DpoConfig
 from tests.contrib.migrate.checks import loaded, silent_keys, unlisted_keys
 from tests.contrib.migrate.losses import (
     EACH,
@@ -40,9 +36,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def source_of(example: str) -> Source:
-    _, _, kind = example.partition(" ")
-    if kind:
-        return next(source for source in OFFLINE if source.kind == kind)
     return OPENRLHF if example.startswith("openrlhf/") else LMM_R1
 
 
@@ -115,7 +108,7 @@ def test_names_with_dots(tmp_path: Path, mmr1):
     assert ours.algorithm.reward_clip_range == (-10, 10)
 
 
-@pytest.mark.parametrize("source", [OPENRLHF, LMM_R1, *OFFLINE], ids=lambda source: source.title)
+@pytest.mark.parametrize("source", [OPENRLHF, LMM_R1], ids=lambda source: source.title)
 def test_nothing_of_the_examples_is_silent(source):
     examples = [keys for name, keys in EXAMPLES.items() if source_of(name) is source]
     assert len(examples) > (6 if source in (OPENRLHF, LMM_R1) else 0)
@@ -248,8 +241,7 @@ LOSSES = {
 COMPARED = [
     name
     for name, keys in EXAMPLES.items()
-    if " " not in name
-    and keys.get("algo.advantage.estimator", keys.get("advantage_estimator", "gae")) != "gae"
+    if keys.get("algo.advantage.estimator", keys.get("advantage_estimator", "gae")) != "gae"
     and (keys.get("algo.kl.use_loss") or keys.get("use_kl_loss") or keys.get("init_kl_coef") == 0)
     and keys.get("advantage_estimator") != "rloo"
 ]
@@ -266,64 +258,6 @@ def test_the_loss_and_its_gradient_are_theirs(name):
     flat = {**source.defaults, **{source.older.get(key, key): v for key, v in given.items()}}
     x = tensors(2)
     check_equal(our_loss(migration.tree["algorithm"], x), their_loss(flat, x), x.new)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_of_dpo_and_its_gradient_are_theirs(smoothing):
-    (source,) = [source for source in OFFLINE if source.kind == "openrlhf-dpo-0.11"]
-    given = {"model.model_name_or_path": "m", "model.beta": 0.3, "model.label_smoothing": smoothing}
-    config = DpoConfig(**migrate(source, given).tree["dpo"])
-    generator = torch.Generator().manual_seed(4)
-    new, ref = (torch.randn(3, 2, generator=generator, dtype=torch.float64) for _ in range(2))
-    new.requires_grad_()
-    pairs = PairScores(new, ref, torch.ones(3, 2))
-    theirs = 0.0
-    for chosen, rejected in new - ref:
-        margin = 0.3 * (chosen - rejected)
-        theirs = theirs - (1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
-    ours = loss_on_pairs(config.loss)(pairs).loss.mean()
-    check_equal(ours, theirs / 3, new)
-
-
-def test_other_trainers(tmp_path: Path, mmr1):
-    (tmp_path / "run.sh").write_text(
-        "deepspeed --module openrlhf.cli.train_sft --pretrain m --dataset d --input_key question "
-        "--train_batch_size 256 --learning_rate 1e-5 --bf16 --max_epochs 1\n"
-    )
-    code, output, message = mmr1("migrate", tmp_path / "run.sh")
-    assert code == 0, message
-    assert "read as OpenRLHF train_sft 0.7" in output
-    assert "run it with mmr1 sft" in output
-    assert "input_key: rename the column 'question' of the data to 'prompt'" in output
-    ours = config_from(yaml.safe_load(output), command="sft")
-    assert (ours.data.train_batch_size, ours.optimizer.lr) == (256, 1e-5)
-    assert (ours.trainer.total_epochs, ours.data.train) == (1, "d@train")
-    assert ours.optimizer.scheduler.warmup_steps == 0.03
-
-
-def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
-    (tmp_path / "kto.sh").write_text(
-        "deepspeed --module openrlhf.cli.train_kto --pretrain m --dataset d --beta 0.2 --bf16 "
-        "--desirable_loss_weight 1.5 --output_key response --label_key score\n"
-    )
-    code, output, message = mmr1("migrate", tmp_path / "kto.sh")
-    assert code == 0, message
-    ours = config_from(yaml.safe_load(output), command="dpo").dpo.loss
-    weights = (ours.desirable_weight, ours.undesirable_weight)
-    assert (ours.type, ours.beta, weights) == ("kto", 0.2, (1.5, 1.0))
-    assert "run it with mmr1 dpo" in output
-    assert "label_key: rename the column 'score' of the data to 'label'" in output
-    (tmp_path / "prm.sh").write_text(
-        "deepspeed --module openrlhf.cli.train_prm --pretrain m --dataset d --reward_tokens + - "
-        "--placeholder_token x --bf16\n"
-    )
-    code, output, message = mmr1("migrate", tmp_path / "prm.sh")
-    assert code == 0, message
-    assert "run it with mmr1 rm" in output
-    assert "reward_tokens: ['+', '-']: rows have the texts of the steps" in output
-    read = config_from(yaml.safe_load(output), command="rm")
-    assert (read.rm.type, read.data.train_batch_size) == ("process", 128)
-    assert read.optimizer.lr == 1e-6
 
 
 def test_verls_supervised_training_is_not_taken_for_openrlhfs(tmp_path: Path):

@@ -120,15 +120,15 @@ def test_what_vlm_r1_has_besides(tmp_path):
     )
     path = script(tmp_path, "open_r1/grpo_jsonl.py", keys)
     ours = config(path)
-    assert list(ours.data.train) == ["a.jsonl", "b.jsonl"]
+    assert list(ours.data.train) == ["code/a.jsonl", "code/b.jsonl"]
     assert ours.data.media_root == "/coco"
     assert ours.model.freeze_vision_tower
     assert (ours.algorithm.loss.clip_ratio_high, ours.algorithm.ppo_epochs) == (0.28, 2)
-    assert ours.rewards["accuracy"].use == (
-        "src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.iou_reward"
+    assert ours.rewards["accuracy"].type == (
+        "code/src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.iou_reward"
     )
     assert ours.data.prompt_template == (
-        "src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.get_question_template[rec]"
+        "code/src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.get_question_template[rec]"
     )
     several = config(script(tmp_path, "open_r1/grpo_jsonl.py", keys.replace("/coco:/coco", "a:b")))
     assert several.data.media_root == "a"

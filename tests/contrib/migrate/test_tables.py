@@ -19,9 +19,8 @@ from tests.paths import REPOSITORY
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.title)
 def test_the_lists_name_keys_that_exist(source):
     ours = [*source.renamed.values(), *(key for key, _ in source.translated.values())]
-    ours += [key for keys in source.loss_settings.values() for key in keys]
+    ours += [key for name in source.known for key in source.ours(name)]
     assert [key for key in ours if not ours_exists(key)] == []
-    assert set(source.loss_settings) <= set(source.known)
     assert set(source.defaults) <= {
         *source.renamed, *source.translated, *source.composed, *source.unneeded
     }  # fmt: skip

@@ -93,7 +93,7 @@ def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
     pytest.importorskip("vllm", reason="vLLM is not installed")
     reward = tmp_path / "length.py"
     reward.write_text(LENGTH)
-    shared = {"type": "vllm_colocate", "offload_trainer": True}
+    shared = {"type": "vllm", "colocate": True, "offload_trainer": True}
     for name, engine, colocate in (("split", "vllm", False), ("shared", shared, True)):
         run_iterative_dpo(
             config_of(

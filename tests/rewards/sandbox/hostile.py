@@ -7,6 +7,7 @@ import ctypes.util
 import errno
 import fcntl
 import json
+import mmap
 import os
 import signal
 import socket
@@ -204,6 +205,17 @@ def harmless_fcntl() -> float:
     fcntl.fcntl(reader, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     assert fcntl.fcntl(reader, fcntl.F_GETFL) & os.O_NONBLOCK
     return float(fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 3) > reader)
+
+
+def questions_of_oneself() -> float:
+    """1.0 where a process may ask for its CPUs, its clocks and its files."""
+    cpus = os.sched_getaffinity(0) == os.sched_getaffinity(os.getpid()) != set()
+    clocks = time.process_time() >= 0 and time.thread_time() >= 0 and time.monotonic() > 0
+    time.sleep(0.001)
+    with mmap.mmap(-1, 4096) as memory, Path(os.__file__).open("rb") as file:
+        memory.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+    return float(cpus and clocks)
 
 
 def system_call(number: int, *arguments: int) -> float:

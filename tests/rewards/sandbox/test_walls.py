@@ -74,6 +74,10 @@ def test_what_python_does_with_fcntl_and_threads_works(pool: Pool) -> None:
     assert ask(pool, "start_a_thread").value == 1.0
 
 
+def test_what_python_asks_of_its_own_process_is_answered(pool: Pool) -> None:
+    assert ask(pool, "questions_of_oneself").value == 1.0
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler that could be asked")
 def test_find_library_starts_no_compiler(pool: Pool) -> None:
     assert ask(pool, "find_library").value == 1.0
@@ -89,6 +93,7 @@ def test_no_ioctl_but_one(pool: Pool, command: int) -> None:
     assert ask(pool, "control", command).value == 1.0
 
 
+_CLOCKS = {"clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230}
 _CALLS = {
     "socket": (41, 2, 1, 0), "connect": (42, 3, 0, 0), "kill": (62, 0, 0),
     "tgkill": (234, 1, 1, 0), "fork": (57,),
@@ -102,7 +107,10 @@ _CALLS = {
     "openat2": (437, 0, 0, 0, 0), "rt_sigqueueinfo": (129, 1, 0, 0), "membarrier": (324, 0, 0),
     "get_robust_list": (274, 1, 0, 0), "prlimit64 of another": (302, 1, 7, 0, 0),
     "prlimit64 that sets": (302, 0, 7, 4096, 0), "socketpair of internet": (53, 2, 1, 0, 0),
-    "x32": (0x40000000 | 39,),
+    "sched_getaffinity of another": (204, 1, 8, 0),
+    **{f"{name} of another": (number, (~1 << 3) | 2, 0, 0, 0) for name, number in _CLOCKS.items()},
+    "madvise that poisons": (28, 0, 0, 100), "madvise that pages out": (28, 0, 0, 21),
+    "fadvise64 that drops": (221, 0, 0, 0, 4), "x32": (0x40000000 | 39,),
 }  # fmt: skip
 
 

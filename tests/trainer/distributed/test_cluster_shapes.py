@@ -86,7 +86,7 @@ def test_each_worker_has_its_gpus(reserved):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_colocated_engine_sees_the_gpus_of_its_ranks(reserved, width):
-    engine = {"type": "vllm_colocate", "tensor_parallel_size": width}
+    engine = {"type": "vllm", "colocate": True, "tensor_parallel_size": width}
     place = _placement(places_of(RolloutConfig(engine=engine), 4, 4 // width), 60, reserved)
     ranks = [place(Rank, i, Config(model={"path": "m"}), 4, i, None) for i in range(4)]
     held = get([rank.start(Rank.gpus) for rank in ranks])

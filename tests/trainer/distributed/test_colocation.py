@@ -82,7 +82,7 @@ def test_engines_that_did_not_wake_up_are_not_taken_for_awake(what):
     assert recorder.taken() == ["take back"]  # the engines sleep, or are lost
 
 
-COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
+COLOCATED = {"rollout": {"engine": {"colocate": True}}, "resources": {"ranks": 2}}
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,13 @@ def test_what_cannot_be_colocated_is_refused(override, refusal):
         config_from({"model": {"path": "m"}, **COLOCATED}, [override])
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-def test_an_engine_with_gpus_of_its_own_is_not_told_how_to_share_them(engine):
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [("hf", "type 'hf' has no 'offload_trainer'"), ("vllm", "set colocate=true, or leave")],
+)
+def test_an_engine_with_gpus_of_its_own_is_not_told_how_to_share_them(engine, said):
     tree = {"model": {"path": "m"}, "rollout": {"engine": {"type": engine}}}
-    with pytest.raises(ValueError, match=f"type '{engine}' has no 'offload_trainer'"):
+    with pytest.raises(ValueError, match=said):
         config_from(tree, ["rollout.engine.offload_trainer=true"])
 
 
@@ -164,7 +167,7 @@ def test_beginnings_of_names_are_as_short_as_they_can_be():
 
 
 def test_a_colocated_run_is_one_on_ray_that_shares_memory():
-    alone = Config(model={"path": "m"}, rollout={"engine": "vllm_colocate"})
+    alone = Config(model={"path": "m"}, rollout={"engine": {"colocate": True}})
     assert alone.distributed
     assert alone.gpu_memory_utilization == 0.5
 

@@ -205,23 +205,6 @@ def traces(run: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_driver_engines_and_ranks_share_a_cache_on_the_disk(tiny_model, mixed, reward, tmp_path):
-    kept = tmp_path / "media"
-    run = partial(config, tiny_model, mixed, reward)
-    on_ray = partial(
-        run, data={"media_cache": {"dir": str(kept)}}, resources={"ranks": 2, "engines": 2}
-    )
-    assert_same_learning(tmp_path, run, on_ray)
-    entries = {file: file.stat().st_ino for file in kept.glob("??/*.npz")}
-    assert entries
-    run_training(on_ray(tmp_path / "again"))
-    assert metrics(tmp_path / "again") == metrics(tmp_path / "second_0")
-    # A second run makes none of them again.
-    assert {file: file.stat().st_ino for file in kept.glob("??/*.npz")} == entries
-    assert not left_over()
-
-
-@pytest.mark.slow
 def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model, tmp_path):
     brief, scans = brief_model(tiny_model, tmp_path / "brief"), write_scans(tmp_path)
 
@@ -437,7 +420,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
         ("offloaded", {"offload_trainer": True}, {}),
         ("sharing sequences", {}, {"context_parallel_size": 2}),
     ):
-        shared = {"engine": {"type": "vllm_colocate", **engine}}
+        shared = {"engine": {"type": "vllm", "colocate": True, **engine}}
         run_training(run(tmp_path / name, rollout=shared, resources={"ranks": 2, **more}))
         # The parity check twice, then the steps.
         assert calls == turns * 5
@@ -470,7 +453,7 @@ def test_an_engine_of_two_gpus_shares_those_of_two_ranks(
     pytest.importorskip("vllm", reason="vLLM is not installed")
     run = partial(config, tiny_model, mixed, reward)
     run_training(run(tmp_path / "one", rollout={"engine": "vllm"}))
-    shared = {"type": "vllm_colocate", "tensor_parallel_size": 2, "offload_trainer": True}
+    shared = {"type": "vllm", "colocate": True, "tensor_parallel_size": 2, "offload_trainer": True}
     together = run(tmp_path / "wide", rollout={"engine": shared}, resources={"ranks": 2})
     assert (together.engines, together.rollout.gpus_per_engine) == (1, 2)
     run_training(together)

@@ -77,7 +77,7 @@ def test_ranks_are_whole_contexts():
 def test_colocated_ranks_and_engines_become_fewer_together(room, left):
     wanted = ResourcesConfig(ranks=8, fsdp_size=2)
     found = fitted(wanted, 1, room, samples=True, colocated=True)
-    shared = Config(model={"path": "a"}, rollout={"engine": "vllm_colocate"}, resources=found)
+    shared = Config(model={"path": "a"}, rollout={"engine": {"colocate": True}}, resources=found)
     assert (found.ranks, shared.engines) == (left, left)
 
 

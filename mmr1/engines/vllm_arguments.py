@@ -19,7 +19,7 @@ _SET_BY = {
     "rollout.engine.dtype": "dtype",
     "rollout.engine.gpu_memory_utilization": "gpu_memory_utilization",
     "rollout.engine.tensor_parallel_size": "tensor_parallel_size distributed_executor_backend",
-    "rollout.engine=vllm_colocate": "enable_sleep_mode sleep_preserve_parameter_names",
+    "rollout.engine.colocate": "enable_sleep_mode sleep_preserve_parameter_names",
     "rollout.max_prompt_length and rollout.max_response_length": "max_model_len",
     "resources.engines": """data_parallel_size data_parallel_rank data_parallel_start_rank
         data_parallel_size_local data_parallel_address data_parallel_rpc_port
