@@ -263,7 +263,7 @@ def _overlong(flat: Tree, migration: Migration) -> Tree:
     if log is False:
         migration.note(f"{prefix}.overlong_buffer_cfg.log", log, "its values are always logged")
     options = {"max_length": most, "buffer": buffer}
-    return {"overlong": {"weight": 1.0 if factor is None else factor, "options": options}}
+    return {"overlong": {"weight": 1.0 if factor is None else factor, **options}}
 
 
 def _trainer(flat: Tree, migration: Migration) -> None:

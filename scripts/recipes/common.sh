@@ -76,14 +76,14 @@ read_by() {
     local command="$1" file="$2" unread override
     shift 2
     case "$command" in
-        sft) unread="rollout|rewards|algorithm|dpo|rm|iterative_grpo|eval" ;;
-        rm) unread="rollout|rewards|algorithm|sft|dpo|iterative_grpo|eval" ;;
+        sft) unread="rollout|rewards|scoring|algorithm|dpo|rm|iterative_grpo|eval" ;;
+        rm) unread="rollout|rewards|scoring|algorithm|sft|dpo|iterative_grpo|eval" ;;
         dpo) unread="algorithm|sft|rm|iterative_grpo" ;;
         train) unread="sft|dpo|rm|iterative_grpo" ;;
         iterative-grpo) unread="sft|dpo|rm" ;;
         *) unread="none" ;;
     esac
-    if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|eval"; fi  # no rounds
+    if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|scoring|eval"; fi  # no rounds
     read=()
     for override in "$@"; do
         if ! [[ "$override" =~ ^($unread)[.=] ]]; then read+=("$override"); fi

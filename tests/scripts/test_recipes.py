@@ -264,7 +264,8 @@ def test_a_recipe_takes_another_model(name, model):
 def test_a_stage_gets_the_overrides_that_its_command_reads(name):
     """One of each section that not every command reads: the other stages would refuse it."""
     given = {
-        "rollout": "rollout.n=3", "rewards": "scoring.timeout_s=9", "eval": "eval.limit=5",
+        "rollout": "rollout.n=3", "rewards": "rewards.format.weight=0", "eval": "eval.limit=5",
+        "scoring": "scoring.timeout_s=9",
         "algorithm": "algorithm.ppo_epochs=2", "dpo": "dpo.loss.beta=0.2",
         "rm": "rm.type=outcome", "iterative_grpo": "iterative_grpo.rounds=3",
         "sft": "sft.completion_only_loss=false",

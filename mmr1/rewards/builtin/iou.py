@@ -16,6 +16,7 @@ from mmr1.rewards.reading.read import read_completion
 from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
+Sizes = Sequence[Size | None]
 CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
 
 
@@ -48,8 +49,8 @@ def iou(
     completion: str,
     answer: Any,
     model_space: SpaceName | None = None,
-    original_sizes: Sequence[Size | None] = (),
-    media_sizes: Sequence[Size] = (),
+    original_sizes: Sizes = (),
+    media_sizes: Sizes = (),
     image_size: Size | None = None,
     resized_size: Size | None = None,
     *,
@@ -89,8 +90,8 @@ def iou(
     boxes = read_completion(completion, extract, read_boxes)
     if isinstance(boxes, Reward):
         return boxes
-    original_size = image_size or _at(original_sizes, image)
-    seen_size = resized_size or _at(media_sizes, image)
+    original_size = image_size or size_at(original_sizes, image)
+    seen_size = resized_size or size_at(media_sizes, image)
     if space != "0-1" and boxes and max(max(map(abs, box)) for box in boxes) <= 1:
         return unread(f"the box {list(boxes[0])} looks like 0-1, and the space is {space}")
     predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
@@ -128,7 +129,7 @@ def matched_iou(predicted: Sequence[Box], gold: Sequence[Box]) -> float:
     return float(overlaps[rows, columns].sum()) / larger
 
 
-def _at(sizes: Sequence[Any], index: int) -> Size | None:
+def size_at(sizes: Sequence[Any], index: int) -> Size | None:
     return sizes[index] if index < len(sizes) else None
 
 

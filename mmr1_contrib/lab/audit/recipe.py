@@ -24,6 +24,8 @@ IRRELEVANT = (
     *("data.media_root", "data.curriculum", "data.num_workers"),
     *("data.max_bad_fraction", "data.max_invalid_fraction", "data.video.backend"),
     *("data.image.resize", "rollout", "rewards"),
+    *(f"scoring.{key}" for key in ("workers", "timeout_s", "allow_weak_sandbox")),
+    "scoring.max_invalid_fraction",
 )
 """Keys that change what is sampled, or how fast, and not what a recorded step computes from it."""
 TAKEN = (

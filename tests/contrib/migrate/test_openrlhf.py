@@ -87,7 +87,7 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyP
     )
     assert (ours.trainer.total_epochs, ours.trainer.trackers) == (2, ("wandb", "tensorboard"))
     assert ours.model.freeze_vision_tower
-    assert ours.rewards["openrlhf"].use == "http://127.0.0.1:5000/get_reward"
+    assert ours.rewards["openrlhf"].url == "http://127.0.0.1:5000/get_reward"
 
 
 def test_names_with_dots(tmp_path: Path, mmr1):
