@@ -16,36 +16,31 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from datasets_prep.converters.base import Changed, Converter
+from datasets_prep.converters.base import Converter
 from datasets_prep.converters.rows import converter_of
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
-from datasets_prep.record_files import rows_of
 from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms import shortened
 from mmr1.data.forms.boxes import BoxTally
-from mmr1.data.forms.form import Place
-from mmr1.data.lines import pieces
+from mmr1.data.forms.form import CHANGED, Place
 from mmr1.data.readers import media_folder
 from mmr1.data.readers.hub import is_saved
-from mmr1.data.record import dump, dump_parsed, encode, parse_json
+from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
 from mmr1.machine import cores
 from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
-from mmr1.types import MediaKind, MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaKind, Sample
 
 CHUNK = 64  # rows of the first pieces, so that a small dataset has one for every core
 GROWTH, LARGEST = 32, 16  # after so many pieces they grow by a CHUNK, to at most so many
@@ -116,7 +111,6 @@ def convert(
     workers: int | None = None,
     embed: bool = False,
     hosts: tuple[str, ...] = (),
-    parquet: bool = False,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -130,7 +124,6 @@ def convert(
         workers: Processes; one per core by default.
         embed: Put the media into the records instead of files beside them.
         hosts: Hosts from which media may be downloaded.
-        parquet: Also write ``records.parquet``, with the media embedded.
         split: Which split of a folder with several.
         columns: The columns by field; see :func:`converter_of`.
 
@@ -149,9 +142,9 @@ def convert(
     plan = Plan(name, tuple(files), output, media_root, embed, hosts, named, of_rows)
     plan_facts = plan.describe(source)
     if (manifest := _start(output, plan_facts)) is not None:
-        return _with_parquet(output, manifest) if parquet else manifest
+        return manifest
     _convert_chunks(converter, plan, workers or cores())
-    return _join(converter, plan, plan_facts, parquet)
+    return _join(converter, plan, plan_facts)
 
 
 def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
@@ -186,7 +179,7 @@ def _has_records(manifest: dict[str, Any]) -> bool:
 
 def _clear(output: Path) -> None:
     """Remove the files of a conversion that has no records, which has no others."""
-    for name in (RECORDS, QUARANTINE, "records.parquet", MANIFEST):
+    for name in (RECORDS, QUARANTINE, MANIFEST):
         (output / name).unlink(missing_ok=True)
     shutil.rmtree(output / "media", ignore_errors=True)
 
@@ -195,17 +188,6 @@ def _differences(before: dict[str, Any], plan_facts: dict[str, Any]) -> str:
     """The facts in which a finished conversion differs."""
     other = sorted(k for k in {*before, *plan_facts} if before.get(k) != plan_facts.get(k))
     return f"a conversion with another {', '.join(other)}"
-
-
-def _with_parquet(output: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Add the parquet file to a finished conversion."""
-    if not (output / "records.parquet").is_file():
-        write_parquet(output / RECORDS, output / "records.parquet")
-        facts = {k: v for k, v in manifest.items() if k not in ("sha256", "media")}
-        write_manifest(output, facts)
-    written = read_manifest(output)
-    assert written is not None
-    return written
 
 
 def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
@@ -291,9 +273,8 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
                 raise row
             place = Place(roots[root], plan.name, number)
             for result in _samples_of(converter, fetched, row, place):
-                if isinstance(result, Changed):
-                    changed[result.change] += 1
-                    result = result.sample
+                if change := result.meta.get(CHANGED):
+                    changed[change] += 1
                 lines.append(finish(result, plan.output, plan.embed))
                 boxes.add(result)
                 kinds[tuple([ref.kind for ref in result.media])] += 1
@@ -331,7 +312,7 @@ def _named_columns(columns: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 def _samples_of(
     converter: Converter, fetched: Callable[[Any], Any], row: Any, place: Place
-) -> Iterator[Sample | Changed]:
+) -> Iterator[Sample]:
     """The samples of a row; from the second on their ids end in a number."""
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
@@ -341,19 +322,11 @@ def _samples_of(
         raise
     except Exception as error:  # a value of another type than the dataset has, anywhere in the row
         raise ValueError(f"not a row of '{converter.name}': {error!r}") from error
-    for number, result in enumerate(results):
-        sample = result.sample if isinstance(result, Changed) else result
-        if number:
-            sample = Sample(
-                f"{sample.id}.{number}", sample.messages, sample.answer, sample.task,
-                sample.source, sample.meta,
-            )  # fmt: skip
-        yield Changed(sample, result.change) if isinstance(result, Changed) else sample
+    for number, sample in enumerate(results):
+        yield replace(sample, id=f"{sample.id}.{number}") if number else sample
 
 
-def _join(
-    converter: Converter, plan: Plan, plan_facts: dict[str, Any], parquet: bool
-) -> dict[str, Any]:
+def _join(converter: Converter, plan: Plan, plan_facts: dict[str, Any]) -> dict[str, Any]:
     """Join the outcomes in order into the records, the quarantine and the manifest."""
     outcome_files = sorted((plan.output / ".parts").glob("[0-9]*.json"))
     counts = {"rows": 0, "records": 0, "dropped": 0}
@@ -374,8 +347,6 @@ def _join(
             media.update(outcome["media"])
             unread |= dict.fromkeys(outcome["unread"])
             reasons.update(reason_class(entry["reason"]) for entry in outcome["dropped"])
-    if parquet:
-        write_parquet(plan.output / RECORDS, plan.output / "records.parquet")
     description = {
         "name": plan.name,
         "source": converter.source,
@@ -421,35 +392,3 @@ def reason_class(reason: str) -> str:
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", reason.split(";")[0])
     text = re.sub(r"(?<!\w)/\S+", "…", text)
     return re.sub(r"\d+(?:\.\d+)?", "N", text)
-
-
-BATCH = 256
-SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
-"""The record is one column of JSON, because answers and meta have no common type."""
-
-
-def write_parquet(records: Path, path: Path) -> None:
-    """Write the records of a JSON Lines file as parquet, a batch at a time."""
-    with (
-        atomic_binary(path) as (file,),
-        pq.ParquetWriter(file, SCHEMA) as writer,
-        Progress(f"writing {path.name}", "records") as progress,
-    ):
-        samples = (sample for piece in pieces([records]) for _, _, sample in rows_of(piece))
-        while batch := [_row(sample) for sample in islice(samples, BATCH)]:
-            writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
-            progress.advance(len(batch))
-
-
-def _row(sample: Sample) -> dict[str, Any]:
-    return {"id": sample.id, "record": dump(encode(_embedded(sample), Path()))}
-
-
-def _embedded(sample: Sample) -> Sample:
-    def embed(part: TextPart | MediaRef) -> TextPart | MediaRef:
-        if isinstance(part, TextPart):
-            return part
-        return MediaRef(part.kind, None, part.read(), part.size, part.options)
-
-    messages = tuple(Message(m.role, tuple(map(embed, m.parts))) for m in sample.messages)
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

@@ -115,9 +115,6 @@ def convert(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core")] = None,
     embed: Annotated[bool, typer.Option(help="Embed the media in the records")] = False,
-    parquet: Annotated[
-        bool, typer.Option(help="Also write records.parquet, with embedded media")
-    ] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Host that media may be downloaded from; repeatable")
     ] = None,
@@ -135,9 +132,7 @@ def convert(
 
     hosts = tuple(allow_host or ())
     named = mapping(columns) if columns is not None else None
-    print_outcome(
-        convert(name, source, output, media_root, workers, embed, hosts, parquet, split, named)
-    )
+    print_outcome(convert(name, source, output, media_root, workers, embed, hosts, split, named))
 
 
 @app.command()

@@ -15,9 +15,8 @@ from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place as FormPlace
 from mmr1.data.ids import hash64
 from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, text_of, total_size
-from mmr1.data.plain import Find
 from mmr1.data.readers import kind_of
-from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
+from mmr1.data.record import Find, decode, parse_json
 from mmr1.data.sources import read_samples
 from mmr1.files import sha256_of, stamp
 from mmr1.machine import cores
@@ -194,10 +193,7 @@ def finder() -> Find:
 
 def row_of(line: bytes, position: int) -> Any:
     """Parse a line of JSON. Raises ValueError if the line is not JSON."""
-    row = parse_json(line if position else text_of(line, position))
-    if b"\\u" in line:  # the only way to write half of a surrogate pair
-        refuse_lone_surrogates(row)
-    return row
+    return parse_json(line if position else text_of(line, position))
 
 
 def find_ids(piece: Piece, hashes: frozenset[int]) -> list[tuple[int, str]]:

@@ -14,9 +14,6 @@ from mmr1.vision.budget import VideoBudget, check_aspect_ratio
 from mmr1.vision.images import image_size
 from mmr1.vision.videos import probe_video, sampled_grid
 
-OF_PLUGINS = ("tracking",)
-"""Task types of our converters that no built-in reward function scores."""
-
 LATE_S = 0.5
 """Seconds that a gold span may end after its video. Annotators round, and headers do too."""
 
@@ -44,7 +41,7 @@ def _shows(message: Message) -> bool:
 
 def _check_task(sample: Sample) -> None:
     task = sample.task
-    if task is None or task in OF_PLUGINS:
+    if task is None:
         return
     if reward_of_task(task) is None:
         known = rewards_of_tasks()

@@ -10,15 +10,17 @@ import errno
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.checks import check_own_parts
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
 from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.config.frequent import help_of_keys
 from mmr1.config.listing import listing
 from mmr1.config.show import DEFAULT, difference, values_with_origins
 from mmr1.contributed import HEADING, add_commands
@@ -26,6 +28,7 @@ from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
 from mmr1.part import written
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
+from mmr1.recipes import recipes
 from mmr1.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import preload_engine
@@ -85,10 +88,20 @@ def options(
     """R1-style reinforcement learning for vision-language models."""
 
 
+class _CommandWithKeys(TyperCommand):
+    """A command whose help has the keys that recipes set most."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        assert self.name is not None, "it has been added under a name"
+        files = (file for folder in recipes().values() for file in folder.glob("*.yaml"))
+        formatter.write(help_of_keys(files, self.name))
+
+
 def _add_training(command: Command) -> None:
     panel = None if command.name in COMMANDS.builtin else HEADING
 
-    @app.command(command.name, help=command.about, rich_help_panel=panel)
+    @app.command(command.name, cls=_CommandWithKeys, help=command.about, rich_help_panel=panel)
     def run(
         config: ConfigFile,
         overrides: Overrides = None,

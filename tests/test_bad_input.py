@@ -126,18 +126,17 @@ def test_malformed_row(refusal, folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
+    "change",
     [
-        ({"answer": "3\ud800"}, "answer"),
-        ({"messages": [{"role": "user", "content": "\udfff?"}]}, "messages[0].content"),
-        ({"meta": {"notes": ["a", "\udc00"]}}, "meta.notes[1]"),
+        {"answer": "3\ud800"},
+        {"messages": [{"role": "user", "content": "\udfff?"}]},
+        {"meta": {"notes": ["a", "\udc00"]}},
     ],
 )
-def test_half_of_a_surrogate_pair(refusal, folder, change, key):
+def test_half_of_a_surrogate_pair(refusal, folder, change):
     write_rows(folder, json.dumps(ROW), changed(id="b", **change))
     message = refusal()
     assert "rows.jsonl:2:" in message
-    assert f"'{key}'" in message
     assert "surrogate" in message
 
 

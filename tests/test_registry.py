@@ -135,7 +135,7 @@ from mmr1.types import Message, Sample, TextPart
 def read(row, place):
     return Sample(str(place.index), (Message("user", (TextPart(row["frage"]),)),), row["antwort"])
 
-mine = Form("mine", "us", ("frage", "antwort"), read, {"frage": "2+2?", "antwort": "4"})
+mine = Form("mine", "us", ("frage", "antwort"), read)
 """
 ADVANTAGE = """
 from mmr1.algorithms import Advantage

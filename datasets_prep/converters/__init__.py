@@ -11,10 +11,10 @@ import pkgutil
 from mmr1.registry import Registry
 
 _SEVERAL = {
-    "mathematics": ("geometry3k", "geoqa_choice", "math_vision", "mathverse", "mm_eureka", "mmk12"),
-    "boxes": ("coco", "refcoco", "got10k"),
+    "mathematics": ("geometry3k", "math_vision", "mathverse", "mm_eureka", "mmk12"),
+    "boxes": ("coco", "refcoco"),
     "labelled_steps": ("math_shepherd", "prm800k", "visualprm"),
-    "moments": ("charades_sta", "time_r1", "tvgbench"),
+    "moments": ("charades_sta",),
 }
 
 CONVERTERS = Registry(

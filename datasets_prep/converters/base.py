@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.form import CHANGED, Place, Row
 from mmr1.data.readers import KINDS, read_rows
 from mmr1.data.readers.classes import Located
 from mmr1.data.readers.hub import is_saved
@@ -17,15 +17,12 @@ from mmr1.data.readers.splits import OTHERS, files_of_split, split_of
 from mmr1.types import Sample
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A sample that differs from its row, and how; the manifest counts these changes."""
-
-    sample: Sample
-    change: str
+def noted(change: str) -> dict[str, str]:
+    """The entry of ``meta`` for a change, which the manifest counts; nothing for an empty one."""
+    return {CHANGED: change} if change else {}
 
 
-Convert = Callable[[Row, Place], Iterable[Sample | Changed]]
+Convert = Callable[[Row, Place], Iterable[Sample]]
 
 
 @dataclass(frozen=True)

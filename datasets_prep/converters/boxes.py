@@ -1,4 +1,4 @@
-"""Boxes in pictures and videos: COCO, RefCOCO, GOT-10k."""
+"""Boxes in pictures: COCO, RefCOCO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.columns import first_of
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.media_values import locate
 from mmr1.data.readers import read_rows
 from mmr1.data.readers.classes import Located
 from mmr1.data.record import parse_json
@@ -153,34 +152,6 @@ REFCOCO = Converter(
     files=("*ref*.json", "*ref*.jsonl", "*.parquet", "refs*.p"),
     convert=_convert_refcoco,
     rows=_rows_refcoco,
-)
-
-
-# GOT-10k tracking questions of VideoChat-R1: eight frames of a folder, a box on each.
-def _convert_got10k(row: Row, place: Place) -> Iterator[Sample]:
-    """A sample with the frames as a list file, and boxes 0-1 of the frame size."""
-    listed = f"{str(row['path']).rstrip('/')}.frames.json"
-    try:
-        locate(place.root, listed)
-    except ValueError:
-        raise ValueError(
-            f"the frame folder '{row['path']}' is not listed under {place.root}; put the folder "
-            "there and list its frames with 'mmr1-data frames'"
-        ) from None
-    question = f"Where is the {row['object']} in each of the {len(row['gt'])} frames?"
-    yield assemble(
-        row, place, [("user", question)], videos=listed, answer=row["gt"], task="tracking",
-        used=("path", "gt"), untagged=True, meta={"box_space": "unit"},
-    )  # fmt: skip
-
-
-GOT10K = Converter(
-    name="got10k",
-    description="GOT-10k tracking over eight frames (VideoChat-R1)",
-    source="VideoChat-R1 Annotations/Got",
-    licence="none stated in the repository; GOT-10k is non-commercial",
-    files=("got*.json",),
-    convert=_convert_got10k,
 )
 
 

@@ -1,19 +1,17 @@
-"""Problems with pictures: Geometry3K, GeoQA, MATH-Vision, MathVerse, MM-Eureka, MMK12."""
+"""Problems with pictures: Geometry3K, MATH-Vision, MathVerse, MM-Eureka, MMK12."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
-from datasets_prep.converters.base import Changed, Converter
+from datasets_prep.converters.base import Converter, noted
 from mmr1.data.forms import read_row
 from mmr1.data.forms.assemble import assemble, assemble_question
 from mmr1.data.forms.columns import images_of
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.options import LETTERS, with_options
-from mmr1.data.readers import read_rows
-from mmr1.data.readers.classes import Located
 from mmr1.types import Sample
 
 
@@ -46,52 +44,11 @@ GEOMETRY3K = Converter(
 )
 
 
-_OPTION_GEOQA_CHOICE = re.compile(r"^([A-Z]):(.*)$", re.MULTILINE)
-
-
-# GeoQA multiple-choice test questions of G-LLaVA, with their answers in a second file.
-def _rows_geoqa_choice(path: Path) -> Iterator[Located]:
-    """The questions, each with the answer of the same id from the answer file beside it."""
-    answers = path.with_name(path.name.replace("question", "answer"))
-    if answers == path or not answers.is_file():
-        raise ValueError(f"{path}: its answers ({answers.name}) are not beside it; put them there")
-    gold = {row["question_id"]: row["text"] for _, row in read_rows(answers)}
-    for where, row in read_rows(path):
-        if isinstance(row, ValueError):
-            yield where, row
-        else:
-            yield where, {**row, "answer": gold.get(row["question_id"])}
-
-
-def _convert_geoqa_choice(row: Row, place: Place) -> Iterator[Sample]:
-    """The bare question and its options; the prompt wording of G-LLaVA is left out."""
-    text = row["text"].partition("Question:")[2]
-    question, _, listed = text.partition("\nChoices:\n")
-    options = dict(_OPTION_GEOQA_CHOICE.findall(listed))
-    if not question or not options or row["answer"] is None:
-        raise ValueError("no question, no choices or no answer")
-    yield assemble_question(
-        row, place, question, row["answer"], images=row["image"], task="choice", options=options,
-        used=("text", "answer"),
-    )  # fmt: skip
-
-
-GEOQA_CHOICE = Converter(
-    name="geoqa_choice",
-    description="GeoQA test questions with four options (G-LLaVA)",
-    source="G-LLaVA playground/data",
-    licence="none stated in the repository",
-    files=("*questions.jsonl",),
-    convert=_convert_geoqa_choice,
-    rows=_rows_geoqa_choice,
-)
-
-
 _TAG = re.compile(r"<image(\d+)>")
 
 
 # MATH-Vision: one image per problem, though the text may have several numbered tags.
-def _convert_math_vision(row: Row, place: Place) -> Iterator[Sample | Changed]:
+def _convert_math_vision(row: Row, place: Place) -> Iterator[Sample]:
     """The first tag becomes the image; later tags become text, because the image shows all."""
     question = row["question"].replace("\\n<image", "\n<image")
     options = [_TAG.sub(r"picture \1", option) for option in row["options"]]
@@ -102,20 +59,20 @@ def _convert_math_vision(row: Row, place: Place) -> Iterator[Sample | Changed]:
         later_text = _TAG.sub(r"(picture \1)", question[first.end() :])
         question = question[: first.end()] + later_text
     answer = str(row["answer"]).strip()
-    sample = assemble(
+    if len(tags) > 1:
+        change = "several tags for one picture: the first kept, the others named"
+    elif not tags:
+        change = "no tag: the picture put before the question"
+    elif question != row["question"] or answer != row["answer"]:
+        change = "literal line breaks or spaces of the answer cleaned"
+    else:
+        change = ""
+    yield assemble(
         row, place, [("user", with_options(question, options))], images=images_of(row),
         answer=answer, task="choice" if options and answer in LETTERS else "math",
         used=("question", "options", "answer"), untagged=True,
-        meta={"options": options} if options else {},
+        meta={**({"options": options} if options else {}), **noted(change)},
     )  # fmt: skip
-    if len(tags) > 1:
-        yield Changed(sample, "several tags for one picture: the first kept, the others named")
-    elif not tags:
-        yield Changed(sample, "no tag: the picture put before the question")
-    elif question != row["question"] or answer != row["answer"]:
-        yield Changed(sample, "literal line breaks or spaces of the answer cleaned")
-    else:
-        yield sample
 
 
 MATH_VISION = Converter(
@@ -164,7 +121,7 @@ _PREFIX = re.compile(r"(?:file:///?)?/?inspire/hdd/")
 
 
 # MM-Eureka: a conversation as a JSON string, with absolute image paths of its authors' machine.
-def _convert_mm_eureka(row: Row, place: Place) -> Iterator[Sample | Changed]:
+def _convert_mm_eureka(row: Row, place: Place) -> Iterator[Sample]:
     """Both formats of the dataset: ``message``, or ``conversations`` with ``image_urls``.
 
     Images are found by the ends of their paths, so the zips may be unpacked anywhere under the
@@ -178,7 +135,8 @@ def _convert_mm_eureka(row: Row, place: Place) -> Iterator[Sample | Changed]:
         elif isinstance(value, list):
             moved[key] = [_PREFIX.sub("/inspire/hdd/", v) for v in value if isinstance(v, str)]
     sample = read_row(moved, place, form)
-    yield sample if moved == dict(row) else Changed(sample, "image found by the end of its path")
+    change = "" if moved == dict(row) else "image found by the end of its path"
+    yield replace(sample, meta={**sample.meta, **noted(change)})
 
 
 MM_EUREKA = Converter(
@@ -216,15 +174,15 @@ def clean(answer: str) -> str:
 
 
 # MMK12: school questions; values, letters, and answers in prose that no rule can check.
-def _convert_mmk12(row: Row, place: Place) -> Iterator[Sample | Changed]:
+def _convert_mmk12(row: Row, place: Place) -> Iterator[Sample]:
     """The question and one value or letter."""
     answer = clean(str(row["answer"]))
-    sample = assemble(
+    change = "" if answer == row["answer"] else "answer cleaned of its markup"
+    yield assemble(
         row, place, [("user", row["question"])], images=row.get("image_path") or row.get("image"),
         answer=answer, task="choice" if answer in ("A", "B", "C", "D") else "math",
-        used=("question", "answer"), untagged=True,
+        used=("question", "answer"), untagged=True, meta=noted(change),
     )  # fmt: skip
-    yield sample if answer == row["answer"] else Changed(sample, "answer cleaned of its markup")
 
 
 MMK12 = Converter(

@@ -1,16 +1,12 @@
-"""Datasets of temporal grounding: Charades-STA, Time-R1, TVGBench."""
+"""Charades-STA: temporal grounding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets_prep.converters.base import Changed, Converter
-from mmr1.data.forms.catalog.moments import (
-    described_moment,
-    read_time_r1_clipped,
-    read_tvgbench_clipped,
-)
+from datasets_prep.converters.base import Converter
+from mmr1.data.forms.catalog.moments import described_moment
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import read_rows
 from mmr1.data.readers.classes import Located
@@ -48,7 +44,7 @@ def _line(line: str) -> Row | ValueError:
     return {"video": fields[0], "span": span, "sentence": sentence, "duration": None}
 
 
-def _convert_charades_sta(row: Row, place: Place) -> Iterator[Sample | Changed]:
+def _convert_charades_sta(row: Row, place: Place) -> Iterator[Sample]:
     """The moment. A missing duration is read from the video file."""
     start, end = row["span"]
     if start >= end:  # before the file is looked up, so that the error names the row, not the media
@@ -58,7 +54,7 @@ def _convert_charades_sta(row: Row, place: Place) -> Iterator[Sample | Changed]:
     if duration is None:
         header = probe_video(MediaRef("video", place.root / path))
         duration = header.frames / header.fps
-    yield counted(*described_moment(row, place, path, row["sentence"], row["span"], duration))
+    yield described_moment(row, place, path, row["sentence"], row["span"], duration)
 
 
 CHARADES_STA = Converter(
@@ -72,44 +68,7 @@ CHARADES_STA = Converter(
 )
 
 
-# Time-R1's training rows: one moment each, in a video or in a segment of one.
-def _convert_time_r1(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The moment; with ``video_start`` and ``video_end``, times count from that segment's start."""
-    yield counted(*read_time_r1_clipped(row, place))
-
-
-TIME_R1 = Converter(
-    name="time_r1",
-    description="Time-R1 temporal grounding (2.5k training moments)",
-    source="xiaomi-research/time-r1 dataset/timer1/annotations",
-    licence="Apache-2.0 (Time-R1); the videos have their own terms",
-    files=("*train_2k5*.json",),
-    convert=_convert_time_r1,
-)
-
-
-# TVGBench: moments as ``"13.4-28.1"``.
-def _convert_tvgbench(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The moment; start and end are the two numbers of the answer."""
-    yield counted(*read_tvgbench_clipped(row, place))
-
-
-TVGBENCH = Converter(
-    name="tvgbench",
-    description="TVGBench: temporal grounding test of Time-R1",
-    source="xiaomi-research/time-r1 dataset/timer1/annotations",
-    licence="Apache-2.0 (Time-R1); the videos have their own terms; a test set",
-    files=("*tvgbench*.json",),
-    convert=_convert_tvgbench,
-)
-
-
 _SUFFIXES = (".mp4", ".avi", ".mkv", ".webm")
-
-
-def counted(sample: Sample, clipped: bool) -> Sample | Changed:
-    """The sample of a moment, as changed if its end was clipped."""
-    return Changed(sample, "end clipped to the video's duration") if clipped else sample
 
 
 def video_file(root: Path, name: str) -> str:

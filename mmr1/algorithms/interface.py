@@ -225,7 +225,7 @@ def clipped_loss(
 ) -> Loss:
     """PPO's clipped loss.
 
-    It logs ``clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0.
+    It logs ``loss/clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0.
     """
 
     def of_tokens(x: LossInputs) -> torch.Tensor:
@@ -236,6 +236,6 @@ def clipped_loss(
     def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
         new, old = ratios.compared(x.logprobs, x.old_logprobs, x.mask, ratio)
         clipped = ratios.clip_fraction_mask(new, old, x.advantages, low, high)
-        return {"clip_fraction": clipped.float()}
+        return {"loss/clip_fraction": clipped.float()}
 
     return Loss(of_tokens, metrics=metrics, ratio=ratio, kl=kl)

@@ -300,8 +300,8 @@ class AlgorithmConfig(Section):
                 "rollout.queue.at_new_weights",
             ),
             lambda c: c.algorithm.compares_experts and _keeps_completions(c),
-            "checkpoints keep completions without their experts; leave replay, keep_surplus and "
-            "at_new_weights out",
+            "checkpoints would keep the experts of every token, megabytes a completion; leave "
+            "replay, keep_surplus and at_new_weights out",
             ("algorithm.router_replay=R3", "algorithm.filter_groups=replay"),
         ),
         Need(
@@ -352,8 +352,8 @@ class AlgorithmConfig(Section):
     router_replay: Literal["disabled", "compare", "R3"] = Field(
         "disabled",
         description="Mixtures of experts. compare: log the share of tokens for which the engine "
-        "chose other experts (rollout/router_gap); R3: log it, and compute log-probs and update "
-        "with the engine's choice (arXiv 2510.11370; verl)",
+        "chose other experts (rollout/frac_router_mismatch); R3: log it, and compute log-probs "
+        "and update with the engine's choice (arXiv 2510.11370; verl)",
     )
     router_aux_loss_coef: Coefficient | None = Field(
         None,

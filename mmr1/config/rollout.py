@@ -68,8 +68,7 @@ def _window_beyond_groups(c: Any) -> bool:
 
 def _draws_or_keeps(c: Any) -> bool:
     resamples = c.algorithm.resamples
-    in_draws = resamples is not None and resamples.gen_batch_size is not None
-    return c.algorithm.learns_from_earlier or in_draws
+    return resamples is not None and bool(resamples.gen_batch_size or resamples.keep_surplus)
 
 
 def _scores_batches(c: Any) -> bool:
@@ -123,17 +122,6 @@ class QueueConfig(Section):
             ),
         ),
         Need(
-            ("rollout.queue.at_new_weights", "environment"),
-            lambda c: c.rollout.streams and c.environment is not None,
-            "turns of conversations are not streamed; leave at_new_weights out: "
-            "max_off_policy_steps alone samples them ahead",
-            (
-                "rollout.max_off_policy_steps=1",
-                "rollout.queue.at_new_weights=continue",
-                "environment.tools=[zoom]",
-            ),
-        ),
-        Need(
             ("rollout.queue.at_new_weights", "model.lora.merge"),
             lambda c: c.rollout.streams and c.model.sync_adapters_only,
             "vLLM cannot exchange the adapters of unfinished completions; leave one of them out",
@@ -147,24 +135,13 @@ class QueueConfig(Section):
         Need(
             ("rollout.queue.at_new_weights", "algorithm.filter_groups.type"),
             lambda c: c.rollout.streams and _draws_or_keeps(c),
-            "streaming draws a prompt for each group that is dropped, and no token may be older "
-            "than its bound; leave gen_batch_size, keep_surplus and replay out",
+            "streaming draws a prompt for each group that is dropped, and keeps no others; leave "
+            "gen_batch_size and keep_surplus out",
             (
                 "rollout.max_off_policy_steps=1",
                 "rollout.queue.at_new_weights=continue",
                 "algorithm=dapo",
                 "algorithm.filter_groups.gen_batch_size=8",
-            ),
-        ),
-        Need(
-            ("rollout.queue.at_new_weights", "rollout.views"),
-            lambda c: c.rollout.streams and c.rollout.views is not None,
-            "a group that is streamed has one view; leave one of them out",
-            (
-                "rollout.max_off_policy_steps=1",
-                "rollout.queue.at_new_weights=continue",
-                "rollout.views.view=noise",
-                "rollout.views.strength=0.5",
             ),
         ),
         Need(

@@ -189,7 +189,7 @@ class Config(Section):
             return "none"
         if weights.level != "auto":
             return weights.level
-        samples_itself = self.rollout.engine.abilities.samples_from_policy
+        samples_itself = "shared" in self.rollout.engine.abilities.channels
         is_earlier = self.rollout.max_off_policy_steps > 0 or self.algorithm.learns_from_earlier
         return "none" if samples_itself and not is_earlier else "token"
 

@@ -23,7 +23,7 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
         sample: What it was read as; such columns are in its ``meta``.
         columns: The columns that the user named: see :class:`mmr1.config.DataConfig`.
     """
-    if "version" in row or "record" in row:  # a record's meta is not a column
+    if "version" in row:  # a record's meta is not a column
         return []
     unread = {name for name in sample.meta if name in row and name not in _READ}
     if columns:

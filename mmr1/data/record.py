@@ -6,8 +6,7 @@ import base64
 import binascii
 import gzip
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,9 @@ from mmr1.data.placeholders import (
     split_tags,
     tags_of,
 )
-from mmr1.data.plain import Find, plain_sample
-from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
+from mmr1.data.schema import VERSION, ImageItem, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
-from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
+from mmr1.types import ContentPart, MediaKind, MediaRef, Message, Sample, TextPart
 from mmr1.vision.paths import real_folder, real_path, resolve_media
 
 
@@ -61,7 +59,6 @@ def _read_each(path: Path, root: Path) -> Iterator[Sample]:
     for number, line in read_lines(path):
         try:
             row = parse_json(line)
-            refuse_lone_surrogates(row)
             yield decode(row, root)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from error
@@ -78,6 +75,10 @@ def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
             file.write(dump(encode(sample, path.parent)) + "\n")
 
 
+Find = Callable[[Path, str], Path]
+"""From the media root and the name of a medium to its file; raises ValueError if there is none."""
+
+
 def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
     """A row as a sample. Raises ValueError for a row that is not a valid record.
 
@@ -86,19 +87,14 @@ def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
         root: Folder that media paths are relative to.
         find: Finds the file of a medium.
     """
-    return plain_sample(row, root, find) or checked_sample(row, root)
-
-
-def checked_sample(row: Any, root: Path) -> Sample:
-    """A sample like that of :func:`decode`, always by the schema."""
     record = parse(row)
     check_roles([turn.role for turn in record.messages])
     listed = {
-        "image": [media_ref("image", name, root) for name in record.images or ()],
-        "video": [media_ref("video", name, root) for name in record.videos or ()],
+        "image": [MediaRef("image", find(root, name)) for name in record.images or ()],
+        "video": [MediaRef("video", find(root, name)) for name in record.videos or ()],
     }
     refs = iter(assign([tag for turn in record.messages for tag in _tags(turn)], listed))
-    messages = tuple(Message(t.role, tuple(_parts(t, refs, root))) for t in record.messages)
+    messages = tuple([Message(t.role, tuple(_parts(t, refs, root, find))) for t in record.messages])
     return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
 
 
@@ -119,14 +115,18 @@ def _tags(turn: Turn) -> list[Tag]:
                 f"the text of a list content holds {tags[0]}; write the medium as a separate item, "
                 f"or \\{tags[0]} for the text"
             )
-    return [Tag(i.type) for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
+    return [Tag(_kind(i)) for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
 
 
 def _is_bare(item: MediaItem) -> bool:
     return item.path is None and item.data is None
 
 
-def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path) -> Iterator[ContentPart]:
+def _kind(item: MediaItem) -> MediaKind:
+    return "image" if isinstance(item, ImageItem) else "video"
+
+
+def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path, find: Find) -> Iterator[ContentPart]:
     if isinstance(turn.content, str):
         yield from parts_of(split_tags(turn.content), refs)
         return
@@ -134,24 +134,20 @@ def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path) -> Iterator[Content
         if isinstance(item, TextItem):
             yield TextPart(check_text(literal(item.text)))
         else:
-            yield next(refs) if _is_bare(item) else _medium(item, root)
+            yield next(refs) if _is_bare(item) else _medium(item, root, find)
 
 
-def _medium(item: MediaItem, root: Path) -> MediaRef:
+def _medium(item: MediaItem, root: Path, find: Find) -> MediaRef:
+    kind = _kind(item)
     if (item.width is None) != (item.height is None):
         raise ValueError("a medium has both a width and a height, or neither")
     size = (item.width, item.height) if item.width and item.height else None
     if item.data is None:
         assert item.path is not None
-        return MediaRef(item.type, resolve_media(root, item.path), None, size, item.options)
+        return MediaRef(kind, find(root, item.path), None, size, item.options)
     if item.path is not None:
-        raise ValueError(f"the {item.type} '{item.path}' has both a path and data; keep one")
-    return MediaRef(item.type, None, _unbase64(item.data), size, item.options)
-
-
-def media_ref(kind: Any, name: str, root: Path) -> MediaRef:
-    """A reference to a file under the root. Raises ValueError when it is not there."""
-    return MediaRef(kind, resolve_media(root, name))
+        raise ValueError(f"the {kind} '{item.path}' has both a path and data; keep one")
+    return MediaRef(kind, None, _unbase64(item.data), size, item.options)
 
 
 def _unbase64(text: str) -> bytes:
@@ -217,72 +213,43 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}:{number}: {not_utf8(error, path)}") from error
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse(f"{text}, which no double holds,")
-
-
-STRICT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
-"""NaN and infinities are not JSON."""
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Strict JSON: NaN and infinities raise ValueError, because other readers refuse them.
-
-    msgspec reads it, three times as fast as ``json``, which then says what is wrong.
-    """
-    try:
-        return _READER.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
-    try:
-        return STRICT.decode(text if isinstance(text, str) else text.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(not_utf8(error)) from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
-
-
 _READER = msgspec.json.Decoder()
 
 
-def refuse_lone_surrogates(row: Any) -> None:
-    """Refuse text that UTF-8 has not: half of a surrogate pair, as ``"\\ud800"`` in JSON.
-
-    No tokenizer reads it, and no file could hold the rollouts of such a row.
+def parse_json(text: str | bytes) -> Any:
+    """Strict JSON: no NaN, no infinity, and no half of a surrogate pair, which UTF-8 has not.
 
     Raises:
-        ValueError: Names the key, or the row is nested too deeply.
+        ValueError: It is not JSON in UTF-8.
     """
     try:
-        _refuse_halves(row, "")
+        return _READER.decode(text)
+    except UnicodeDecodeError as error:
+        whole = error if isinstance(text, str) else _undecodable(text) or error
+        raise ValueError(not_utf8(whole)) from error
+    except msgspec.MsgspecError as error:
+        data = text.encode() if isinstance(text, str) else text
+        raise ValueError(malformed(error, data)) from error
+    except UnicodeEncodeError as error:  # a text that holds such a half
+        raise ValueError(f"not valid JSON ({error.reason})") from error
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
 
 
-def _refuse_halves(value: Any, key: str) -> None:
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            half = ascii(value[error.start])[1:-1]
-            raise ValueError(
-                f"'{key}' holds {half}, half of a surrogate pair, which is not a character; remove "
-                "it"
-            ) from None
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            _refuse_halves(str(name), "a key")
-            _refuse_halves(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            _refuse_halves(inner, f"{key}[{index}]")
+def malformed(error: msgspec.MsgspecError, data: bytes | memoryview) -> str:
+    """The message for data that are no JSON: what is wrong, where, and what stands there."""
+    reason, _, at = str(error).removeprefix("JSON is malformed: ").partition(" (byte ")
+    there = bytes(data[int(at[:-1]) :][:12]).decode(errors="replace") if at else ""
+    return f"not valid JSON ({reason}{f' at byte {at[:-1]}: {there!r}' if there else ''})"
+
+
+def _undecodable(data: bytes) -> UnicodeDecodeError | None:
+    """The error of decoding all of the data, by which its encoding is told."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error
+    return None
 
 
 _WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,11 @@ from mmr1.data.forms.boxes import BoxTally
 from mmr1.data.forms.options import lacks_options
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.index import cached_table
-from mmr1.data.stores import Store
 from mmr1.progress import Progress
 from mmr1.types import Sample
+
+if TYPE_CHECKING:
+    from mmr1.data.stores import Store
 
 FROM_BYTES = 16 << 20
 """Size of a file from which its samples stay on the disk. A smaller one is read in seconds."""

@@ -7,66 +7,78 @@ The JSON schema beside this file (``record.schema.json``) is generated from thes
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, get_args
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta, Struct
 
 from mmr1.registry import suggest
-from mmr1.types import MediaKind
 
 VERSION = 1
 
-Pixels = Annotated[int, Field(gt=0)]
+Pixels = Annotated[int, Meta(gt=0)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TextItem(_Strict):
+class TextItem(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """Text, taken as it is."""
 
-    type: Literal["text"]
     text: str
 
 
-class MediaItem(_Strict):
+class MediaItem(Struct, tag_field="type", forbid_unknown_fields=True):
     """An image or a video: a path, the encoded bytes, or the next of the record's lists."""
 
-    type: MediaKind
-    path: str | None = Field(None, description="Relative to the record file or the media root")
-    data: str | None = Field(None, description="The encoded file (PNG, MP4, …) in base64")
-    width: Pixels | None = Field(None, description="Of the original, upright, in pixels")
-    height: Pixels | None = None
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Video sampling (fps, start, end, …) and pixel budgets"
+    path: Annotated[str | None, Meta(description="Relative to the record file or media root")] = (
+        None
     )
+    data: Annotated[str | None, Meta(description="The encoded file (PNG, MP4) in base64")] = None
+    width: Annotated[Pixels | None, Meta(description="Of the original, upright")] = None
+    height: Pixels | None = None
+    options: Annotated[
+        dict[str, Any], Meta(description="Video sampling (fps, start, end) and pixel budgets")
+    ] = {}
 
 
-class Turn(_Strict):
+class ImageItem(MediaItem, tag="image"):
+    """An image."""
+
+
+class VideoItem(MediaItem, tag="video"):
+    """A video."""
+
+
+class Turn(Struct, forbid_unknown_fields=True):
     """One message. In a string ``<image>`` and ``<video>`` stand for the record's media.
 
     ``tool``: what a tool answered to the assistant's turn before it.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | list[Annotated[TextItem | MediaItem, Field(discriminator="type")]]
+    content: str | list[TextItem | ImageItem | VideoItem]
 
 
-class Record(_Strict):
+class Record(Struct, forbid_unknown_fields=True):
     """One question, its media and its gold answer."""
 
-    version: Literal[1] = Field(description="Schema version")
-    id: str = Field(min_length=1, description="Unique within the file")
-    messages: list[Turn] = Field(min_length=1)
-    images: list[str] | None = Field(
-        None, description="Paths for the <image> tags of string contents, in their order"
+    version: Annotated[Literal[1], Meta(description="Schema version")]
+    id: Annotated[str, Meta(min_length=1, description="Unique within the file")]
+    messages: Annotated[list[Turn], Meta(min_length=1)]
+    images: Annotated[
+        list[str] | None,
+        Meta(description="Paths for the <image> tags of string contents, in their order"),
+    ] = None
+    videos: Annotated[
+        list[str] | None, Meta(description="Paths for the <video> tags, in order")
+    ] = None
+    answer: Annotated[Any, Meta(description="Gold answer; boxes are xyxy in original pixels")] = (
+        None
     )
-    videos: list[str] | None = Field(None, description="Paths for the <video> tags, in order")
-    answer: Any = Field(None, description="Gold answer; boxes are xyxy in original pixels")
-    task: str | None = Field(None, description="math, choice, count, iou, …: picks the reward")
-    source: str | None = Field(None, description="Name of the dataset")
-    meta: dict[str, Any] = Field(default_factory=dict, description="Every other column")
+    task: Annotated[
+        str | None, Meta(description="math, choice, count, iou, …: picks the reward")
+    ] = None
+    source: Annotated[str | None, Meta(description="Name of the dataset")] = None
+    meta: Annotated[dict[str, Any], Meta(description="Every other column")] = {}
 
 
 def parse(row: Any) -> Record:
@@ -80,32 +92,31 @@ def parse(row: Any) -> Record:
     if "version" not in row:
         raise ValueError(f'no "version": a canonical record carries "version": {VERSION}')
     try:
-        return Record.model_validate(row)
-    except ValidationError as error:
-        raise ValueError(_explain(error)) from None
+        return msgspec.convert(row, Record)
+    except msgspec.ValidationError as error:
+        raise ValueError(_explain(str(error))) from None
 
 
-def _explain(error: ValidationError) -> str:
-    """The first error as one line: the key, the problem, and the nearest key if it is misspelt."""
-    first = error.errors(include_url=False)[0]
-    # pydantic puts the names of union members into the path; they are not keys of the row.
-    union_members = {"str", "text", "list[tagged-union[TextItem,MediaItem]]"}
-    union_members |= {*get_args(MediaKind)}
-    *above, last = first["loc"] or ("record",)
-    path = [p for p in above if isinstance(p, int) or p not in union_members]
-    if first["type"] == "extra_forbidden" or last not in union_members:
-        path.append(last)
-    where = ".".join(str(p) for p in path) or "record"
-    if first["type"] == "extra_forbidden":
-        keys = ["text", "path", "data", *Record.model_fields, *Turn.model_fields]
-        meant = "" if last in keys else suggest(str(last), keys)  # a key, in another place
-        return f"unknown key '{where}'{meant}; put it under 'meta'"
-    return f"'{where}': {first['msg']}"
+_AT = re.compile(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+
+
+def _explain(message: str) -> str:
+    """The error as one line: the key, the problem, and the nearest key if it is misspelt."""
+    found = _AT.fullmatch(message)
+    problem, where = (found[1], found[2] or "record") if found else (message, "record")
+    where = re.sub(r"\[(\d+)\]", r".\1", where)
+    if unknown := _UNKNOWN.fullmatch(problem):
+        keys = ["text", "path", "data", *Record.__struct_fields__, *Turn.__struct_fields__]
+        meant = "" if unknown[1] in keys else suggest(unknown[1], keys)  # a key, in another place
+        within = "" if where == "record" else f"{where}."
+        return f"unknown key '{within}{unknown[1]}'{meant}; put it under 'meta'"
+    return f"'{where}': {problem}"
 
 
 def json_schema() -> str:
     """The JSON schema of a record, as text."""
-    return json.dumps(Record.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(msgspec.json.schema(Record), indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from mmr1.data.forms.options import lacks_options
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.classes import NoSuchDatasetError
-from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, kinds_of, measured, open_rows, select
 from mmr1.data.stores import Store, store_of
 from mmr1.data.templates import PromptTemplate, apply_template, load_template
@@ -159,7 +158,6 @@ def _reader(spec: str | Path, config: DataConfig) -> Callable[[Any, int], Sample
     def sample_of(row: Any, number: int) -> Sample:
         if not isinstance(row, dict):
             raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
-        refuse_lone_surrogates(row)
         place = Place(root, source, number)
         if not columns:
             return read_row(row, place, form)

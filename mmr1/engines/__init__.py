@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mmr1.part import Kind
 from mmr1.section import ALL, Need, OwnPart, Section
+
+Channel = Literal["shared", "memory", "ipc", "nccl"]
+AtNewWeights = Literal["wait", "restart", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,30 +24,29 @@ class Abilities:
     One without any trains in one process, ahead, with an environment and on Ray.
 
     Attributes:
-        samples_from_policy: It samples from a transformers model in its process. Without Ray that
-            is the policy itself, so it needs no weights and cannot sample ahead.
-        samples_on: Completions end one by one while others come. Otherwise ``poll`` samples all of
-            a ``submit`` to the end, and the turns of conversations wait for each other.
-        updates_in_flight: It takes new weights while completions are under way: they continue with
-            these, and each says which sampled which of its tokens.
-        receives_on_gpus: It is a ``ReceivingEngine``: weights reach its GPUs by vLLM's own
-            transfer, over NCCL or IPC, as the model's files have them. Otherwise ``load`` is
-            given them, on Ray from its object store.
-        sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
-        takes_adapters: ``load`` takes LoRA adapters alone (``model.lora.merge=false``).
+        channels: Ways in which weights can reach it. ``shared``: it samples from a transformers
+            model in its process, without Ray the policy itself, so it cannot sample ahead.
+            ``memory``: ``load`` is given them, on Ray from its object store. ``ipc`` and ``nccl``:
+            it is a ``ReceivingEngine`` on GPUs, by vLLM's own transfer, as the model's files have
+            them.
+        at_new_weights: The most that it can do with completions under way. ``wait``: ``poll``
+            samples all of a ``submit`` to the end, and turns of conversations wait for each other.
+            ``restart``: completions end one by one while others come. ``continue``: it also takes
+            new weights while it samples; completions continue with these, and each says which
+            sampled which of its tokens.
+        rests: It is a ``RestingEngine``, so it can share the GPU of a rank.
+        adapters: ``load`` takes LoRA adapters alone (``model.lora.merge=false``).
     """
 
-    samples_from_policy: bool = False
-    samples_on: bool = False
-    updates_in_flight: bool = False
-    receives_on_gpus: bool = False
-    sleeps: bool = False
-    takes_adapters: bool = False
+    channels: frozenset[Channel] = frozenset({"memory"})
+    at_new_weights: AtNewWeights = "wait"
+    rests: bool = False
+    adapters: bool = False
 
 
 def _ahead_of_itself(c: Any) -> bool:
-    samples_from_policy = c.rollout.engine.abilities.samples_from_policy
-    return samples_from_policy and c.rollout.max_off_policy_steps > 0 and not c.distributed
+    shares = "shared" in c.rollout.engine.abilities.channels
+    return shares and c.rollout.max_off_policy_steps > 0 and not c.distributed
 
 
 class EngineConfig(Section):
@@ -64,7 +66,7 @@ class EngineConfig(Section):
         ),
         Need(
             ("rollout.engine.type", "rollout.queue.at_new_weights"),
-            lambda c: c.rollout.streams and not c.rollout.engine.abilities.samples_on,
+            lambda c: c.rollout.streams and c.rollout.engine.abilities.at_new_weights == "wait",
             "that engine samples a batch to its end; set rollout.engine=vllm, or leave "
             "at_new_weights out",
             ("rollout.engine=hf", "rollout.queue.at_new_weights=restart"),
@@ -73,7 +75,7 @@ class EngineConfig(Section):
             ("rollout.engine.type", "rollout.queue.at_new_weights"),
             lambda c: (
                 c.rollout.queue.at_new_weights == "continue"
-                and not c.rollout.engine.abilities.updates_in_flight
+                and c.rollout.engine.abilities.at_new_weights != "continue"
             ),
             "that engine takes no new weights while it samples; set at_new_weights=restart, or "
             "rollout.engine=vllm",
@@ -81,15 +83,15 @@ class EngineConfig(Section):
         ),
         Need(
             ("rollout.engine.type", "rollout.engine.colocate"),
-            lambda c: c.rollout.colocated and not c.rollout.engine.abilities.sleeps,
-            "that engine cannot leave a GPU to a rank, for which it needs sleep and wake_up "
-            "(mmr1/rollout/protocol.py) and the ability sleeps; leave colocate out",
+            lambda c: c.rollout.colocated and not c.rollout.engine.abilities.rests,
+            "that engine cannot leave a GPU to a rank, for which it needs the method rest "
+            "(mmr1/rollout/protocol.py) and Abilities(rests=True); leave colocate out",
             ("rollout.engine={type: hf, colocate: true}",),
             commands=ALL,
         ),
         Need(
             ("rollout.engine.type", "model.lora.merge"),
-            lambda c: c.model.sync_adapters_only and not c.rollout.engine.abilities.takes_adapters,
+            lambda c: c.model.sync_adapters_only and not c.rollout.engine.abilities.adapters,
             "that engine takes whole weights; leave model.lora.merge out, or set "
             "rollout.engine=vllm",
             ("rollout.engine=hf", "model.lora.merge=false"),

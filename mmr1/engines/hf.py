@@ -11,5 +11,5 @@ from mmr1.engines import Abilities, EngineConfig, engine
 class HfConfig(EngineConfig):
     """transformers, from the very model that is trained."""
 
-    abilities: ClassVar[Abilities] = Abilities(samples_from_policy=True)
+    abilities: ClassVar[Abilities] = Abilities(frozenset({"shared", "memory"}))
     type: Literal["hf"] = "hf"

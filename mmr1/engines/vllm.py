@@ -45,11 +45,7 @@ class VllmConfig(EngineConfig):
     )
 
     abilities: ClassVar[Abilities] = Abilities(
-        samples_on=True,
-        updates_in_flight=True,
-        receives_on_gpus=True,
-        sleeps=True,
-        takes_adapters=True,
+        frozenset({"memory", "ipc", "nccl"}), "continue", rests=True, adapters=True
     )
     preload: ClassVar[str] = "mmr1.rollout.forking:engine_context"
 

@@ -322,7 +322,7 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     prompts = config.data.train_batch_size / config.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     # An engine that samples from the policy itself has no weights of its own.
-    shared = abilities(config).samples_from_policy and not config.distributed
+    shared = "shared" in abilities(config).channels and not config.distributed
     return [
         Item("engine", "weights", 0 if shared else width * shapes.weights / parallel),
         Item("engine", "KV cache of a whole step", kv * tokens / parallel),

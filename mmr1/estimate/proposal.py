@@ -123,7 +123,7 @@ def _choices(config: Config, gpus: Gpus, load: Load | None) -> Iterator[tuple[di
         )
         yield keys | own, f"{of} {count} GPUs sample{beside}"
         return
-    if rollout.colocated or (abilities(config).sleeps and not ahead):
+    if rollout.colocated or (abilities(config).rests and not ahead):
         together = keys | _colocated(config, whole)
         if not rollout.offload_trainer:
             yield together, f"{_IN_TURN}{beside}"

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.config.file import redacted, write_yaml
+from mmr1.config.file import read_written, write_yaml
 from mmr1.config.run_folder import CONFIG, INPUTS
 from mmr1.data.sampler import MediaCheck
 from mmr1.evaluation.presets import with_preset
@@ -33,6 +33,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.runs.existing import differing_keys
 from mmr1.trainer.runs.fingerprints import changed, fingerprints, write_fingerprints
 from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
@@ -162,7 +163,7 @@ def _engine(
                 yield engine, None
         return
     with report_activity("starting the rollout engine"):
-        samples = abilities(config).samples_from_policy
+        samples = "shared" in abilities(config).channels
         model = load_model(config.model) if samples or looks else None
         of_engine = model if samples else None
         started = build_engine(config, inputs.family, inputs.media, log, of_engine)
@@ -242,10 +243,30 @@ def _write(folder: Path, results: Results, comparisons: list[Comparison]) -> Non
     (folder / "results.json").write_text(text + "\n")
 
 
-# Keys that affect a completion or its score. Others may change when an evaluation is continued.
-DECIDING = ("seed", "model", "data", "rewards")
-DECIDING_ROLLOUT = ("max_prompt_length", "max_response_length", "stop")
-DECIDING_EVAL = ("accuracy_function", "accuracy_thresholds", "group_by")
+_DECIDING = (
+    "seed", "model", "data", "environment", "rewards",
+    "rollout.max_prompt_length", "rollout.max_response_length", "rollout.stop",
+    "eval.sampled", "eval.views", "eval.vision_use",
+    "eval.accuracy_function", "eval.accuracy_thresholds", "eval.group_by",
+)  # fmt: skip
+"""Keys, and sections, that a completion and its score depend on. Others may change when an
+evaluation is continued."""
+_FREE = ("data.train_batch_size", "data.media_root", "eval.sampled.best_of")
+"""Keys in these sections that change no completion; media are compared by their contents."""
+
+
+def deciding_changes(before: Config, now: Config) -> list[str]:
+    """Return the keys whose values differ and that a completion or its score depends on."""
+    precision = ["rollout.engine.dtype"] if before.rollout_dtype != now.rollout_dtype else []
+    return precision + [
+        key
+        for key in differing_keys(before, now)
+        if _is_below(key, _DECIDING) and not _is_below(key, _FREE)
+    ]
+
+
+def _is_below(key: str, names: Sequence[str]) -> bool:
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
 class Store:
@@ -256,22 +277,23 @@ class Store:
     """
 
     def __init__(self, folder: Path, config: Config, samples: Sequence[Sample]) -> None:
-        self._folder = folder
-        self._settings = settings(config, samples)
+        self._folder, self._config = folder, config
         evaluated = {str(config.eval_records): samples[: config.eval.limit]}
+        records = [(s.id, s.question, str(s.answer)) for s in samples]
+        digest = hashlib.sha256(repr(records).encode("utf-8", "replace")).hexdigest()
         self._fingerprints = fingerprints(folder, config, evaluated)
-        described = [(folder / name).is_file() for name in ("settings.json", INPUTS)]
-        if all(described):
-            self._check(json.loads((folder / "settings.json").read_text()))
-        elif any(described) or (folder / "completions.jsonl").exists():
+        self._fingerprints["records"] = {"sha256": digest}  # of the Hub too, which has no file
+        self._described = all((folder / name).is_file() for name in (CONFIG, INPUTS))
+        if self._described:
+            self._check()
+        elif (folder / "completions.jsonl").exists():
             raise ValueError(
-                f"{folder} holds an evaluation without settings.json and {INPUTS} that describe "
-                "it; name another eval.output_dir, or remove it"
+                f"{folder} holds an evaluation without {CONFIG} and {INPUTS} that describe it; "
+                "name another eval.output_dir, or remove it"
             )
-        self.config = config
 
-    def _check(self, stored: dict[str, object]) -> None:
-        differs = [key for key, value in self._settings.items() if stored.get(key) != value]
+    def _check(self) -> None:
+        differs = deciding_changes(read_written(self._folder / CONFIG), self._config)
         differs += changed(self._folder, self._fingerprints)
         if differs:
             raise ValueError(
@@ -290,31 +312,15 @@ class Store:
     def save(self, rows: Sequence[Row]) -> None:
         """Add the completions of a batch."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / "settings.json"
-        if not file.exists():
+        if not self._described:
             write_fingerprints(self._folder, self._fingerprints)
-            file.write_text(json.dumps(self._settings, indent=2) + "\n")
-            write_yaml(self._folder / CONFIG, self.config)
+            # The folder that the configuration means is this one, and not that of the run.
+            own = self._config.changed({"trainer.output_dir": str(self._folder)})
+            write_yaml(self._folder / CONFIG, own)
+            self._described = True
         append_json(self._folder / "completions.jsonl", rows)
 
     def finish(self, result: Evaluation, dropped: Sequence[dict[str, str]]) -> None:
         """Write the result, the completions in the order of the records, and the rows left out."""
         write_evaluation(self._folder, result)
         replace_jsonl(self._folder / "quarantine.jsonl", dropped)
-
-
-def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
-    """All settings that a completion and its score depend on, mostly keys of the configuration."""
-    tree = redacted(config)
-    values = {key: tree[key] for key in DECIDING}
-    values["data"].pop("train_batch_size")
-    values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
-    sampled = tree["eval"]["sampled"] or {"n": 0}
-    values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
-    values["rollout.engine.dtype"] = config.rollout_dtype
-    values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
-    values |= {"eval.vision_use": True} if tree["eval"]["vision_use"] else {}
-    values |= {"eval.views": views} if (views := tree["eval"]["views"]) else {}
-    records = [(s.id, s.question, str(s.answer)) for s in samples]
-    digest = hashlib.sha256(repr(records).encode("utf-8", "replace")).hexdigest()
-    return values | {"records": digest}

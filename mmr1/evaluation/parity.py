@@ -126,7 +126,7 @@ def _measured(config: Config, folder: Path) -> list[KindParity]:
         groups = complete(engine, requests)
         algorithm = build_algorithm(config.algorithm, config.rollout.max_response_length)
         policy.update(build_experience(_rewarded(groups), algorithm, Models(policy, None)))
-        if not abilities(config).samples_from_policy:
+        if "shared" not in abilities(config).channels:
             measure("stale")
         engine.load(policy.weights(copy=True), policy.version)
         measure("synced")

@@ -10,6 +10,7 @@ from pathlib import Path
 from mmr1.extras import needs_extra
 from mmr1.report.colours import COLOURS, DPI
 from mmr1.report.findings import centred
+from mmr1.trainer.runs.findings import reward_of_mean
 
 with needs_extra("report", "a plot of metrics"):
     import matplotlib
@@ -41,10 +42,10 @@ def plot_rewards(metrics: Mapping[str, list[float]], path: Path, title: str) -> 
     """Plot reward, components and entropy over steps: pale as logged, strong as a centred mean."""
     plt.rcParams["axes.prop_cycle"] = plt.cycler(color=COLOURS)
     figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
-    skipped = ("reward/invalid", "reward/num_no_answer", "reward/no_signal")
-    for name in metrics:
-        if name.startswith("reward/") and not name.startswith(skipped):
-            _curve(rewards, metrics["step"], metrics[name], name.removeprefix("reward/"))
+    _curve(rewards, metrics["step"], metrics["reward/mean"], "mean")
+    for metric in metrics:
+        if (name := reward_of_mean(metric)) is not None:
+            _curve(rewards, metrics["step"], metrics[metric], name)
     _curve(entropy, metrics["step"], metrics["entropy"], "entropy")
     rewards.set(xlabel="step", ylabel="reward", title=title)
     entropy.set(xlabel="step", ylabel="nats per token", title="entropy")

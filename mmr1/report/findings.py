@@ -15,7 +15,13 @@ from itertools import groupby
 from typing import Any
 
 from mmr1.rewards.reading.extract import extract_answer
-from mmr1.trainer.runs.findings import Columns, Finding, absolute_findings, is_number
+from mmr1.trainer.runs.findings import (
+    Columns,
+    Finding,
+    absolute_findings,
+    is_number,
+    reward_of_mean,
+)
 from mmr1.types import Status
 
 LOW_ENTROPY = 0.05
@@ -206,7 +212,7 @@ def _entropy(curves: _Curves) -> Iterator[Finding]:
 
 
 def _no_signal(curves: _Curves) -> Iterator[Finding]:
-    if span := curves.longest("reward/no_signal", lambda v: v >= NO_SIGNAL):
+    if span := curves.longest("reward/frac_zero_std", lambda v: v >= NO_SIGNAL):
         yield Finding(
             "No signal",
             f"in at least {NO_SIGNAL:.0%} of the groups all completions have the same reward, so "
@@ -218,8 +224,8 @@ def _no_signal(curves: _Curves) -> Iterator[Finding]:
 
 
 def _truncation(curves: _Curves) -> Iterator[Finding]:
-    if span := curves.longest("completion/truncated", lambda v: v >= TRUNCATED):
-        most = max(v for v in curves.mean("completion/truncated") if v is not None)
+    if span := curves.longest("completions/frac_truncated", lambda v: v >= TRUNCATED):
+        most = max(v for v in curves.mean("completions/frac_truncated") if v is not None)
         yield Finding(
             "Truncation",
             f"up to {most:.0%} of the completions were cut off before their end",
@@ -231,12 +237,12 @@ def _truncation(curves: _Curves) -> Iterator[Finding]:
 
 
 def _gap(curves: _Curves) -> Iterator[Finding]:
-    gaps = sorted(v for v in curves.raw("rollout/logprob_gap") if v is not None)
+    gaps = sorted(v for v in curves.raw("rollout/logprob_diff_mean") if v is not None)
     if not gaps:
         return
     usual = gaps[len(gaps) // 2]
     limit = max(GAP_JUMP * usual, SMALL_GAP)
-    high = [s for s, v in zip(curves.steps, curves.raw("rollout/logprob_gap"), strict=True)
+    high = [s for s, v in zip(curves.steps, curves.raw("rollout/logprob_diff_mean"), strict=True)
             if v is not None and v > limit]  # fmt: skip
     if high:
         yield Finding(
@@ -250,8 +256,8 @@ def _gap(curves: _Curves) -> Iterator[Finding]:
 
 
 def _invalid(curves: _Curves) -> Iterator[Finding]:
-    counts, means = curves.raw("reward/invalid"), curves.raw("tokens/completion")
-    lengths = curves.raw("completion/length_mean")
+    counts, means = curves.raw("reward/num_invalid"), curves.raw("tokens/completion")
+    lengths = curves.raw("completions/mean_length")
     shares = [
         None if c is None or not t or not n else c / (t / n)
         for c, t, n in zip(counts, means, lengths, strict=True)
@@ -269,15 +275,13 @@ def _invalid(curves: _Curves) -> Iterator[Finding]:
 
 
 def _against_each_other(curves: _Curves) -> Iterator[Finding]:
-    skipped = ("reward/mean", "reward/no_signal", "reward/num_no_answer")
-    names = [n for n in curves.names() if n.startswith("reward/") and n not in skipped]
-    names = [n for n in names if not n.startswith("reward/invalid")]
-    ends = {n: e for n in names if (e := curves.ends(n)) is not None}
+    means = {n: name for n in curves.names() if (name := reward_of_mean(n)) is not None}
+    ends = {name: e for n, name in means.items() if (e := curves.ends(n)) is not None}
     falls = [n for n, (first, last) in ends.items() if last <= first - APART]
     rises = [n for n, (first, last) in ends.items() if last >= first + APART]
     if falls and rises:
         shown = ", ".join(_of_ends(n, ends[n]) for n in (*rises, *falls))
-        high, low = (n.removeprefix("reward/") for n in (rises[0], falls[0]))
+        high, low = rises[0], falls[0]
         plain = all(name.replace("_", "").isalnum() for name in (high, low))
         yield Finding(
             "A reward rises while another falls",
@@ -290,15 +294,15 @@ def _against_each_other(curves: _Curves) -> Iterator[Finding]:
 
 
 def _of_ends(name: str, ends: tuple[float, float]) -> str:
-    return f"{name.removeprefix('reward/')} {ends[0]:.2f} → {ends[1]:.2f}"
+    return f"{name} {ends[0]:.2f} → {ends[1]:.2f}"
 
 
 def _blow_up(curves: _Curves, limit: Any) -> Iterator[Finding]:
-    ends = curves.ends("completion/length_mean")
+    ends = curves.ends("completions/mean_length")
     if ends is None or ends[0] <= 0 or ends[1] < LENGTH_GROWTH * ends[0]:
         return
     half = LENGTH_GROWTH * ends[0]
-    span = curves.longest("completion/length_mean", lambda v: v >= half)
+    span = curves.longest("completions/mean_length", lambda v: v >= half)
     if span:
         at_most = f", of at most {limit}" if is_number(limit) else ""
         yield Finding(

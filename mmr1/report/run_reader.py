@@ -89,7 +89,7 @@ def open_run(folder: Path) -> Run:
         ValueError: It has no ``config.yaml``, or none that can be read; or it is an evaluation's.
     """
     file = folder / CONFIG
-    if (folder / "settings.json").is_file():
+    if (folder / "completions.jsonl").is_file():
         raise ValueError(
             f"{folder} is the folder of an evaluation (mmr1 eval), not of a run: result.json has "
             "its numbers, completions.jsonl what was sampled. Name the trainer.output_dir of a run"

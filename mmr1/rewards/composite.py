@@ -195,14 +195,15 @@ class TooManyInvalidRewardsError(RuntimeError):
 def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     """The step's reward metrics.
 
-    ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
-    there are none; ``rewards/<name>/std`` is the standard deviation of the same values.
-    ``reward/invalid`` counts the completions without a valid reward; ``reward/invalid/<name>``
-    counts them by reward function, ``reward/invalid/<status>`` by status.
-    ``reward/num_no_answer`` counts the completions without an answer, and
-    ``rewards/<name>/num_unread`` those whose answer a function could not read.
+    ``reward/mean`` is the mean of the sums, ``rewards/<name>/mean`` that of a reward function, over
+    valid values only and absent where there are none; ``rewards/<name>/std`` is the standard
+    deviation of the same values. ``reward/num_invalid`` counts the completions without a valid
+    reward, ``rewards/<name>/num_invalid`` those of them to which a function gave none, and
+    ``reward/num_<status>`` those of each status. ``reward/num_no_answer`` counts the completions
+    without an answer, and ``rewards/<name>/num_unread`` those whose answer a function could not
+    read.
     """
-    stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
+    stats: StepStats = {"reward/num_invalid": float(sum(not r.valid for r in rewards))}
     stats["reward/num_no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
     if totals := [r.value for r in rewards if r.value is not None]:
         stats["reward/mean"] = sum(totals) / len(totals)
@@ -210,14 +211,14 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
         values = [r.components[name] for r in rewards if name in r.components]
         valid = [value for value in values if value is not None]
         if valid:
-            stats[f"reward/{name}"] = sum(valid) / len(valid)
+            stats[f"rewards/{name}/mean"] = sum(valid) / len(valid)
             if "/" not in name:
                 stats[f"rewards/{name}/std"] = pstdev(valid)
         # Where a valid sum lacks a function, it was skipped.
         if missing := sum(not r.valid and r.components.get(name, 0.0) is None for r in rewards):
-            stats[f"reward/invalid/{name}"] = float(missing)
+            stats[f"rewards/{name}/num_invalid"] = float(missing)
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
-        stats[f"reward/invalid/{status.value}"] = float(count)
+        stats[f"reward/num_{status.value}"] = float(count)
     for name, count in Counter(name for reward in rewards for name in reward.unread).items():
         stats[f"rewards/{name}/num_unread"] = float(count)
     return stats

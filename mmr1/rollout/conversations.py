@@ -255,6 +255,8 @@ class Player:
             for span in conversation.spans
             if span.role == "assistant"
         )
+        for number in self._playing.keys() - self._ending.keys():
+            self._end_when_answered(number)
         self._playing, self._answering, self._sampling, self._ending = {}, {}, {}, {}
         return lost + self.turns.cancel()
 
@@ -262,6 +264,14 @@ class Player:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.environment.close()
         self.turns.close()
+
+    def _end_when_answered(self, number: int) -> None:
+        """Free what the environment has for an episode that nobody continues."""
+        end, answer = self._playing[number].episode.end, self._answering.get(number)
+        if answer is None:
+            self._threads.submit(end)
+        else:
+            answer.add_done_callback(lambda _: end())
 
     def _answered(self, wait_s: float) -> list[int]:
         """The conversations that were answered, in order. Waits if nothing else can continue."""

@@ -63,7 +63,7 @@ def transfers_weights(config: Config) -> bool:
     """True if weights reach engines by vLLM's transfer, from GPU to GPU; asked beside a GPU."""
     import torch
 
-    if not abilities(config).receives_on_gpus or config.model.sync_adapters_only:
+    if "nccl" not in abilities(config).channels or config.model.sync_adapters_only:
         return False
     return torch.cuda.is_available()
 
@@ -81,7 +81,7 @@ def hands_over_gpu_memory(config: Config) -> bool:
 
 def samples_together(config: Config) -> bool:
     """True if turns of conversations are sampled together, and all waited for."""
-    return config.full_determinism or not abilities(config).samples_on
+    return config.full_determinism or abilities(config).at_new_weights == "wait"
 
 
 def preload_engine(config: Config) -> None:

@@ -101,15 +101,11 @@ class Engine(Protocol):
         ...
 
 
-class SleepingEngine(Protocol):
+class RestingEngine(Protocol):
     """An engine that gives up its memory while idle."""
 
-    def sleep(self) -> None:
-        """Give up weights and caches."""
-        ...
-
-    def wake_up(self, tag: str) -> None:
-        """Take memory again: for ``weights``, which will be sent, then for ``kv_cache``."""
+    def rest(self) -> None:
+        """Give up weights and caches; those that are sent next, and ``submit``, take it back."""
         ...
 
 

@@ -128,6 +128,7 @@ class VllmEngine:
         self._tickets = count()
         self._queue = AdmissionQueue(MAX_VISION_TOKENS)
         self._left: dict[int, int] = {}  # completions that a ticket still lacks
+        self._resting = set[str]()  # of what memory is given up
         workers = config.gpus_per_engine
         shares_gpu = transfer is not None and transfer.same_gpu
         apart = is_apart(config, batch, deterministic, shares_gpu)
@@ -187,6 +188,7 @@ class VllmEngine:
         )
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
+        self._wake_up("kv_cache")
         prepared = [Prepared(r, tuple(map(self._media, r.prompt.media))) for r in requests]
         tickets = [next(self._tickets) for _ in requests]
         for ticket, own in zip(tickets, prepared, strict=True):
@@ -237,6 +239,7 @@ class VllmEngine:
         return sampled
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._wake_up("weights")
         with self._core.held():
             if self._adapters is not None:
                 self._adapters.load(weights)
@@ -259,9 +262,11 @@ class VllmEngine:
             self._llm.collective_rpc("take", args=(named, self._vision_frozen))
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._wake_up("weights")
         self._llm.init_weight_transfer_engine({"init_info": init_info})
 
     def start_weight_update(self) -> None:
+        self._wake_up("weights")
         self._core.hold()
         self._llm.start_weight_update()
 
@@ -277,14 +282,18 @@ class VllmEngine:
         self._llm.collective_rpc("abandon_weight_update")
         self._core.release()
 
-    def sleep(self) -> None:
+    def rest(self) -> None:
         """Give up memory. A CPU backend drops its caches, but keeps weights until others come."""
         self._drop_caches()
+        self._resting = {"weights", "kv_cache"}
         if not self._on_cpu:
             # The weights below adapters are never sent: vLLM keeps them in main memory.
             self._llm.sleep(level=2 if self._adapters is None else 1)
 
-    def wake_up(self, tag: str) -> None:
+    def _wake_up(self, tag: str) -> None:
+        """Take memory again that ``rest`` gave up: for ``weights``, then for ``kv_cache``."""
+        if tag not in self._resting:
+            return
         awake = self._on_cpu or self._llm.wake_up([tag])
         if tag == "weights":
             self._llm.collective_rpc("blank_scratch")
@@ -292,6 +301,7 @@ class VllmEngine:
             if not awake:
                 raise RuntimeError("vLLM has not woken up, though it has all its memory again")
             self._drop_caches()
+        self._resting.remove(tag)
 
     def _drop_stale(self, version: int) -> None:
         """Drop everything in the caches that the old weights computed.

@@ -115,21 +115,21 @@ class Algorithm:
     def metrics(self, x: LossInputs) -> dict[str, torch.Tensor]:
         """Tensors ``[B, R]`` to log as token means, beside entropy and KL.
 
-        ``ppo_kl`` is ``old - log p`` of each token. 1 or 0 are ``ratio_bounded``, where the
-        logarithm of the ratio to the policy before the rollout's first update reached its bound;
-        ``kl_bounded``, where the KL estimate reached its own; and ``off_policy_masked``.
-        ``perception_kl`` is what ``algorithm.perception`` rewards.
+        ``ppo_kl`` is ``old - log p`` of each token. 1 or 0 are ``loss/frac_ratio_clamped``, where
+        the logarithm of the ratio to the policy before the rollout's first update reached its
+        bound; ``loss/frac_kl_clamped``, where the KL estimate reached its own; and
+        ``off_policy_masked``. ``perception_kl`` is what ``algorithm.perception`` rewards.
         """
         loss = self.policy_loss
         new, old = ratios.compared(x.logprobs, x.old_logprobs, x.mask, loss.ratio)
         logged = {
             "ppo_kl": x.old_logprobs - x.logprobs,
-            "ratio_bounded": ((new - old).abs() > ratios.LOG_RATIO_BOUND).float(),
+            "loss/frac_ratio_clamped": ((new - old).abs() > ratios.LOG_RATIO_BOUND).float(),
         }
         if x.ref_logprobs is not None:
             level = loss.kl if isinstance(self.config.kl, KlLoss) else "token"
             pair = ratios.compared(x.logprobs, x.ref_logprobs, x.mask, level)
-            logged["kl_bounded"] = bounded(*pair, self.kl_estimator).float()
+            logged["loss/frac_kl_clamped"] = bounded(*pair, self.kl_estimator).float()
         if (threshold := self.config.rollout_correction.off_policy_mask_threshold) is not None:
             logged["off_policy_masked"] = _off_policy(x, threshold).float()
         if self.config.perception is not None:

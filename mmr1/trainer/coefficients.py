@@ -61,9 +61,9 @@ class Coefficients:
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
         if self._logs_ppo_kl:
             stats["ppo_kl_coef"] = self.ppo_kl
-        if self._ppo_kl_target is not None and "ppo_kl_last" in stats:
+        if self._ppo_kl_target is not None and "loss/ppo_kl_last" in stats:
             self.ppo_kl = ppo_adapted_coefficient(
-                self.ppo_kl, stats["ppo_kl_last"], self._ppo_kl_target
+                self.ppo_kl, stats["loss/ppo_kl_last"], self._ppo_kl_target
             )
         if self._kl_target is not None and "kl" in stats:
             self.kl = adapted_coefficient(self.kl, stats["kl"], self._kl_target, ADAPTATION_RATE)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mmr1.config import Config
 from mmr1.rollout.protocol import request_seed
-from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.runs.step_file import StepRecord, weights_on_disk
 from mmr1.trainer.sampler import Batch
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.views import Piece, masked_logprobs, vision_use
 from mmr1.types import Experience, StepStats
+
+if TYPE_CHECKING:
+    from mmr1.trainer.components import TrainerComponents
 
 
 class Learner:

@@ -6,15 +6,18 @@ The same for one process and for many. ``run.py`` drives it: records the steps, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mmr1.config import Config
-from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.learner import Learner
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step, profiled_if, step_stats
 from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.sampling.experience import first_advantages
 from mmr1.types import StepStats
+
+if TYPE_CHECKING:
+    from mmr1.trainer.components import TrainerComponents
 
 
 def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:

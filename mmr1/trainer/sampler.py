@@ -26,15 +26,12 @@ from functools import cached_property
 from statistics import fmean
 from threading import Condition
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mmr1.config import Config, ResampleConfig
 from mmr1.config.rewards import weights_of
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.protocol import Finished, prompt_seeds
-from mmr1.trainer.algorithm import Algorithm
-from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.models.policy import Policy, Weights
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.sampling.dynamic_sampling import (
@@ -48,6 +45,10 @@ from mmr1.trainer.sampling.other_views import by_own_view, view_stats
 from mmr1.trainer.sampling.plan import ROLES, planner
 from mmr1.trainer.sampling.views import check_changed
 from mmr1.types import Completion, Prompt, Sample, ScoredGroup, StepStats
+
+if TYPE_CHECKING:
+    from mmr1.trainer.components import TrainerComponents
+    from mmr1.trainer.models.policy import Policy, Weights
 
 MOMENT_S = 0.05
 """An engine samples so long at most before it is given new prompts or weights."""
@@ -237,30 +238,46 @@ class Sampler:
         }
         if self._resamples is not None:
             completions = sum(len(s.rewards) for s in filled.dropped)
-            stats["sampling/no_signal"] = float(len(filled.dropped))
-            stats["sampling/extra_rollouts"] = float(completions)
+            stats["dynamic_sampling/frac_zero_std"] = float(len(filled.dropped))
+            stats["dynamic_sampling/num_extra_completions"] = float(completions)
         stats |= self._staleness(groups)
-        return self._batch(groups, [*groups, *filled.dropped], stats, timer, self._state)
+        return self._batch(number, groups, [*groups, *filled.dropped], stats, timer)
 
     def _batch(
         self,
+        step: int,
         groups: list[ScoredGroup],
         everything: list[ScoredGroup],
         stats: StepStats,
         timer: PhaseTimer,
-        state: Callable[[], Mapping[str, Any]],
     ) -> Batch:
-        curriculum, views = self._parts.loader.curriculum, self._config.rollout.views
-        if curriculum is not None:
-            stats = stats | curriculum.stats()
+        parts, views, own = self._parts, self._config.rollout.views, False
+        if views is not None:
+            strength = views.strength_at(step, self._config.trainer.steps)
+            stats = {**stats, **view_stats(everything), "views/strength": strength}
+            own = views.loss == "own"
+        if parts.replay is not None:
+            groups, replayed = parts.replay.fill(step, groups)
+            stats = stats | replayed
+        if parts.loader.curriculum is not None:
+            stats = stats | parts.loader.curriculum.stats()
         oldest = min(c.policy_version for s in groups for c in s.group.completions)
-        own = views is not None and views.loss == "own"
-        return Batch(groups, everything, stats, timer.phases, oldest, state, own)
+        return Batch(groups, everything, stats, timer.phases, oldest, self._state(), own)
 
-    def _state(self) -> Mapping[str, Any]:
-        with self._changed:
-            loader = self._parts.loader.state_dict()
-            return {"sampler": loader, "open_groups": self._groups.state_dict()}
+    def _state(self) -> Callable[[], Mapping[str, Any]]:
+        """A function that gives what sampling moves on; a stream's as it is when it is called."""
+        kept = None if self._parts.kept is None else self._parts.kept.state_now()
+        now = self._parts.loader.state_dict() if self._by_step else None
+
+        def state() -> Mapping[str, Any]:
+            of_kept = {} if kept is None else {"kept": kept()}
+            if now is not None:
+                return {"sampler": now, **of_kept}
+            with self._changed:
+                loader = self._parts.loader.state_dict()
+                return {"sampler": loader, "open_groups": self._groups.state_dict(), **of_kept}
+
+        return state
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         if not self._threads:
@@ -406,7 +423,7 @@ class Sampler:
 
     def _close(self) -> None:
         """Make the batch of a step that has its groups, and begin the next one."""
-        filled, parts, views = self._filling, self._parts, self._config.rollout.views
+        filled = self._filling
         groups, stats = filled.selection.sampled()
         # Where the surplus of the step before was enough, nothing was drawn to take means of.
         everything = filled.selection.all_groups or groups
@@ -414,20 +431,7 @@ class Sampler:
             stats = {}
         if self._surplus is not None:
             self._surplus.keep(filled.selection.surplus)
-        if views is not None:
-            stats = {**stats, **view_stats(everything)}
-            stats["views/strength"] = views.strength_at(filled.step, self._config.trainer.steps)
-        if parts.replay is not None:
-            groups, replayed = parts.replay.fill(filled.step, groups)
-            stats = stats | replayed
-        state, kept = parts.loader.state_dict(), None
-        if parts.kept is not None:
-            kept = parts.kept.state_now()
-
-        def then() -> Mapping[str, Any]:
-            return {"sampler": state} if kept is None else {"sampler": state, "kept": kept()}
-
-        batch = self._batch(groups, everything, stats, filled.timer, then)
+        batch = self._batch(filled.step, groups, everything, stats, filled.timer)
         with self._changed:
             self._batches[filled.step] = batch
             self._filling = self._fill(filled.step + 1)
@@ -451,13 +455,10 @@ class Sampler:
         if not groups:
             return
         rolled = [group.group for group in groups]
-        if by_step:
-            beside = {i: texts for i, group in enumerate(groups) if (texts := group.beside)}
-            scored = parts.rewards.score(rolled, beside)
-        else:
-            scored = parts.rewards.score(rolled, check=False)
+        beside = {i: texts for i, group in enumerate(groups) if (texts := group.beside)}
+        scored = parts.rewards.score(rolled, beside, check=by_step)  # a stream's with its step
         if baselines := [g for group in groups if (g := group.greedy) is not None]:
-            of_greedy = parts.rewards.score(baselines)
+            of_greedy = parts.rewards.score(baselines, check=by_step)
             scored = [
                 replace(s, greedy=b.rewards[0]) for s, b in zip(scored, of_greedy, strict=True)
             ]
@@ -505,7 +506,7 @@ class Sampler:
         count = sum(tokens for _, tokens in spans)
         stats = {
             "rollout/staleness_mean": sum(age * tokens for age, tokens in spans) / max(1, count),
-            "rollout/mixed_versions": fmean(bool(c.versions) for c in completions),
+            "rollout/frac_mixed_policy": fmean(bool(c.versions) for c in completions),
         }
         if queue.kv_cache == "recompute":
             stats["rollout/recomputed_tokens"] = float(sum(map(_recomputed, completions)))
@@ -523,16 +524,6 @@ def _recomputed(completion: Completion) -> int:
 
 def _not_kept(source: str | None, name: str) -> Prompt:
     raise AssertionError("no group is under way when a checkpoint is due")
-
-
-def refuse_greedy_baseline(config: Config, algorithm: Algorithm) -> None:
-    """Raises ValueError where an advantage needs what a stream of groups does not sample."""
-    if config.rollout.streams and algorithm.advantage.greedy_baseline:
-        raise ValueError(
-            f"rollout.queue.at_new_weights={config.rollout.queue.at_new_weights} and "
-            f"algorithm.advantage.type={config.algorithm.advantage.type}, whose baseline is a "
-            "greedy completion beside each group; leave at_new_weights out"
-        )
 
 
 def refuse_without_media(config: Config, sources: Iterable[Sequence[Sample]]) -> None:

@@ -44,7 +44,7 @@ from mmr1.trainer.run import (
 )
 from mmr1.trainer.runs.step import PhaseTimer, Step, Traceable
 from mmr1.trainer.runs.step_file import StepFiles
-from mmr1.trainer.sampler import refuse_greedy_baseline, refuse_without_media
+from mmr1.trainer.sampler import refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.open_groups import OpenGroups
@@ -96,8 +96,7 @@ def training_steps(
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         config = with_epochs(config, inputs.count, config.data.train_batch_size)
-        algorithm = build_algorithm(config.algorithm)  # one's own may be wrong
-        refuse_greedy_baseline(config, algorithm)
+        build_algorithm(config.algorithm)  # one's own may be wrong
         refuse_without_media(config, inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
         workers = stack.enter_context(_workers(config, inputs))
@@ -274,9 +273,7 @@ def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
     """The store of groups for later steps; None where ``algorithm.filter_groups`` keeps none."""
     if not config.algorithm.learns_from_earlier:
         return None
-    key = "type=replay" if config.algorithm.replay else "keep_surplus"
-    find = prompt_finder(inputs.sources, inputs.render)
-    return KeptGroups(f"algorithm.filter_groups.{key}", find)
+    return KeptGroups(prompt_finder(inputs.sources, inputs.render))
 
 
 def _open_groups(config: Config, inputs: Inputs, algorithm: Algorithm) -> OpenGroups | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -214,16 +215,23 @@ class AgentEngine:
         limit: int,
     ) -> None:
         self.turns = turns
-        self._family, self._config, self._media = family, config, media
-        self._together, self._limit = together, limit
+        self._family, self._config, self._media, self._together = family, config, media, together
         added = family.tokenizer.added_tokens_decoder.values()
-        self._special = [str(token) for token in added if token.special]
         self._episodes: dict[str, _Episode] = {}
         self._tickets = count()
         self._groups: dict[int, list[_Episode]] = {}
         self._running: dict[Future[None], _Episode] = {}
         self._under_way: dict[int, _Asked] = {}  # by the engine's tickets
         self._inbox: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._episode = partial(
+            _Episode,
+            config=config,
+            limit=limit,
+            family=family,
+            media=media,
+            special=[str(token) for token in added if token.special],
+            inbox=self._inbox,
+        )
         self._workers = program_workers(config)
         self._threads = ThreadPoolExecutor(config.workers, "agent program")
         self._server = AgentServer(self._episodes.get)
@@ -279,19 +287,6 @@ class AgentEngine:
         self._server.close()
         self._workers.close()
         self.turns.close()
-
-    def _episode(self, prompt: Prompt, seed: int, of_turn: SamplingConfig) -> _Episode:
-        return _Episode(
-            prompt,
-            seed,
-            of_turn,
-            self._config,
-            self._limit,
-            self._family,
-            self._media,
-            self._special,
-            self._inbox,
-        )
 
     def _run(self, episode: _Episode) -> None:
         """Run the program to its end, in a thread."""

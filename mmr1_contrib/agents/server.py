@@ -120,8 +120,8 @@ class AgentServer:
     ) -> None:
         """Answer a request; one without a body asks whether the key is known."""
         if (session := self._session(key)) is None:
-            message = "the API key names no episode that is under way"
-            return self._send(ticket, 401, error_content(401, message, "invalid_api_key"))
+            unknown = RefusedError("the API key names no episode under way", "invalid_api_key")
+            return self._refuse(ticket, unknown, 401)
         if body is None:
             return self._send(ticket, 200, {})
         try:
@@ -136,11 +136,11 @@ class AgentServer:
         except ValueError as refused:
             self._refuse(ticket, refused)
         except CancelledError:
-            self._send(ticket, 503, error_content(503, "the episode is over", "server_error"))
+            self._refuse(ticket, RefusedError("the episode is over", "server_error"), 503)
 
-    def _refuse(self, ticket: str, refused: ValueError) -> None:
+    def _refuse(self, ticket: str, refused: ValueError, status: int = 400) -> None:
         code = getattr(refused, "code", "invalid_request_error")
-        self._send(ticket, 400, error_content(400, str(refused), code))
+        self._send(ticket, status, error_content(status, str(refused), code))
 
     def _send(self, ticket: str, status: int, content: Any) -> None:
         answer = {"ticket": ticket, "status": status, "content": content}

@@ -161,7 +161,9 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
     marks, peak = _watch(process, out / "metrics.jsonl")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     cpu = [after - before for before, after in pairwise(marks)]
-    assert all(line["reward/no_signal"] == 0 for line in lines), "every group is to be learnt from"
+    assert all(line["reward/frac_zero_std"] == 0 for line in lines), (
+        "every group is to be learnt from"
+    )
     return {
         "run": f"mmr1, {name}",
         "CPU s": statistics.median(cpu),

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pickle
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +101,6 @@ EXAMPLES = (
         "rows.csv", "tables", {"rows.csv": "question,answer,image\nHow many?,3,a.png\n"},
     ),
     FileExample(
-        "shard.tar", "WebDataset",
-        {"shard.tar": {"7.png": picture(), "7.json": {"question": "How many?", "answer": "3"}}},
-    ),
-    FileExample(
         "parts", "a folder with splits; `parts@test` names one",
         {"parts/train.jsonl": [ROW], "parts/test.jsonl": [ROW]},
     ),
@@ -154,8 +149,6 @@ def _text(name: str, content: Any) -> str:
     if isinstance(content, str):
         plain = content.replace(BASE64, "…").replace("\t", " ⇥ ").rstrip("\n")
         return plain.replace("\n", " ⏎ ")
-    if name.endswith(".tar"):
-        return ", ".join(f"{member}: {_json(inner)}" for member, inner in content.items())
     if isinstance(content, list) and ".json" in name and name.partition(".")[0] != "array":
         return " ⏎ ".join(map(_json, content))
     return _json(content)
@@ -174,8 +167,6 @@ def _write(path: Path, content: Any) -> None:
         pq.write_table(pa.Table.from_pylist(content), path)
     elif path.suffix == ".p":
         path.write_bytes(pickle.dumps(content, protocol=2))
-    elif path.suffix == ".tar":
-        _write_tar(path, content)
     elif path.suffix == ".gz":
         path.write_bytes(gzip.compress(_file_text(path, content).encode()))
     else:
@@ -188,15 +179,6 @@ def _file_text(path: Path, content: Any) -> str:
     if isinstance(content, list) and not path.name.startswith("array"):
         return "".join(json.dumps(row) + "\n" for row in content)
     return json.dumps(content)
-
-
-def _write_tar(path: Path, members: Mapping[str, Any]) -> None:
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
 
 
 def _save_dataset(path: Path, rows: list[dict[str, Any]]) -> None:

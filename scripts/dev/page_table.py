@@ -1,11 +1,21 @@
-"""A table of a documentation page that a script writes; its first line tells where it stands."""
+"""Tables of documentation pages: write one, whose first line tells where it stands; read one."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+_FORM = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| `(\{.+\})` \|$", re.M)
+
+
+def form_rows(page: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield format, writer, keys and row of each example row in docs/formats.md."""
+    for name, who, keys, row in _FORM.findall(page.read_text()):
+        yield name, who, keys, json.loads(row.replace("&#124;", "|"))
 
 
 def write_or_check(page: Path, head: str, rows: Iterable[str]) -> None:

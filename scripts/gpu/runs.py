@@ -31,7 +31,7 @@ GIB = 2**30
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "scripts/recipes"
 VLLM = {"type": "vllm", "gpu_memory_utilization": 0.2}
-GAP = "rollout/logprob_gap"
+GAP = "rollout/logprob_diff_mean"
 
 
 def quickstart(setting: Setting) -> Figures:

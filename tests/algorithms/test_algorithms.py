@@ -219,7 +219,7 @@ def test_groups_can_be_filtered_by_accuracy_alone():
         keys = {"type": "resample", "max_num_gen_batches": 1, "range": within or None}
         config = AlgorithmConfig(filter_groups=keys)
         sampled, stats = sample_groups(lambda count, batch: groups, 4, config)
-        assert stats["sampling/no_signal"] == 4 - len(sampled)
+        assert stats["dynamic_sampling/frac_zero_std"] == 4 - len(sampled)
         return [groups.index(group) for group in sampled]
 
     assert kept() == [0, 1, 2, 3]
@@ -424,10 +424,10 @@ def test_dynamic_sampling_replaces_groups_without_signal():
     assert asked == [3, 2]
     assert [[r.value for r in s.rewards] for s in sampled] == [MIXED] * 3
     assert stats == {
-        "sampling/gen_batches": 2,
-        "sampling/no_signal": 2,
-        "sampling/surplus": 0,
-        "sampling/extra_rollouts": 4,
+        "dynamic_sampling/num_gen_batches": 2,
+        "dynamic_sampling/frac_zero_std": 2,
+        "dynamic_sampling/num_surplus_groups": 0,
+        "dynamic_sampling/num_extra_completions": 4,
     }
 
 
@@ -438,7 +438,7 @@ def test_over_provision_and_bound():
     )
     assert asked == [4]
     assert len(sampled) == 2
-    assert stats["sampling/surplus"] == 2
+    assert stats["dynamic_sampling/num_surplus_groups"] == 2
     draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
     sampled, _ = sample_groups(
         draw, 2, AlgorithmConfig(name="dapo", filter_groups={"max_num_gen_batches": 3})
@@ -457,7 +457,7 @@ def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
     groups, stats = before.sampled()
     assert groups == [first, second]
     assert before.surplus == [third]
-    assert stats["sampling/extra_rollouts"] == 0  # the next step learns from it
+    assert stats["dynamic_sampling/num_extra_completions"] == 0  # the next step learns from it
     after = Selection(2, resamples, rewards_differ, before.surplus)
     assert after.prompts_needed() == 3
     fourth, equal = scored([1, 1], MIXED), scored([1, 1], EQUAL)
@@ -466,10 +466,10 @@ def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
     assert groups == [third, fourth]
     assert after.all_groups == [equal, fourth, equal]
     assert stats == {
-        "sampling/gen_batches": 1,
-        "sampling/no_signal": 2,
-        "sampling/surplus": 0,
-        "sampling/extra_rollouts": 4,
+        "dynamic_sampling/num_gen_batches": 1,
+        "dynamic_sampling/frac_zero_std": 2,
+        "dynamic_sampling/num_surplus_groups": 0,
+        "dynamic_sampling/num_extra_completions": 4,
     }
     enough = Selection(1, resamples, rewards_differ, [first])
     assert enough.prompts_needed() == 0

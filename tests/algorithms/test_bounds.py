@@ -72,7 +72,7 @@ def test_distance_at_the_bound_still_has_a_gradient():
     old = torch.zeros(1, 4)
     ratios.ratio(new, old).sum().backward()
     x = LossInputs(new.detach(), old, old + 1.0, old, torch.ones(1, 4, dtype=torch.bool))
-    counted = build_algorithm(AlgorithmConfig()).metrics(x)["ratio_bounded"]
+    counted = build_algorithm(AlgorithmConfig()).metrics(x)["loss/frac_ratio_clamped"]
     assert counted.bool().tolist() == (new.grad == 0).tolist() == [[False, True, False, True]]
     ref = torch.tensor([[-20.0, -20.5]])
     logprobs = torch.zeros(1, 2, requires_grad=True)
@@ -93,6 +93,6 @@ def test_how_often_a_bound_held_is_logged():
         ref_logprobs=torch.tensor([[0.0, 21.0, -21.0, 99.0]]),
     )
     metrics = build_algorithm(config).metrics(inputs)
-    assert metrics["ratio_bounded"].tolist() == [[0.0, 1.0, 1.0, 0.0]]
-    assert metrics["kl_bounded"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
+    assert metrics["loss/frac_ratio_clamped"].tolist() == [[0.0, 1.0, 1.0, 0.0]]
+    assert metrics["loss/frac_kl_clamped"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
     torch.testing.assert_close(metrics["ppo_kl"], torch.tensor([[-0.1, -21.0, 21.0, -0.1]]))

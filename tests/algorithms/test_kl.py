@@ -106,7 +106,7 @@ def test_ppos_coefficient_doubles_and_halves():
     )
     for measured, expected in ((0.019, 0.5), (0.021, 1.0), (0.044, 1.0), (0.046, 2.0)):
         coefficients = Coefficients(config)
-        stats = {"ppo_kl_last": measured}
+        stats = {"loss/ppo_kl_last": measured}
         coefficients.adapt(stats)
         assert (coefficients.ppo_kl, stats["ppo_kl_coef"]) == (expected, 1.0)
         resumed = Coefficients(config)
@@ -132,7 +132,7 @@ def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed)
     assert float(loss.detach()) == pytest.approx(float(exact.detach()))
     actual = torch.autograd.grad(loss, logits, retain_graph=True)[0]
     torch.testing.assert_close(actual, torch.autograd.grad(exact, logits)[0])
-    logged = algorithm.metrics(inputs)["ppo_kl_last"][0]
+    logged = algorithm.metrics(inputs)["loss/ppo_kl_last"][0]
     torch.testing.assert_close(0.3 * logged, algorithm.loss(inputs, 0.0)[0])
 
 
@@ -175,7 +175,7 @@ def test_the_kl_of_whole_completions(seed):
     torch.testing.assert_close(actual, total)
     gradients = [torch.autograd.grad(x, new, retain_graph=True)[0] for x in (actual, total)]
     torch.testing.assert_close(*gradients)
-    assert not algorithm.metrics(inputs)["kl_bounded"].any()
+    assert not algorithm.metrics(inputs)["loss/frac_kl_clamped"].any()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,20 @@ from PIL import Image
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.types import Sample, TextPart
+from tests.paths import REPOSITORY
 from tests.vision.media import encoded, write_video
 
 SIZE = (40, 30)
 """Width and height of the pictures."""
+
+
+def examples() -> list[tuple[str, str, str, dict[str, Any]]]:
+    """Format, writer, keys and row of each example of docs/formats.md."""
+    place = REPOSITORY / "scripts/dev/page_table.py"
+    spec = importlib.util.spec_from_file_location("page_table", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.form_rows(REPOSITORY / "docs/formats.md"))
 
 
 def write_media(folder: Path) -> None:

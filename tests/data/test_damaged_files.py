@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,20 +23,13 @@ def content(kind: str) -> bytes:
     buffer = io.BytesIO()
     if kind == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), buffer)
-    elif kind == ".tar":
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for number, row in enumerate(ROWS):
-                data = json.dumps(row).encode()
-                member = tarfile.TarInfo(f"{number}.json")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
     else:
         text = lines if "jsonl" in kind else json.dumps(ROWS).encode()
         buffer.write(gzip.compress(text) if kind.endswith(".gz") else text)
     return buffer.getvalue()
 
 
-KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".tar")
+KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 FILES = {kind: content(kind) for kind in KINDS}
 
 

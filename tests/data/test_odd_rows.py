@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from datasets_prep.conversion import convert
 from mmr1.config import DataConfig
 from mmr1.data import sources
-from mmr1.data.forms import built_in_forms
+from mmr1.data.forms import FORMS
 from mmr1.data.forms.form import Form
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sources import load_samples
 from mmr1.types import Sample
-from tests.data.form_rows import read, write_media, written
+from tests.data.form_rows import examples, read, write_media, written
 
 ODD = st.recursive(
     st.sampled_from(
@@ -54,9 +54,8 @@ ODD = st.recursive(
     max_leaves=3,
 )
 ROWS = [
-    pytest.param(form, dict(row), id=f"{form.name}-{number}")
-    for form in built_in_forms()
-    for number, row in enumerate((form.example, *form.variants.values()))
+    pytest.param(FORMS.load(name), row, id=f"{name}-{number}")
+    for number, (name, _, _, row) in enumerate(examples())
 ]
 
 

@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import tarfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -92,25 +91,13 @@ def make(kind: str, folder: Path) -> str:
             writer.writerows(listed)
             file.write("too,many,fields,here\n")
         return str(folder / "rows.csv")
-    elif kind == ".tar":
-        with tarfile.open(folder / "rows.tar", "w") as archive:
-            for number, row in enumerate(rows()):
-                members = {"json": json.dumps({k: row[k] for k in ("problem", "answer", "kind")})}
-                if row["images"]:
-                    members["png"] = row["images"][0]["bytes"]
-                for suffix, content in members.items():
-                    data = content if isinstance(content, bytes) else content.encode()
-                    member = tarfile.TarInfo(f"{number:04d}.{suffix}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
-        return str(folder / "rows.tar")
     elif kind == "parquet":
         write_parquet(folder / "rows.parquet")
         return str(folder / "rows.parquet")
     return str(folder / "rows.json")
 
 
-PACKED = (".jsonl.gz", ".json.gz", ".csv", ".tar")
+PACKED = (".jsonl.gz", ".json.gz", ".csv")
 KINDS = ("array", "lines named .json", "folder", "saved", "parquet", *PACKED)
 
 
@@ -179,29 +166,27 @@ values = st.recursive(
 
 
 @settings(deadline=None)
-@given(st.lists(values), st.sampled_from([None, 1]), st.booleans(), st.integers(1, 40))
-def test_an_array_is_read_row_by_row(tmp_path_factory, content, indent, ascii_, block) -> None:
+@given(st.lists(values), st.sampled_from([None, 1]), st.booleans())
+def test_an_array_is_read_row_by_row(tmp_path_factory, content, indent, ascii_) -> None:
     path = tmp_path_factory.mktemp("array") / "a.json"
     try:
         path.write_text(json.dumps(content, indent=indent, ensure_ascii=ascii_), encoding="utf-8")
     except UnicodeEncodeError:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_files, "BLOCK", block)
-        assert list(array_elements(path)) == content
+    assert list(array_elements(path)) == content
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[1, 2", "no , or ]"),
-        ("[1 2]", "no , or ]"),
-        ("[1,]", "Expecting value"),
-        ("[1] 2", "more after"),
+        ("[1, 2", "truncated"),
+        ("[1 2]", "expected ',' or ']' at byte 3: '2\\]'"),
+        ("[1,]", "trailing comma"),
+        ("[1] 2", "trailing characters"),
         ('[{"a": NaN}]', "NaN"),
-        ('[{"a": tru}' + " " * 40 + "]", "Expecting value"),
-        ('["abc', "Unterminated"),
-        ("[", "Expecting value"),
+        ('[{"a": tru}' + " " * 40 + "]", "invalid character"),
+        ('["abc', "truncated"),
+        ("[", "truncated"),
     ],
 )
 def test_what_is_no_array_is_refused(tmp_path: Path, text: str, reason: str) -> None:
@@ -210,10 +195,9 @@ def test_what_is_no_array_is_refused(tmp_path: Path, text: str, reason: str) -> 
         list(read_rows(tmp_path / "a.json"))
 
 
-def test_an_array_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"problem": f"{n:0500d}"} for n in range(8000)]))
-    monkeypatch.setattr(json_files, "BLOCK", 1 << 16)
     tracemalloc.start()
     count = sum(1 for _ in read_rows(path))
     peak = tracemalloc.get_traced_memory()[1]

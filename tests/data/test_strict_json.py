@@ -36,6 +36,10 @@ def half(value: Any) -> bool:
 @given(VALUES, st.booleans())
 def test_values_are_read_as_json_reads_them(value: Any, plain: bool) -> None:
     text = json.dumps(value, ensure_ascii=half(value) or plain)
+    if half(value):
+        with pytest.raises(ValueError, match="not valid JSON"):
+            parse_json(text)
+        return
     expected = repr(json.loads(text))  # tells 1 from 1.0, and -0.0 from 0.0
     assert repr(parse_json(text)) == repr(parse_json(text.encode())) == expected
 
@@ -44,7 +48,7 @@ def test_values_are_read_as_json_reads_them(value: Any, plain: bool) -> None:
 @given(DIGITS)
 def test_numbers_are_read_as_json_reads_them(text: str) -> None:
     if "inf" in (expected := repr(json.loads(text))):
-        with pytest.raises(ValueError, match="is not a JSON number"):
+        with pytest.raises(ValueError, match="Number out of range"):
             parse_json(text)
     else:
         assert repr(parse_json(text)) == expected
@@ -66,15 +70,15 @@ def test_lines_are_spaced_as_others_are() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("NaN", "NaN is not a JSON number"),
-        ('{"a": -Infinity}', "-Infinity is not a JSON number"),
+        ("NaN", "invalid character"),
+        ('{"a": -Infinity}', "invalid character"),
         ('{"a": 1,}', r"not valid JSON \("),
-        ("[1] 2", r"not valid JSON \(Extra data"),
+        ("[1] 2", r"not valid JSON \(trailing characters"),
         ("[" * 100_000, "nested too deeply"),
         (b'"\xff"', "not UTF-8 text"),
-        ('"\x01"', "Invalid control character"),
-        ("01", "Extra data"),
-        ("", "Expecting value"),
+        ('"\x01"', "invalid character"),
+        ("01", "invalid number"),
+        ("", "truncated"),
     ],
 )
 def test_what_is_no_json(text: str | bytes, message: str) -> None:

@@ -418,12 +418,9 @@ def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
     listed = json.loads(path.read_text())
     assert listed["fps"] == 2.0
     assert [f["path"] for f in listed["frames"]] == [f"clip/00{i}.jpg" for i in (0, 2, 4)]
-    row = {"path": "/mnt/them/GOT/clip", "object": "sloth", "gt": [[0.1, 0.1, 0.5, 0.5]] * 3}
-    (tmp_path / "GOT").mkdir()
-    (tmp_path / "clip").rename(tmp_path / "GOT/clip")
-    path.rename(tmp_path / "GOT/clip.frames.json")
-    (tmp_path / "got_val.json").write_text(json.dumps([row]))
-    run("convert", "got10k", "--input", tmp_path / "got_val.json", "--output", tmp_path / "out",
+    row = {"problem": "<video>What moves?", "videos": ["clip.frames.json"], "answer": "a sloth"}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    run("convert", "easyr1", "--input", tmp_path / "rows.json", "--output", tmp_path / "out",
         "--workers", 1)  # fmt: skip
     assert "1 record is valid" in run("validate", tmp_path / "out")
     with pytest.raises(ValueError, match="holds no images"):

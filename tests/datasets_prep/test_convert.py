@@ -52,7 +52,7 @@ def test_counts_names_and_reasons(tmp_path: Path) -> None:
     assert manifest["counts"] == {"rows": 130, "records": 108, "dropped": 22}
     assert manifest["dropped"] == {
         "media file '…' does not exist under …": 12,
-        "not valid JSON (Expecting property name enclosed in double quotes, column N)": 10,
+        "not valid JSON (object keys must be strings at byte N: '…')": 10,
     }
     dropped = read_jsonl(tmp_path / "out/quarantine.jsonl")
     assert dropped[0]["row"] == f"{source / 'train.jsonl'}:1"
@@ -68,7 +68,7 @@ def test_half_of_a_surrogate_pair_in_a_key_drops_its_row_alone(tmp_path: Path) -
     columns = {"question": "problem", "answer": "answer", "image": "images"}
     manifest = convert("rows", source, tmp_path / "out", workers=1, columns=columns)
     assert manifest["counts"] == {"rows": 4, "records": 2, "dropped": 2}
-    assert "a\\ud800" in read_jsonl(tmp_path / "out/quarantine.jsonl")[1]["reason"]
+    assert "surrogate" in read_jsonl(tmp_path / "out/quarantine.jsonl")[1]["reason"]
 
 
 def test_nothing_of_the_dropped_pictures_is_replaced(tmp_path: Path) -> None:
@@ -105,13 +105,12 @@ def test_any_number_of_workers_and_embedding(tmp_path: Path) -> None:
     convert("easyr1", source, tmp_path / "one", workers=1)
     convert("easyr1", source, tmp_path / "three", workers=3)
     assert everything(tmp_path / "one") == everything(tmp_path / "three")
-    convert("easyr1", source, tmp_path / "inside", workers=1, embed=True, parquet=True)
+    convert("easyr1", source, tmp_path / "inside", workers=1, embed=True)
     assert not (tmp_path / "inside/media").exists()
     beside = load_samples(tmp_path / "one/records.jsonl")
-    for name in ("records.jsonl", "records.parquet"):
-        inside = load_samples(tmp_path / "inside" / name)
-        assert [s.id for s in inside] == [s.id for s in beside]
-        assert [s.media[0].read() for s in inside] == [s.media[0].read() for s in beside]
+    inside = load_samples(tmp_path / "inside/records.jsonl")
+    assert [s.id for s in inside] == [s.id for s in beside]
+    assert [s.media[0].read() for s in inside] == [s.media[0].read() for s in beside]
 
 
 @pytest.mark.slow
@@ -159,7 +158,7 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="an unfinished conversion of something else"):
         convert("easyr1", source, tmp_path / "half", workers=1)
     (tmp_path / "notes.txt").write_text("no rows")
-    with pytest.raises(ValueError, match=r"notes.txt: is not a file of rows; .*\.tar$"):
+    with pytest.raises(ValueError, match=r"notes.txt: is not a file of rows; .*\.tsv$"):
         convert("easyr1", tmp_path / "notes.txt", tmp_path / "again", workers=1)
     convert("easyr1", source, tmp_path / "again", workers=1)
     with pytest.raises(ValueError, match=r"unknown dataset .* \(did you mean 'easyr1'"):
@@ -253,9 +252,6 @@ def test_a_conversion_that_failed_is_done_again(tmp_path: Path) -> None:
         convert("easyr1", source, tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="holds a conversion with another hosts; remove it"):
         convert("easyr1", source, tmp_path / "out", pictures, workers=1, hosts=("a.org",))
-    convert("easyr1", source, tmp_path / "out", pictures, workers=1, parquet=True)
-    convert("easyr1", source, tmp_path / "whole", pictures, workers=1, parquet=True)
-    assert everything(tmp_path / "out") == everything(tmp_path / "whole")
 
 
 def test_the_splits_of_a_folder_are_not_merged(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ CASES = [
     ("mmk12", "mmk12_mm_eureka", 24, 18, {"several answers in one row": 5}),
     ("mathverse", "mathverse", 18, 14, {MISSING: 3}),
     ("r1_v_eval", "geoqa_r1v/geoqa_test_prompts_subset.jsonl", 32, 0, {MISSING: 32}),
-    ("geoqa_choice", "geoqa_r1v", 32, 0, {MISSING: 32}),
     ("r1_v_eval", "superclevr_counting_r1v/superclevr_test200_counting_problems_subset.jsonl",
      30, 0, {MISSING: 30}),
     ("rec", "vlm_r1_rec", 1, 0, {MISSING: 1}),
@@ -43,9 +42,8 @@ CASES = [
     ("charades_sta", "charades_sta/charades_test_subset.json", 18, 0, {NO_VIDEO: 18}),
     ("charades_sta", "charades_sta/charades_test_ood_subset.json", 14, 0, {NO_VIDEO: 14}),
     ("charades_sta", "charades_sta/novel_word_subset.json", 5, 0, {NO_VIDEO: 5}),
-    ("time_r1", "charades_sta", 8, 0, {MISSING: 8}),
-    ("tvgbench", "charades_sta", 8, 0, {MISSING: 8}),
-    ("got10k", "other_grounding", 3, 0, {}),
+    ("time_r1", "charades_sta/timer1_train_2k5_subset.json", 8, 0, {MISSING: 8}),
+    ("tvgbench", "charades_sta/timer1_tvgbench_subset.json", 8, 0, {MISSING: 8}),
 ]  # fmt: skip
 
 

@@ -88,6 +88,5 @@ def test_what_can_be_used_is_none(tmp_path: Path) -> None:
         box(5, 5, 40, 30), box(0, 0, 1.5, 1), span(0.5, 2.0), span(0.1, 0.5, start=1.0, end=1.6),
         demonstration, pair, row(IMAGE, answer="5", task="math"),
         sampled(nframes=4, min_pixels=3136), sampled(fps=2.0, start=0, end=1.5),
-        row(VIDEO, TEXT, answer=[[0, 0, 1, 1]], task="tracking"),
     ]  # fmt: skip
     assert problems(tmp_path, *sound) == []

@@ -11,12 +11,11 @@ from PIL import Image
 
 from datasets_prep.conversion import convert
 from datasets_prep.converters import CONVERTERS
-from datasets_prep.converters.base import Changed
 from datasets_prep.converters.rows import converter_of
 from datasets_prep.finish import check_gold
 from mmr1.boxes import convert as convert_box
 from mmr1.boxes import pixels
-from mmr1.data.forms.form import Place
+from mmr1.data.forms.form import CHANGED, Place
 from mmr1.data.sources import load_samples
 from mmr1.rewards.builtin.iou import iou
 from mmr1.types import MediaRef, Sample
@@ -38,7 +37,7 @@ def run(name: str, row: dict[str, Any], root: Path) -> list[Any]:
 
 def one(name: str, row: dict[str, Any], root: Path) -> Sample:
     (result,) = run(name, row, root)
-    return result.sample if isinstance(result, Changed) else result
+    return result
 
 
 # Boxes -------------------------------------------------------------------------------------------
@@ -106,21 +105,21 @@ def math_vision(root: Path, question: str, options: list[str], answer: str = "A"
 
 def test_several_tags_for_one_picture(root: Path) -> None:
     result = math_vision(root, "Row <image1> and star <image2>?", [], "6")
-    assert "several tags" in result.change
-    assert [type(p).__name__ for p in result.sample.messages[0].parts] == [
+    assert "several tags" in result.meta[CHANGED]
+    assert [type(p).__name__ for p in result.messages[0].parts] == [
         "TextPart",
         "MediaRef",
         "TextPart",
     ]
-    assert result.sample.question == "Row  and star (picture 2)?"
+    assert result.question == "Row  and star (picture 2)?"
 
 
 def test_no_tag_or_tags_in_the_options_only(root: Path) -> None:
     result = math_vision(root, "Which graph?", ["<image1>", "<image2>"], "B")
-    assert "no tag" in result.change
-    assert isinstance(result.sample.messages[0].parts[0], MediaRef)
-    assert result.sample.question == "Which graph?\nA. picture 1\nB. picture 2"
-    assert (result.sample.task, result.sample.answer) == ("choice", "B")
+    assert "no tag" in result.meta[CHANGED]
+    assert isinstance(result.messages[0].parts[0], MediaRef)
+    assert result.question == "Which graph?\nA. picture 1\nB. picture 2"
+    assert (result.task, result.answer) == ("choice", "B")
 
 
 def test_two_images_without_any_tag(root: Path) -> None:

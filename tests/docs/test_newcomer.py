@@ -73,9 +73,9 @@ def test_one_run_uses_all_parts(folder: Path) -> None:
     for step in steps:
         assert logged[str(step["step"]), "reward/mean"] == step["reward/mean"]
         assert step["capped"] == 0.0  # one update of each rollout: the ratio is 1
-        assert step["rollout/logprob_gap"] < 1e-5  # the server has the new weights
+        assert step["rollout/logprob_diff_mean"] < 1e-5  # the server has the new weights
         assert 1 <= step["environment/turns"] <= 2
-        assert step["reward/vowels"] > 0
+        assert step["rewards/vowels/mean"] > 0
     assert steps[0]["grad_norm"] > 0
 
 

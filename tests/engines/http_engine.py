@@ -96,23 +96,24 @@ def _read(prompt: Prompt) -> dict[str, Any]:
     return {"ids": list(prompt.token_ids), "images": images}
 
 
-class SleepingHttpEngine(HttpEngine):
-    """One that says when it is asked in its sleep."""
+class RestingHttpEngine(HttpEngine):
+    """One that says when it is asked to sample without weights."""
 
-    _asleep = False
+    _rests = False
 
-    def sleep(self) -> None:
-        self._asleep = True
+    def rest(self) -> None:
+        self._rests = True
 
-    def wake_up(self, tag: str) -> None:
-        self._asleep = self._asleep and tag != "kv_cache"
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._rests = False
+        super().load(weights, version)
 
-    def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        assert not self._asleep
-        return super().poll(wait_s)
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        assert not self._rests
+        return super().submit(requests)
 
 
-@engine("sleeping", abilities=Abilities(sleeps=True))
-def sleeping(setting: EngineSetting) -> SleepingHttpEngine:
-    """A server that can be told to sleep."""
-    return SleepingHttpEngine(setting)
+@engine("resting", abilities=Abilities(rests=True))
+def resting(setting: EngineSetting) -> RestingHttpEngine:
+    """A server that can be told to rest."""
+    return RestingHttpEngine(setting)

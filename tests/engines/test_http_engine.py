@@ -36,7 +36,7 @@ def assert_samples_with_the_policys_weights(rows: list[dict[str, float]]) -> Non
     """Also after updates, which move log-probs by far more."""
     assert len(rows) == 3
     assert all(row["grad_norm"] > 0.1 for row in rows)
-    assert all(row["rollout/logprob_gap_max"] < 1e-5 for row in rows)
+    assert all(row["rollout/logprob_diff_max"] < 1e-5 for row in rows)
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +82,8 @@ def test_it_trains_ahead(tiny_model, files, tmp_path):
     run_training(config(tiny_model, files, tmp_path / "run", **sections))
     rows = metrics(tmp_path / "run")
     assert [row["rollout/staleness"] for row in rows] == [0, 1, 1]
-    assert rows[0]["rollout/logprob_gap_max"] < 1e-5
-    gaps = [row["rollout/logprob_gap_max"] for row in rows[1:]]
+    assert rows[0]["rollout/logprob_diff_max"] < 1e-5
+    gaps = [row["rollout/logprob_diff_max"] for row in rows[1:]]
     assert np.all(np.array(gaps) > 1e-5)  # sampled before the last update
     assert np.all(np.array(gaps) < 0.5)
 
@@ -98,9 +98,9 @@ def test_it_trains_on_ray(tiny_model, files, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
+def test_one_that_rests_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
-    engine = {"type": f"{http_engine.__file__}:sleeping", "colocate": True}
+    engine = {"type": f"{http_engine.__file__}:resting", "colocate": True}
     shared = config(
         tiny_model,
         files,
@@ -116,7 +116,7 @@ def test_one_that_sleeps_shares_the_gpus_of_the_ranks(tiny_model, files, tmp_pat
 
 def test_one_that_cannot_sleep_has_gpus_of_its_own(tiny_model, files, tmp_path):
     own = config(tiny_model, files, tmp_path).changed({"rollout.engine.colocate": True})
-    with pytest.raises(ValueError, match=r"colocate=true: .* the ability sleeps; leave"):
+    with pytest.raises(ValueError, match=r"colocate=true: .* Abilities\(rests=True\); leave"):
         check_engine(own)
 
 

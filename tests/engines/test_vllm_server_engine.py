@@ -32,5 +32,5 @@ def test_it_trains_with_pictures_and_follows_the_weights(tiny_model, files, tmp_
     rows = metrics(tmp_path / "run")
     assert len(rows) == 3
     assert all(row["grad_norm"] > 0.1 for row in rows)  # an update moves log-probs by far more
-    assert all(row["rollout/logprob_gap_max"] < 1e-4 for row in rows)
+    assert all(row["rollout/logprob_diff_max"] < 1e-4 for row in rows)
     assert not list(folder.iterdir())

@@ -10,7 +10,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.evaluation.benchmarks import run_evaluations, settings
+from mmr1.evaluation.benchmarks import deciding_changes, run_evaluations
 from mmr1.report.run_reader import open_run
 from mmr1.vision.families.tiny import new_model
 from tests.jsonl import read_jsonl
@@ -76,14 +76,32 @@ def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
     assert lines(folder / "completions.jsonl") == whole["", "mine"].rows
 
 
-def test_the_precision_of_the_engine_decides():
-    model = {"path": "anywhere", "dtype": "float32"}
-    in_float32, in_bfloat16 = (
-        settings(Config(model=model, rollout={"engine": {"dtype": dtype}}), [])
-        for dtype in ("float32", "bfloat16")
+@pytest.mark.parametrize(
+    ("change", "decides"),
+    [
+        ({"rollout.engine.dtype": "bfloat16"}, True),
+        ({"rollout.stop": ["."]}, True),
+        ({"environment": {"tools": ["zoom"]}}, True),
+        ({"environment": {"tools": ["zoom"], "max_turns": 9}}, True),
+        ({"eval.sampled": {"n": 2}}, True),
+        ({"eval.sampled": {"n": 2, "top_p": 0.5}}, True),
+        ({"data.image.max_pixels": 3136}, True),
+        ({"data.train_batch_size": 2}, False),
+        ({"rollout.n": 2}, False),
+        ({"eval.limit": 2}, False),
+        ({"resources.engines": 2}, False),
+    ],
+)
+def test_what_a_completion_depends_on_decides(change, decides):
+    tools = {"tools": ["zoom"], "max_turns": 3}
+    config = Config(
+        model={"path": "anywhere", "dtype": "float32"},
+        environment=tools if "environment" in change and "max_turns" in str(change) else None,
+        rollout={"engine": {"dtype": "float32"}},
+        eval={"sampled": {"n": 2, "top_p": 0.9}},
     )
-    differ = [key for key in in_float32 if in_float32[key] != in_bfloat16[key]]
-    assert differ == ["rollout.engine.dtype"]
+    assert bool(deciding_changes(config, config.changed(change))) == decides
+    assert deciding_changes(config, config) == []
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):
@@ -130,6 +148,8 @@ def test_nothing_is_reused_that_has_changed(own, tmp_path, mmr1):
         tmp_path / "model/chat_template.jinja": b"{{ messages }}",
         tmp_path / "model/model.safetensors": b"other weights",
         tmp_path / "model/generation_config.json": b'{"do_sample": true}',
+        tmp_path / "model/tokenizer_config.json": b"{}",
+        tmp_path / "digits/eval.jsonl": (tmp_path / "digits/eval.jsonl").read_bytes() + b"\n",
     }
     for file, content in edited.items():
         before = file.read_bytes() if file.exists() else None

@@ -81,12 +81,12 @@ def write_run(
         {
             "step": s,
             "reward/mean": s / 4,
-            "reward/math": s / 4,
+            "rewards/math/mean": s / 4,
             "entropy": 1 / s,
             "kl": 0.0,
-            "reward/invalid": 2.0,
-            "reward/invalid/math": 2.0,
-            "reward/no_signal": 0.5,
+            "reward/num_invalid": 2.0,
+            "rewards/math/num_invalid": 2.0,
+            "reward/frac_zero_std": 0.5,
         }
         for s in range(1, 5)
     ]

@@ -92,15 +92,15 @@ def test_curves_are_drawn_and_tell_their_numbers(page, tmp_path, mixed, requests
     charts = page.locator(".charts figure")
     shown = charts.locator("figcaption").all_inner_texts()[:2]
     assert shown == ["reward and its components", "entropy, nats per token"]
-    assert "reward/no_signal 0.5" in page.inner_text("#curves > .hint")  # it never changed
+    assert "reward/frac_zero_std 0.5" in page.inner_text("#curves > .hint")  # it never changed
     assert charts.nth(0).locator("path.raw").count() == 0  # of four steps nothing is smoothed
     assert charts.nth(0).locator("circle.value").count() == 8
     assert charts.nth(0).locator("path.mean").count() == 2
     frame = charts.nth(0).locator("svg").bounding_box()
     page.mouse.move(frame["x"] + frame["width"] - 12, frame["y"] + 50)  # the last step
     readout = charts.nth(0).locator(".readout").inner_text().split("\n")
-    assert readout == ["step 4", "reward/mean 1", "reward/math 1"]
-    page.get_by_role("button", name="reward/math").click()
+    assert readout == ["step 4", "reward/mean 1", "rewards/math/mean 1"]
+    page.get_by_role("button", name="rewards/math/mean").click()
     assert charts.nth(0).locator("path.mean").count() == 1
     assert [url for url in requests if not url.startswith("data:")] == [
         (tmp_path / "report.html").as_uri()
@@ -363,7 +363,9 @@ def test_tokens_that_need_their_picture_are_coloured_by_how_much(page, tmp_path)
 def test_a_finding_leads_to_the_completions_that_show_it(page, tmp_path):
     cut = [completion("<think>so", 0.0, truncated=True), completion("<answer>7</answer>")]
     rollouts = {step: [prompt("a", cut)] for step in (2, 4, 6)}
-    metrics = [{"step": s, "completion/truncated": 0.0 if s < 3 else 0.5} for s in range(1, 9)]
+    metrics = [
+        {"step": s, "completions/frac_truncated": 0.0 if s < 3 else 0.5} for s in range(1, 9)
+    ]
     folder = write_run(tmp_path / "run", rollouts, metrics=metrics)
     show(page, write(tmp_path, folder))
     (finding,) = page.locator(".findings li").all()

@@ -49,28 +49,30 @@ def test_entropy_collapse():
 
 
 def test_no_signal():
-    assert found(reward__no_signal=[0.2, 0.95, 1.0, 1.0, 0.5])["No signal"].steps == (2, 4)
-    assert not found(reward__no_signal=[0.8, 0.85, 0.89, 0.2])
+    assert found(reward__frac_zero_std=[0.2, 0.95, 1.0, 1.0, 0.5])["No signal"].steps == (2, 4)
+    assert not found(reward__frac_zero_std=[0.8, 0.85, 0.89, 0.2])
 
 
 def test_truncation():
-    cut = found(completion__truncated=[0.0, 0.0, 0.25, 0.5])["Truncation"]
+    cut = found(completions__frac_truncated=[0.0, 0.0, 0.25, 0.5])["Truncation"]
     assert (cut.steps, cut.filter) == ((3, 4), {"status": "truncated"})
     assert "up to 50%" in cut.detail
 
 
 def test_a_gap_that_jumps():
     usual: Column = [1e-3] * 9
-    assert found(rollout__logprob_gap=[*usual, 0.02, 0.3])["Log-prob gap"].steps == (10, 11)
-    assert not found(rollout__logprob_gap=[*usual, 0.0049])  # of no account
-    assert not found(rollout__logprob_gap=[0.02, 0.03, 0.02, 0.04])  # bfloat16 has always as much
+    assert found(rollout__logprob_diff_mean=[*usual, 0.02, 0.3])["Log-prob gap"].steps == (10, 11)
+    assert not found(rollout__logprob_diff_mean=[*usual, 0.0049])  # of no account
+    assert not found(
+        rollout__logprob_diff_mean=[0.02, 0.03, 0.02, 0.04]
+    )  # bfloat16 has always as much
 
 
 def test_invalid_rewards():
     columns: dict[str, Column] = {
-        "reward__invalid": [0.0, 6.0, 12.0, 2.0],  # of 64 completions: 9%, 19%, 3%
+        "reward__num_invalid": [0.0, 6.0, 12.0, 2.0],  # of 64 completions: 9%, 19%, 3%
         "tokens__completion": [6400.0] * 4,
-        "completion__length_mean": [100.0] * 4,
+        "completions__mean_length": [100.0] * 4,
     }
     invalid = found(**columns)["Completions without a valid reward"]
     assert (invalid.steps, invalid.filter) == ((2, 3), {"status": "!"})
@@ -79,20 +81,22 @@ def test_invalid_rewards():
 
 def test_a_reward_that_rises_while_another_falls():
     columns: dict[str, Column] = {
-        "reward__mine": [0.2, 0.4, 0.6, 0.8],
-        "reward__true": [0.5, 0.4, 0.2, 0.1],
+        "rewards__mine__mean": [0.2, 0.4, 0.6, 0.8],
+        "rewards__true__mean": [0.5, 0.4, 0.2, 0.1],
         "reward__mean": [0.7, 0.8, 0.8, 0.9],
     }
     apart = found(**columns)["A reward rises while another falls"]
     assert apart.detail == "mine 0.20 → 0.80, true 0.50 → 0.10"
     assert apart.filter == {"where": "mine = 1 and true = 0"}
-    assert not found(reward__mine=[0.2, 0.4, 0.6, 0.8], reward__true=[0.5, 0.5, 0.5, 0.45])
+    assert not found(
+        rewards__mine__mean=[0.2, 0.4, 0.6, 0.8], rewards__true__mean=[0.5, 0.5, 0.5, 0.45]
+    )
 
 
 def test_length_blow_up():
-    longer = found(completion__length_mean=[100.0, 110.0, 190.0, 210.0, 400.0])
+    longer = found(completions__mean_length=[100.0, 110.0, 190.0, 210.0, 400.0])
     assert longer["Length blow-up"].steps == (4, 5)
-    assert not found(completion__length_mean=[100.0, 120.0, 150.0, 190.0])
+    assert not found(completions__mean_length=[100.0, 120.0, 150.0, 190.0])
 
 
 LOOP = "<think>" + "so x = 2 and therefore " * 40
@@ -135,8 +139,18 @@ def test_one_answer_for_all():
 
 def test_what_is_no_number_is_no_finding():
     odd: list[Any] = [None, "x", float("nan"), float("inf"), [], {}, True, 10**400]
-    names = ["entropy", "reward/no_signal", "completion/truncated", "rollout/logprob_gap"]
-    names += ["reward/invalid", "tokens/completion", "completion/length_mean", "reward/a"]
+    names = [
+        "entropy",
+        "reward/frac_zero_std",
+        "completions/frac_truncated",
+        "rollout/logprob_diff_mean",
+    ]
+    names += [
+        "reward/num_invalid",
+        "tokens/completion",
+        "completions/mean_length",
+        "rewards/a/mean",
+    ]
     assert findings({"step": [*range(8)], **dict.fromkeys(names, odd)}, {}) == []
     assert findings({"step": odd, "entropy": odd}, {}) == []
     assert findings({}, {}) == []
@@ -146,9 +160,9 @@ def test_what_is_no_number_is_no_finding():
 def test_reward_that_never_varies_is_found(value):
     columns = {
         "step": [0, 1, 2, 3, 4],
-        "reward/format": [value] * 5,
+        "rewards/format/mean": [value] * 5,
         "rewards/format/std": [0.0] * 5,
-        "reward/math": [0.2, 0.3, 0.3, 0.3, 0.3],
+        "rewards/math/mean": [0.2, 0.3, 0.3, 0.3, 0.3],
         "rewards/math/std": [0.4, 0.4, 0.0, 0.0, 0.0],
     }
     (found,) = absolute_findings(columns)
@@ -158,7 +172,7 @@ def test_reward_that_never_varies_is_found(value):
     assert absolute_findings(short) == []
 
 
-@pytest.mark.parametrize("metric", ["rollout/logprob_gap", "rollout/logprob_gap_newest"])
+@pytest.mark.parametrize("metric", ["rollout/logprob_diff_mean", "rollout/logprob_diff_current"])
 def test_constant_logprob_gap_is_found_from_the_first_step(metric):
     steps = [*range(1, 7)]
     (found,) = absolute_findings({"step": steps, metric: [0.1, 0.1, 0.1, 0.1, 0.01, 0.01]})

@@ -123,10 +123,10 @@ def test_accounting(composite_reward: CompositeReward) -> None:
     rewards = composite_reward.score(items)
     stats = reward_stats(rewards)
     assert stats["reward/mean"] == 0.75
-    assert stats["reward/math"] == 0.5
-    assert stats["reward/invalid"] == 1
-    assert stats["reward/invalid/math"] == 1
-    assert stats["reward/invalid/bad_gold"] == 1
+    assert stats["rewards/math/mean"] == 0.5
+    assert stats["reward/num_invalid"] == 1
+    assert stats["rewards/math/num_invalid"] == 1
+    assert stats["reward/num_bad_gold"] == 1
     assert stats["reward/num_no_answer"] == 1
     with faults_told() as told:
         report_invalid(rewards, [i.sample for i in items], 0.34)

@@ -43,7 +43,7 @@ from tests.trainer.conversations import picture
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
 STYLES = Path(__file__).parents[1] / "contrib/migrate/tools"
 TOOLS = str(Path(__file__).parents[1] / "environments" / "tools.py")
-ZOOM = {"tools": ("zoom",), "parser": f"{PLUGINS}:always_zoom"}
+ZOOM = {"tools": ("zoom",), "boxes": "resized", "parser": f"{PLUGINS}:always_zoom"}
 SAMPLING = SamplingConfig(max_tokens=400)
 
 

@@ -110,7 +110,7 @@ def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
     run_training(config)
     lines = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert [line["rollout/staleness"] for line in lines] == [0, ahead, ahead]
-    assert all((line["rollout/logprob_gap"] < 1e-5) == (not ahead) for line in lines[1:])
-    assert lines[0]["rollout/logprob_gap"] < 1e-5
+    assert all((line["rollout/logprob_diff_mean"] < 1e-5) == (not ahead) for line in lines[1:])
+    assert lines[0]["rollout/logprob_diff_mean"] < 1e-5
     assert lines[0]["kl"] < 1e-6
     assert lines[2]["kl"] > 1e-2

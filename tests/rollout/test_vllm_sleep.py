@@ -127,11 +127,9 @@ class Asleep:
         )
 
     def wake_up(self) -> list[str]:
-        """In the order of colocated ranks; the names that are sent."""
+        """The names that are sent."""
         weights = self.packed.engine_weights()
-        self.process._call("wake_up", "weights")
         self.process.load(weights, 1)
-        self.process._call("wake_up", "kv_cache")
         return list(weights)
 
     def check(self, prompts: Any) -> None:
@@ -144,7 +142,7 @@ def check_family(name: str, prompts: Any, folder: Path) -> None:
     try:
         for seed in (1, 2):
             shake(asleep.model, 1e-2, torch.Generator().manual_seed(seed))
-            asleep.process._call("sleep")
+            asleep.process._call("rest")
             kept, lost = asleep.process._call("forget")
             assert kept
             assert not [n for n in kept if n.startswith(LANGUAGE)]
@@ -179,7 +177,7 @@ def test_what_is_forgotten_is_seen(mixed, tmp_path):
     """So that the test above can fail: nobody preserves the tower, and nobody sends it."""
     asleep = Asleep(FAMILIES["qwen2_5_vl"], tmp_path, preserves=False)
     try:
-        asleep.process._call("sleep")
+        asleep.process._call("rest")
         kept, lost = asleep.process._call("forget")
         assert not kept
         assert [n for n in lost if n.startswith("visual.")]

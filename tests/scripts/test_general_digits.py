@@ -34,4 +34,4 @@ def test_all_stages_run(name, tmp_path):
     }
     assert [result["prompts"] for result in results.values()] == [8, 8, 8]
     metrics = read_metrics(folder / "rl/metrics.jsonl")
-    assert max(metrics["rollout/logprob_gap_max"]) < 1e-4  # engine and trainer are one model
+    assert max(metrics["rollout/logprob_diff_max"]) < 1e-4  # engine and trainer are one model

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.dev.rooms import (
+    CLOSURE,
     ROOMS,
     code_lines,
     counted,
@@ -102,6 +103,11 @@ def test_a_room_keeps_what_it_has_reached():
     assert over == [f"algorithms: {held + 1:,} lines of code, {held:,} at most"]
     print(table(REPOSITORY))
     assert not too_large(counted(REPOSITORY))
+
+
+def test_the_loop_imports_no_more_than_it_needs():
+    found = import_closure(REPOSITORY, lazy=False)
+    assert all(found[what] <= CLOSURE[what] for what in CLOSURE)
 
 
 def test_imports_are_followed(tmp_path):

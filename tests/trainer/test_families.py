@@ -52,7 +52,7 @@ def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digit
     rl = config_of(sft, data, tmp_path / "rl", "rl.jsonl", **keys)
     checkpoint = run_training(rl)
     for row in read_jsonl(tmp_path / "rl/metrics.jsonl"):
-        assert row["rollout/logprob_gap"] < 1e-5
+        assert row["rollout/logprob_diff_mean"] < 1e-5
         assert (row["tokens/vision"] > 0) == (name in SEEING)
     results, _ = run_evaluations(config_of(checkpoint, data, tmp_path / "eval", "rl.jsonl"))
     assert results
@@ -79,7 +79,7 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
     engine = {"type": "vllm", **bfloat16}
     run_training(config.changed({"rollout.engine": engine, "optimizer.lr": 1e-2}))
     rows = read_jsonl(tmp_path / "rl/metrics.jsonl")
-    gaps = [row["rollout/logprob_gap"] for row in rows]
+    gaps = [row["rollout/logprob_diff_mean"] for row in rows]
     print(f"{name}: {gaps}")
     assert rows[0]["grad_norm"] > 0.01
     assert max(gaps) < (0.05 if name == "qwen3_5" else 1e-5)

@@ -291,5 +291,5 @@ def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, fi
         assert [c.token_ids.tolist() for c in again] == [c.token_ids.tolist() for c in completions]
     stats = [step.metrics for step in runs[0]]
     assert [line["rollout/staleness"] for line in stats] == [0, 1, 1]
-    gaps = [line["rollout/logprob_gap_after_picture"] for line in stats]
+    gaps = [line["rollout/logprob_diff_after_image"] for line in stats]
     assert gaps[0] < 1e-4 < gaps[1]

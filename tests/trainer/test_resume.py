@@ -102,7 +102,7 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
             ],
             "sampler": state["sampler"],
             "kept": state["kept"],
-            "replayed": [line["replay/replayed"] for line in lines],
+            "replayed": [line["replay/num_groups"] for line in lines],
             "skipped": [line["curriculum/skipped"] for line in lines],
         }
 

@@ -53,8 +53,12 @@ def test_a_run_logs_the_gap_and_the_load(digits, tmp_path):
     rows = read_jsonl(tmp_path / "rl/metrics.jsonl")
     assert len(rows) == 2
     for row in rows:
-        assert row["rollout/logprob_gap"] < 1e-5
-        assert row["rollout/router_gap"] == row["rollout/router_gap_per_layer"] == 0
+        assert row["rollout/logprob_diff_mean"] < 1e-5
+        assert (
+            row["rollout/frac_router_mismatch"]
+            == row["rollout/frac_router_mismatch_per_layer"]
+            == 0
+        )
         assert 1 < row["router_aux_loss"] < 4  # k where the load is even, up to the experts
 
 
@@ -138,11 +142,11 @@ def test_replay_reaches_old_log_probs_and_update():
     own, replayed = compares.logprobs(groups), replays.logprobs(groups)
     assert (own - replayed).abs().max() > 1e-3
     _, stats = gradients_of(replays, model, turned)
-    assert stats["rollout/router_gap"] == 1
-    assert stats["rollout/logprob_gap"] > 1e-3
+    assert stats["rollout/frac_router_mismatch"] == 1
+    assert stats["rollout/logprob_diff_mean"] > 1e-3
     _, stats = gradients_of(compares, model, turned)
-    assert stats["rollout/router_gap"] == 1
-    assert stats["rollout/logprob_gap"] < 1e-5
+    assert stats["rollout/frac_router_mismatch"] == 1
+    assert stats["rollout/logprob_diff_mean"] < 1e-5
     bare = [replace(s, group=unknown(s.group)) for s in scored]
     with pytest.raises(ValueError, match="needs an engine that returns the experts"):
         gradients_of(compares, model, bare)

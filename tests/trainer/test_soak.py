@@ -497,7 +497,7 @@ def check_counts(run: Run, server: RewardServer, trackers: list[str]) -> None:
     assert all(counts[f"tracker/{name}"] == run.starts for name in trackers)
     assert counts["remote/error"] + counts["remote/timeout"] == server.failed
     invalid = sum(count for kind, count in counts.items() if kind.startswith("reward/"))
-    assert invalid == sum(row["reward/invalid"] for row in all_metrics(run))
+    assert invalid == sum(row["reward/num_invalid"] for row in all_metrics(run))
     logged = [
         completion
         for file in run.out.glob("rollouts/*")

@@ -20,13 +20,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.config import Config
+from mmr1.config import Config, ToolsConfig
 from mmr1.config.checks import check_own_parts
 from mmr1.config.file import config_from
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
+from mmr1.environments.environment import Answer, Ending, Opening
+from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
@@ -36,13 +38,23 @@ from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampler import Batch, Sampler, refuse_greedy_baseline
-from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
+from mmr1.trainer.sampler import Batch, Sampler
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, rewards_differ
 from mmr1.trainer.sampling.open_groups import OpenGroups
 from mmr1.trainer.sampling.plan import Part, planner
+from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.train import run_training, training_steps
-from mmr1.types import Completion, Experience, Prompt, Reward, RolloutGroup, ScoredGroup
+from mmr1.types import (
+    Completion,
+    Experience,
+    Message,
+    Prompt,
+    Reward,
+    RolloutGroup,
+    ScoredGroup,
+    TextPart,
+)
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.policies import Policy
@@ -119,6 +131,12 @@ class Scripted:
         assert float(weights["w"]) == version
         self.version = version
 
+    def probe(self, prompts: Sequence[Prompt]) -> list[Any]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It has nothing."""
+
 
 class Rewards:
     """Rewards that differ within a group, but for the groups whose index ``equal`` names."""
@@ -126,7 +144,10 @@ class Rewards:
     def __init__(self, equal: Sequence[int] = ()) -> None:
         self.equal, self.asked = equal, 0
 
-    def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+    def score(
+        self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+    ) -> list[ScoredGroup]:
+        assert not check  # with the step alone
         scored = []
         for group in groups:
             same = self.asked in self.equal
@@ -152,6 +173,7 @@ def sampler_of(parts, digit_samples):
         policy: Any = None,
         groups: Any = None,
         steps: StepRewards | None = None,
+        replay: Replay | None = None,
     ) -> Iterator[Sampler]:
         curriculum = run.data.curriculum and Curriculum(run.data.curriculum, run.seed)
         components = TrainerComponents(
@@ -169,9 +191,9 @@ def sampler_of(parts, digit_samples):
             coefficients=Coefficients(run.algorithm),
             media=media,
             steps=steps,
-            open_groups=OpenGroups(no_prompt, planner(run, greedy=False))
-            if groups is None
-            else groups,
+            replay=replay,
+            open_groups=groups
+            or OpenGroups(no_prompt, planner(run, run.algorithm.advantage.type == "remax")),
         )
         with Sampler(run, components) as sampler:
             yield sampler
@@ -260,9 +282,11 @@ def test_groups_that_are_waited_for_hold_nobody_up_but_the_trainer(sampler_of):
     engine, judged = Scripted(), threading.Event()
 
     class Judge(Rewards):
-        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+        def score(
+            self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+        ) -> list[ScoredGroup]:
             assert judged.wait(60)
-            return super().score(groups, check)
+            return super().score(groups, beside, check)
 
     with sampler_of(config(2, 6), engine, Judge()) as sampler:
         taken: list[Batch] = []
@@ -313,8 +337,8 @@ def test_dynamic_sampling_draws_others_for_groups_without_a_signal(sampler_of):
             assert len(batch.groups) == SIZE
             assert all(len({r.value for r in s.rewards}) > 1 for s in batch.groups)
             assert max(ages(batch, policy.version)) <= 1
-            dropped += batch.stats["sampling/no_signal"]
-            assert len(batch.all_groups) == SIZE + batch.stats["sampling/no_signal"]
+            dropped += batch.stats["dynamic_sampling/frac_zero_std"]
+            assert len(batch.all_groups) == SIZE + batch.stats["dynamic_sampling/frac_zero_std"]
             policy.update()
             sampler.sync(policy)
     assert dropped == 3
@@ -337,7 +361,9 @@ def test_steps_are_rewarded_and_the_curriculum_learns_as_groups_come(sampler_of)
     steps = StepRewards(lambda groups: [rewarded[0] for g in groups for _ in g.completions])
 
     class Named(Rewards):
-        def score(self, groups: Sequence[RolloutGroup], check: bool) -> list[ScoredGroup]:
+        def score(
+            self, groups: Sequence[RolloutGroup], beside: Any = (), check: bool = True
+        ) -> list[ScoredGroup]:
             reward = Reward(0.25, components={"any": 0.25})
             return [ScoredGroup(g, (reward,) * len(g.completions)) for g in groups]
 
@@ -419,7 +445,7 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
         entry["seed"] + index
         for entry in entries.values()
         for index in range(N)
-        if str(index) not in entry["completions"]
+        if str(index) not in entry["ended"]
     }
     again = OpenGroups(lambda source, name: parts[3][0].group.prompt, planner(run, greedy=False))
     again.load_state_dict(state["open_groups"])
@@ -442,13 +468,96 @@ def test_a_resumed_stream_samples_what_is_missing_and_no_more(sampler_of, parts)
     assert missing <= set(told)
 
 
+class Guessing:
+    """An environment that opens with a hint, answers the first two turns and then ends."""
+
+    tools: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    def episode(self, sample: Any) -> Any:
+        return Episode(self)
+
+    def close(self) -> None:
+        """It has nothing."""
+
+
+class Episode:
+    def __init__(self, of: Guessing) -> None:
+        self._of, self._turns = of, 0
+
+    def begin(self, prompt: str) -> Opening:
+        self._of.begun += 1
+        return Opening(" (even)")
+
+    def step(self, action: Any) -> Answer:
+        self._turns += 1
+        message = Message("tool", (TextPart("Again."),))
+        return Answer((message,) if self._turns < 3 else (), reward=0.25)
+
+    def end(self) -> Ending:
+        self._of.ended += 1
+        return Ending(1.0)
+
+
+@pytest.mark.parametrize("at_new_weights", ["continue", "restart"])
+def test_conversations_stream_and_are_resumed(sampler_of, parts, digit_samples, at_new_weights):
+    """Turns, openings and rewards outlive a stop; no token is older than the bound."""
+    family, _, media, _ = parts
+    run, policy, states = config(2, 6, at_new_weights=at_new_weights), Policy(), []
+    settings = ToolsConfig(tools=("zoom",), workers=2, max_tokens_per_turn=40)
+
+    def playing(seed: int) -> Player:
+        return Player(Scripted(seed), Guessing(), settings, family, media, together=False)
+
+    def check(batch: Batch) -> None:
+        assert max(ages(batch, policy.version)) <= 2
+        for scored in batch.groups:
+            assert "(even)" in scored.group.prompt.text
+            for c in scored.group.completions:
+                assert [span.role for span in c.spans] == ["assistant", "tool"] * 2 + ["assistant"]
+                assert c.reward == 1.75
+                assert sum(tokens for _, tokens in c.versions or [(0, len(c.token_ids))]) == len(
+                    c.token_ids
+                )
+
+    def stopped() -> None:
+        with sampler_of(run, playing(1), policy=policy) as sampler:
+            check(batch := sampler.sample(1))
+            policy.update()
+            sampler.sync(policy)
+            states.append(json.loads(json.dumps(batch.state())))
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        stopped()
+    (state,) = states
+    by_id = {s.id: s for s in digit_samples}
+    again = OpenGroups(
+        lambda source, name: family.render_prompt(by_id[name]), planner(run, greedy=False)
+    )
+    again.load_state_dict(state["open_groups"])
+    engine = playing(2)
+    engine.load(policy.weights(), policy.version)
+    with sampler_of(run, engine, None, policy, again) as sampler:
+        for number in range(2, 7):
+            check(sampler.sample(number))
+            policy.update()
+            sampler.sync(policy)
+    episodes, until = engine.environment, time.monotonic() + 60
+    while episodes.ended < episodes.begun and time.monotonic() < until:
+        time.sleep(0.01)  # those that a restart dropped end in threads
+    assert episodes.ended == episodes.begun
+    engine.close()
+
+
 REFUSED = [
     (["rollout.max_off_policy_steps=0"], "nothing is sampled while the trainer learns"),
     (["rollout.engine=hf"], "samples from the very model"),
     (["rollout.engine.colocate=true"], "engines sleep while the ranks learn"),
     (["full_determinism=true"], "which weights sample a token depends on timing"),
-    (["algorithm.filter_groups.type=replay"], "no token may be older than its bound"),
-    (["environment.tools=[zoom]"], "turns of conversations"),
+    (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "and keeps no others"),
     (["model.lora.merge=false"], "vLLM cannot exchange the adapters"),
     (
         ["rollout.queue.at_new_weights=restart", "rollout.queue.kv_cache=keep"],
@@ -469,17 +578,49 @@ def test_what_does_not_stream_is_refused_with_the_reason(overrides, said):
         config_from(tree, overrides)
 
 
-def test_an_advantage_with_a_greedy_baseline_is_refused():
-    run = config(1, 2, algorithm={"name": "remax"})
-    with pytest.raises(ValueError, match=r"type=remax, whose baseline is a greedy completion"):
-        refuse_greedy_baseline(run, build_algorithm(run.algorithm))
+def test_a_group_of_a_stream_has_a_greedy_baseline(sampler_of):
+    run = config(1, 4, algorithm={"name": "remax"})
+    with sampler_of(run, Scripted()) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            assert [s.greedy for s in batch.groups] == [Reward(0.0)] * SIZE
+            assert [len(s.group.completions) for s in batch.groups] == [N] * SIZE
+            sampler.sync(policy_at(number))
+
+
+def test_a_group_of_a_stream_is_sampled_under_two_views(sampler_of):
+    views = {"view": "noise", "strength": 0.5, "share": 0.5, "loss": "own"}
+    run = config(1, 4).changed({"rollout.views": views})
+    with sampler_of(run, Scripted()) as sampler:
+        for number in range(1, 5):
+            batch = sampler.sample(number)
+            seen = [[bool(c.view) for c in s.group.completions] for s in batch.groups]
+            assert seen == [[False, True]] * SIZE
+            assert len(batch.learned) == 2 * SIZE
+            assert {"views/reward_clean", "views/reward_perturbed"} <= batch.stats.keys()
+            sampler.sync(policy_at(number))
+
+
+def test_a_stream_replays_groups_in_place_of_those_without_signal(sampler_of):
+    run = config(1, 6).changed({"algorithm.filter_groups": "replay"})
+    replayed = Replay(run.algorithm.replay, 0, rewards_differ, KeptGroups(no_prompt))
+    with sampler_of(run, Scripted(), Rewards(equal=(5, 8)), replay=replayed) as sampler:
+        names, replays = [], []
+        for number in range(1, 7):
+            batch = sampler.sample(number)
+            names += [s.group.prompt.sample.id for s in batch.groups]
+            replays.append(batch.stats["replay/num_groups"])
+            assert all(rewards_differ(s) for s in batch.groups)
+            sampler.sync(policy_at(number))
+    assert sum(replays) == 2
+    assert len(names) - len(set(names)) == 2
 
 
 @pytest.mark.parametrize(
     ("can", "said"),
     [
         ({}, "samples a batch to its end"),
-        ({"samples_on": True}, "at_new_weights=continue: .* no new weights while"),
+        ({"at_new_weights": "restart"}, "at_new_weights=continue: .* no new weights while"),
     ],
 )
 def test_an_engine_that_cannot_is_refused(tmp_path, can, said):
@@ -526,7 +667,7 @@ def test_a_run_that_stops_keeps_its_groups_and_the_bound(
     kept = json.loads(state)["open_groups"]["groups"].values()
     texts = {row["id"]: [c["text"] for c in row["completions"]] for row in learned(out)}
     for group in kept:
-        assert texts[group["id"]] == [group["completions"][str(i)]["text"] for i in range(3)]
+        assert texts[group["id"]] == [group["ended"][str(i)][0]["text"] for i in range(3)]
     assert_within(out, bound=2, updates=2)
     ids = [row["id"] for row in learned(out)]
     order = DataSampler(read_records(digits / "rl.jsonl"), run.seed).next(16)

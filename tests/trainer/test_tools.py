@@ -51,18 +51,18 @@ def test_metrics_tell_of_turns_calls_and_pictures(run):
     policys = [t for of in turns for t in of if t["role"] == "assistant"]
     assert first["environment/turns"] == pytest.approx(len(policys) / 6)
     assert first["environment/calls/zoom"] == pytest.approx(len(calls) / 6)
-    assert first["environment/with_call"] == 1
+    assert first["environment/frac_tool_call"] == 1
     # The last turns' calls are not run, and no other fails.
     not_run = sum(call["error"] is not None for call in calls)
-    assert first["environment/failed_calls"] == pytest.approx(not_run / len(calls))
+    assert first["environment/frac_failed_calls"] == pytest.approx(not_run / len(calls))
     assert not_run <= 6
-    assert first["environment/broken"] == 0
+    assert first["environment/frac_failed"] == 0
     assert first["tokens/completion"] == sum(t["tokens"] for t in policys)
-    assert first["tokens/observed"] == sum(t["tokens"] for of in turns for t in of) - sum(
+    assert first["tokens/environment"] == sum(t["tokens"] for of in turns for t in of) - sum(
         t["tokens"] for t in policys
     )
-    assert first["rollout/logprob_gap_after_picture"] < 1e-4
-    assert first["rollout/logprob_gap"] < 1e-4
+    assert first["rollout/logprob_diff_after_image"] < 1e-4
+    assert first["rollout/logprob_diff_mean"] < 1e-4
     assert first["grad_norm"] > 0
 
 

@@ -31,15 +31,15 @@ from tests.trainer.rl_runs import lines, rl
 LOGGED = {
     "step",
     "reward/mean",
-    "reward/format",
-    "reward/math",
-    "reward/invalid",
+    "rewards/format/mean",
+    "rewards/math/mean",
+    "reward/num_invalid",
     "kl",
     "entropy",
     "loss",
     "grad_norm",
-    "completion/length_mean",
-    "rollout/logprob_gap",
+    "completions/mean_length",
+    "rollout/logprob_diff_mean",
     "time/rollout",
     "time/reward",
     "time/experience",
@@ -87,7 +87,7 @@ def test_the_output_directory(run, warm, digits):
     for row in logged:
         assert set(row) >= LOGGED
         assert all(math.isfinite(value) for value in row.values())
-        assert row["rollout/logprob_gap"] < 1e-5
+        assert row["rollout/logprob_diff_mean"] < 1e-5
         # 4 prompts, each an image of 56 x 56 pixels: 4 tokens.
         assert row["tokens/vision"] == 16
     assert logged[-1]["kl"] > logged[0]["kl"] == pytest.approx(0, abs=1e-6)
@@ -391,7 +391,7 @@ def test_training_and_evaluating_through_vllm(warm, digits, tmp_path):
     pytest.importorskip("vllm", reason="vLLM is not installed")
     checkpoint = run_training(rl(warm, digits, tmp_path / "run", engine="vllm"))
     for row in lines(tmp_path / "run/metrics.jsonl"):
-        assert row["rollout/logprob_gap"] < 1e-5
+        assert row["rollout/logprob_diff_mean"] < 1e-5
     versions = {
         c["policy_version"]
         for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")

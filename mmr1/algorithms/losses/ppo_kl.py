@@ -43,11 +43,11 @@ class PpoKlLoss(SelectiveLoss):
     ),
 )
 def ppo_kl(section: PpoKlLoss) -> Loss:
-    """``ppo_kl_last`` is the KL that the loss has, before the rollout's last update."""
+    """``loss/ppo_kl_last`` is the KL that the loss has, before the rollout's last update."""
     return Loss(
         lambda x: -ratios.ratio(x.logprobs, x.old_logprobs) * x.advantages,
         # Of the tokens that the old policy drew.
         penalty=lambda x: x.ppo_kl_coef * k3(x.old_logprobs, x.logprobs),
-        metrics=lambda x: {"ppo_kl_last": k3(x.old_logprobs, x.logprobs)},
+        metrics=lambda x: {"loss/ppo_kl_last": k3(x.old_logprobs, x.logprobs)},
         needs_signal=False,
     )

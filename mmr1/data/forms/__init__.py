@@ -44,13 +44,9 @@ _IN_ORDER = {
     "chartqa": "benchmarks",
     "swift": "frameworks",
 }
-_RECORDS = ("canonical", "canonical_parquet")
 FORMS = Registry(
     "data.format",
-    {
-        name: f"mmr1.data.forms.catalog.{file}:{name.upper()}"
-        for name, file in {"canonical_parquet": "canonical", **_IN_ORDER}.items()
-    },
+    {name: f"mmr1.data.forms.catalog.{file}:{name.upper()}" for name, file in _IN_ORDER.items()},
     group="mmr1.forms",
     attribute="FORM",
 )
@@ -123,7 +119,7 @@ def named_form(name: str) -> Form:
     if isinstance(form, Form):
         return form
     if isfunction(form):
-        return Form(name, "", (), partial(_read_rewritten, form), {})
+        return Form(name, "", (), partial(_read_rewritten, form))
     raise ValueError(
         f"data.format={name} is a {type(form).__name__}; it must name a function from a row to a "
         "row of a known format, or an mmr1.data.forms.form.Form"
@@ -159,7 +155,7 @@ def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = 
         name = form or recognise(row)
         sample = named_form(name).read(row, place)
         check_gold_boxes(sample)
-        if name in _RECORDS:
+        if name == "canonical":
             return sample
         return with_own_columns(as_choice(sample), row if own is None else own)
     except BoxesError:

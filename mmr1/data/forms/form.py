@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmr1.types import Sample
 
 Row = Mapping[str, Any]
+CHANGED = "changed_from_row"
+"""The column of ``meta`` that says how a sample differs from its row, where it does."""
 Turns = list[tuple[str, str]]
 """``(role, text with tags)`` of each message."""
 
@@ -32,18 +34,14 @@ class Form:
         written_by: The projects whose rows have it, for the documentation.
         keys: A row of this format has all of them, and none is null.
         read: ``(row, place) -> sample``; raises ValueError for a row that cannot be used.
-        example: A row, for the documentation. Its media are ``a.png``, ``b.png`` and ``clip.mp4``.
         fits: What tells the row apart from others with the same columns.
-        variants: More rows: by who writes them.
     """
 
     name: str
     written_by: str
     keys: tuple[str, ...]
     read: Callable[[Row, Place], Sample]
-    example: Row
     fits: Callable[[Row], bool] = lambda row: True
-    variants: Mapping[str, Row] = field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
         """True if a row has this format."""

@@ -9,7 +9,7 @@ from mmr1.data.readers.classes import Located, NoSuchDatasetError
 from mmr1.data.readers.hub import hub_rows, is_saved
 from mmr1.data.readers.json_files import json_lines, json_rows
 from mmr1.data.readers.splits import files_of_split
-from mmr1.data.readers.tables import delimited_rows, parquet_rows, tar_rows
+from mmr1.data.readers.tables import delimited_rows, parquet_rows
 
 _READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
     ".jsonl": json_lines,
@@ -19,14 +19,16 @@ _READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
     ".parquet": parquet_rows,
     ".csv": delimited_rows,
     ".tsv": delimited_rows,
-    ".tar": tar_rows,
 }
 KINDS = tuple(_READERS)
 """Suffixes of the files that can be read."""
 
-_SAVE_AS = dict.fromkeys(
-    (".xlsx", ".xls", ".ods", ".numbers"), "; save it as CSV (UTF-8) in the spreadsheet program"
-)
+_SAVE_AS = {
+    ".tar": "; unpack it and list its rows in a metadata.jsonl",
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods", ".numbers"), "; save it as CSV (UTF-8) in the spreadsheet program"
+    ),
+}
 
 # Beside the rows of a prepared dataset, and no rows themselves.
 _NOT_ROWS = ("quarantine.jsonl", "manifest.json", "dataset_infos.json")
@@ -87,8 +89,6 @@ def row_files(folder: Path) -> list[Path]:
         ValueError: They are of several kinds, and may hold the same rows twice.
     """
     files = _row_files(folder.glob("*")) or _row_files(folder.glob("**/*"))
-    if (folder / "manifest.json").is_file():  # of mmr1-data: records.parquet repeats records.jsonl
-        files = [path for path in files if path.suffix == ".jsonl"]
     kinds = sorted({str(kind_of(path)) for path in files})
     if len(kinds) > 1:
         raise ValueError(

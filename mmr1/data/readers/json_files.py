@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import json
-import re
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+import msgspec
 
 from mmr1.data.lines import BROKEN, not_utf8
 from mmr1.data.readers.classes import Located
-from mmr1.data.record import STRICT, parse_json, read_lines
+from mmr1.data.record import malformed, parse_json, read_lines
 
 LARGEST_OBJECT = 1 << 30
 """Bytes of a file that is one object. Arrays and JSON Lines may be of any size."""
@@ -99,12 +100,8 @@ def _text(path: Path) -> str:
     return data.decode("utf-8-sig")
 
 
-BLOCK = 1 << 20
-"""Bytes that are read at a time; more where one row is longer."""
-_NUMBER = 1024
-"""Characters that a number may have."""
-_SPACE = re.compile(r"[ \t\r\n]*")
 _MARK = codecs.BOM_UTF8
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def is_array(path: Path) -> bool:
@@ -114,91 +111,26 @@ def is_array(path: Path) -> bool:
 
 
 def array_elements(path: Path) -> Iterator[Any]:
-    """The elements of an array.
+    """The elements of an array, or why one is none; decoded one at a time.
 
     Raises:
         ValueError: The file is not an array of strict JSON in UTF-8.
     """
     with path.open("rb") as file:
-        mark = file.read(len(_MARK))
-        window = _Window(path, file, len(_MARK) if mark == _MARK else 0)
-        window.expect("[")
-        if window.next() == "]":
-            window.expect("]")
-        else:
-            while True:
-                yield window.value()
-                if window.expect(",", "]") == "]":
-                    break
-        if window.next():
-            raise window.error("there is more after the array")
-
-
-class _Window:
-    """A part of the file as text, and the place in it."""
-
-    def __init__(self, path: Path, file: BinaryIO, position: int) -> None:
-        self._path, self._file = path, file
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._text, self._at, self._ended = "", 0, False
-        self._position = position  # of the character at ``_at``, in bytes
-        file.seek(position)
-
-    def next(self) -> str:
-        """The next character that is not a space, which stays; empty at the end of the file."""
-        while True:
-            self._skip(_SPACE.match(self._text, self._at).end())  # type: ignore[union-attr]
-            if self._at < len(self._text) or not self._read():
-                return self._text[self._at : self._at + 1]
-
-    def expect(self, *characters: str) -> str:
-        """Continue behind the next character, which must be one of these."""
-        found = self.next()
-        if found not in characters:
-            raise self.error(f"no {' or '.join(characters)}")
-        self._skip(self._at + 1)
-        return found
-
-    def value(self) -> Any:
-        """The value that begins here; the place is then behind it."""
-        self.next()
-        while True:
-            try:
-                value, end = STRICT.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                if not self._may_be_cut(error) or not self._read():
-                    raise self.error(error.msg) from None
-                continue
-            except (ValueError, RecursionError) as error:
-                deep = isinstance(error, RecursionError)
-                raise self.error("nested too deeply" if deep else str(error)) from None
-            after = _SPACE.match(self._text, end).end()  # type: ignore[union-attr]
-            ends = self._text[after : after + 1] in (",", "]") or len(self._text) - end > _NUMBER
-            if ends or not self._read():  # else the value may be the beginning of a number
-                self._skip(end)
-                return value
-
-    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        """True if reading more of the file may mend the error."""
-        return error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16
-
-    def error(self, reason: str) -> ValueError:
-        """An error at this place."""
-        return ValueError(f"{self._path}: not valid JSON ({reason}, byte {self._position})")
-
-    def _skip(self, to: int) -> None:
-        self._position += len(self._text[self._at : to].encode())
-        self._at = to
-
-    def _read(self) -> bool:
-        """Read more, and drop the text behind the place; False at the end of the file."""
-        if self._ended:
-            return False
-        data = self._file.read(max(BLOCK, len(self._text) - self._at))
-        self._ended = not data
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    data = data[len(_MARK) :] if data[: len(_MARK)] == _MARK else data
+    try:
+        elements = _ARRAY.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: {malformed(error, data)}") from error
+    except RecursionError:
+        raise ValueError(f"{path}: JSON that is nested too deeply") from None
+    for element in elements:
         try:
-            text = self._decoder.decode(data, final=self._ended)
+            text = str(element, "utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self._path}: {not_utf8(error, self._path)}") from error
-        self._text, self._at = self._text[self._at :] + text, 0
-        return not self._ended
+            raise ValueError(f"{path}: {not_utf8(error, path)}") from error
+        try:
+            yield parse_json(text)
+        except ValueError as error:
+            yield error

@@ -2,20 +2,20 @@
 // Curves of metrics.jsonl: one chart per quantity, drawn as SVG. The second run is dashed.
 
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
-const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer' || name.endsWith('/num_unread');
+const isCount = (name) => /^rewards?\/(.*\/)?num_/.test(name);
 // A chart's title, and whether a metric belongs to it. Every other metric gets a separate chart, folded away.
 const CHARTS = [
-  ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],
+  ['reward and its components', (name) => name === 'reward/mean' || /^rewards\/.*\/mean$/.test(name)],
   ['completions without reward or answer', isCount],
-  ['share of groups without signal', (name) => name === 'reward/no_signal'],
+  ['share of groups without signal', (name) => name === 'reward/frac_zero_std'],
   ['held-out', (name) => name.startsWith('eval/')],
-  ['completion length, tokens', (name) => name.startsWith('completion/length')],
-  ['share of truncated completions', (name) => name === 'completion/truncated'],
+  ['completion length, tokens', (name) => name === 'completions/mean_length'],
+  ['share of truncated completions', (name) => name === 'completions/frac_truncated'],
   ['entropy, nats per token', (name) => name === 'entropy'],
   ['KL to the reference', (name) => name === 'kl'],
-  ['clip fraction', (name) => name.startsWith('clip_fraction')],
+  ['clip fraction', (name) => name === 'loss/clip_fraction'],
   ['log-prob lost without the picture, nats per token', (name) => name.startsWith('vision/')],
-  ['log-prob gap, engine to trainer', (name) => name === 'rollout/logprob_gap'],
+  ['log-prob gap, engine to trainer', (name) => name === 'rollout/logprob_diff_mean'],
   ['seconds per step', (name) => name.startsWith('time/')],
   ['tokens per step', (name) => name.startsWith('tokens/')],
 ];

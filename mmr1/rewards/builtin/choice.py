@@ -9,7 +9,7 @@ from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.choices import options_by_letter, read_choice
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.read import score_answer
 from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
@@ -19,10 +19,9 @@ def gold_letter(
     options: Sequence[str] | Mapping[str, str] | None = None,
     choices: Sequence[str] | Mapping[str, str] | None = None,
 ) -> str:
-    """Return the gold option's letter. Raises BadGoldError when it is none of the options."""
-    texts = options_by_letter(options or choices)
+    """Return the gold option's letter. Raises BadGoldError when the gold is none of the options."""
     text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
-    reading = read_choice(text, texts)
+    reading = read_choice(text, options_by_letter(options or choices))
     if isinstance(reading, Unread):
         raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
     return reading.value
@@ -34,7 +33,7 @@ def gold_letter(
     tasks=("choice", "multiple choice", "mcq"),
     example={
         "completion": "<answer>(B) 5</answer>",
-        "answer": "B",
+        "answer": "5",
         "options": ["4", "5"],
         "reward": 1,
     },
@@ -66,6 +65,7 @@ def choice(
     (<Status.UNREAD: 'unread'>, 1.0)
     """
     texts = options_by_letter(options or choices)
-    gold = gold_letter(answer, texts)
-    reading = read_completion(completion, extract, lambda text: read_choice(text, texts))
-    return reading if isinstance(reading, Reward) else float(reading.value == gold)
+    gold = gold_letter(answer, options=texts)
+    return score_answer(
+        completion, extract, lambda text: read_choice(text, texts), lambda r: float(r.value == gold)
+    )

@@ -11,9 +11,8 @@ from mmr1.extras import needs_extra
 from mmr1.rewards.item import BadGoldError, Job, unread
 from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.boxes import boxes_of, read_boxes
-from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.read import read_completion
-from mmr1.rewards.reading.stance import Unread
+from mmr1.rewards.reading.extract import Where
+from mmr1.rewards.reading.read import read_gold, score_answer
 from mmr1.types import Reward
 
 Sizes = Sequence[Size | None]
@@ -22,16 +21,11 @@ CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbo
 
 def gold_boxes(answer: Any) -> list[Box]:
     """The gold boxes. Raises BadGoldError when one is not a box."""
-    try:
-        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
-        boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
-    except ValueError as error:
-        boxes = Unread(str(error))
-    if isinstance(boxes, Unread) or not all(map(is_box, boxes)):
-        raise BadGoldError(
-            f"the gold answer {answer!r:.60} is not a list of boxes [x1, y1, x2, y2] with "
-            "x1<x2, y1<y2"
-        )
+    what = "a list of boxes [x1, y1, x2, y2] with x1<x2, y1<y2"
+    boxes = read_gold(answer, what, read_boxes, lambda value: list(boxes_of(value)))
+    for box in boxes:
+        if not is_box(box):
+            raise BadGoldError(f"the gold answer {answer!r:.60} is not {what}: {list(box)}")
     return boxes
 
 
@@ -87,18 +81,19 @@ def iou(
     if space == "model":
         space = model_space or "original"
     gold = gold_boxes(answer)
-    boxes = read_completion(completion, extract, read_boxes)
-    if isinstance(boxes, Reward):
-        return boxes
     original_size = image_size or size_at(original_sizes, image)
     seen_size = resized_size or size_at(media_sizes, image)
-    if space != "0-1" and boxes and max(max(map(abs, box)) for box in boxes) <= 1:
-        return unread(f"the box {list(boxes[0])} looks like 0-1, and the space is {space}")
-    predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
-    if len(predicted) * len(gold) > CHEAP_PAIRS:
-        arguments = (tuple(predicted), tuple(gold), threshold)
-        return Job("mmr1.rewards.builtin.iou:iou_reward", arguments)
-    return iou_reward(predicted, gold, threshold)
+
+    def score(boxes: list[Box]) -> float | Reward | Job:
+        if space != "0-1" and boxes and max(max(map(abs, box)) for box in boxes) <= 1:
+            return unread(f"the box {list(boxes[0])} looks like 0-1, and the space is {space}")
+        predicted = [to_original(box, space, original_size, seen_size) for box in boxes]
+        if len(predicted) * len(gold) > CHEAP_PAIRS:
+            arguments = (tuple(predicted), tuple(gold), threshold)
+            return Job("mmr1.rewards.builtin.iou:iou_reward", arguments)
+        return iou_reward(predicted, gold, threshold)
+
+    return score_answer(completion, extract, read_boxes, score)
 
 
 def iou_reward(predicted: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:

@@ -8,10 +8,9 @@ from typing import Any
 from mmr1.rewards.item import BadGoldError, plain_value, references
 from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.numbers import Number
-from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
-from mmr1.rewards.reading.read import read_completion
-from mmr1.rewards.reading.stance import is_negated
+from mmr1.rewards.reading.quantities import Quantity, distances, read_quantity, whole_quantity
+from mmr1.rewards.reading.read import score_answer
+from mmr1.rewards.reading.stance import Reading, is_negated
 from mmr1.section import Coefficient
 from mmr1.types import Reward
 
@@ -28,13 +27,9 @@ def gold_quantity(answer: Any) -> Quantity:
     answer = plain_value(answer)
     if isinstance(answer, bool) or not isinstance(answer, int | float | str):
         raise BadGoldError(f"the gold answer {answer!r:.60} is not a number")
-    if isinstance(answer, int):
-        return Quantity(Number(answer))
     text = extract_answer(str(answer), "whole") or ""
-    if (quantity := whole_quantity(text)) is not None:
-        return quantity
     reading = read_quantity(text)
-    if not reading or is_negated(text):
+    if not reading or (is_negated(text) and whole_quantity(text) is None):
         raise BadGoldError(f"the gold answer {answer!r:.60} is not a finite number")
     return reading.value
 
@@ -43,12 +38,7 @@ def gold_quantity(answer: Any) -> Quantity:
     "numeric",
     gold=gold_quantities,
     tasks=("numeric", "numerical"),
-    example={
-        "completion": "<answer>9.9</answer>",
-        "answer": 10,
-        "settings": {"relative": 0.01},
-        "reward": 1,
-    },
+    example={"completion": "<answer>10.0</answer>", "answer": 10, "reward": 1},
 )
 def numeric(
     completion: str,
@@ -79,18 +69,15 @@ def numeric(
     (1.0, 0.0)
     """
     golds = gold_quantities(answer)
-    reading = read_completion(completion, extract, read_quantity)
-    if isinstance(reading, Reward):
-        return reading
-    for gold in golds:
+    places = None if precision is None else int(precision)
+
+    def is_near(gold: Quantity, reading: Reading[Quantity]) -> bool:
         bound = max(Fraction(str(tolerance)), Fraction(str(relative)) * abs(gold.value))
-        for number in candidates(gold, reading.value):
-            value = number.value
-            if precision is not None:
-                value = Fraction(round(value, int(precision)))
-            if abs(value - gold.value) <= bound:
-                return 1.0
-    return 0.0
+        return any(distance <= bound for distance in distances(gold, reading.value, places))
+
+    return score_answer(
+        completion, extract, read_quantity, lambda r: float(any(is_near(g, r) for g in golds))
+    )
 
 
 @reward(
@@ -141,12 +128,13 @@ def regression(
     >>> regression("<answer>9</answer>", 10), regression("<answer>nan</answer>", 10).error
     (0.9, 'no number')
     """
-    gold, reading = gold_quantity(answer), read_completion(completion, extract, read_quantity)
-    if isinstance(reading, Reward):
-        return reading
-    scale = max(abs(gold.value), Fraction(floor))
-    shares = [abs(number.value - gold.value) / scale for number in candidates(gold, reading.value)]
-    share = min(shares, default=Fraction(1))
-    if mean_relative:
-        return sum(share < 1 - level for level in MRA_LEVELS) / len(MRA_LEVELS)
-    return float(1 - min(Fraction(1), share))
+    gold = gold_quantity(answer)
+
+    def score(reading: Reading[Quantity]) -> float:
+        nearest = min(distances(gold, reading.value), default=abs(gold.value) + 1)
+        share = nearest / max(abs(gold.value), Fraction(floor))
+        if mean_relative:
+            return sum(share < 1 - level for level in MRA_LEVELS) / len(MRA_LEVELS)
+        return float(1 - min(Fraction(1), share))
+
+    return score_answer(completion, extract, read_quantity, score)

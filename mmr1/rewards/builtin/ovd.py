@@ -16,14 +16,14 @@ from typing import Any
 from mmr1.boxes import Box, SpaceName, to_original
 from mmr1.rewards.builtin.iou import Sizes, iou_of, size_at
 from mmr1.rewards.kind import reward
-from mmr1.rewards.reading.boxes import gold_labels, read_labels
-from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.boxes import Labelled, gold_labels, read_labels
+from mmr1.rewards.reading.read import score_answer
 from mmr1.types import Reward
 
 # Of two cats one is no gold; the other's IoU of 0.8 is enough at seven of ten thresholds.
-_ANSWER = '[{"bbox_2d": [0, 0, 10, 8], "label": "cat"}, {"bbox_2d": [7, 7, 9, 9], "label": "cat"}]'
 _GOLD = [{"bbox_2d": [0, 0, 10, 10], "label": "cat"}]
-_EXAMPLE = {"completion": f"<answer>{_ANSWER}</answer>", "answer": _GOLD, "reward": 0.7 / 2}
+_CATS = '[{"bbox_2d": [0, 0, 10, 8], "label": "cat"}, {"bbox_2d": [7, 7, 9, 9], "label": "cat"}]'
+_EXAMPLE = {"completion": f"<answer>{_CATS}</answer>", "answer": _GOLD, "reward": 0.35}
 
 
 @reward("ovd", paper="2504.07615", gold=gold_labels, tasks=("ovd",), example=_EXAMPLE)
@@ -43,23 +43,29 @@ def ovd(
         original_sizes: ``(width, height)`` of each file's image.
         media_sizes: ``(width, height)`` that the model saw of each.
     """
-    gold, found = gold_labels(answer), read_completion(completion, "answer", read_labels)
-    if isinstance(found, Reward) or not (gold and found):
-        return found if isinstance(found, Reward) else float(not (gold or found))
-    sizes, precisions = (size_at(original_sizes, 0), size_at(media_sizes, 0)), []
-    for label, boxes in gold.items():
-        named = [to_original(b, model_space or "original", *sizes) for b in found.get(label, [])]
-        precisions += [average_precision(named, boxes, k / 20) for k in range(10, 20)]
-    wanted, given = (sum(map(len, boxes.values())) for boxes in (gold, found))
-    return min(1.0, wanted / given) * fmean(precisions)
+    gold, sizes = gold_labels(answer), [size_at(s, 0) for s in (original_sizes, media_sizes)]
+
+    def score(found: Labelled) -> float:
+        if not (gold and found):
+            return float(not (gold or found))
+        precisions = []
+        for label, boxes in gold.items():
+            own = [to_original(b, model_space or "original", *sizes) for b in found.get(label, [])]
+            precisions += [average_precision(own, boxes, k / 20) for k in range(10, 20)]
+        wanted, given = (sum(map(len, boxes.values())) for boxes in (gold, found))
+        return min(1.0, wanted / given) * fmean(precisions)
+
+    return score_answer(completion, "answer", read_labels, score)
 
 
 def average_precision(found: Sequence[Box], gold: Sequence[Box], threshold: float) -> float:
     """Return the mean over 101 recalls of the best precision at or beyond it."""
-    left, hits = list(gold), []
-    for box in found[:100]:
+    left, curve = list(gold), []
+    for number, box in enumerate(found[:100], 1):
         if near := [other for other in left if iou_of(box, other) >= threshold]:
             left.remove(max(near, key=partial(iou_of, box)))
-        hits.append(len(gold) - len(left))
-    curve = [(n / len(gold), n / number) for number, n in enumerate(hits, 1)]
-    return fmean(max([0.0, *(p for r, p in curve if r >= k / 100)]) for k in range(101))
+        curve.append((len(gold) - len(left), number))
+    best = (
+        max((n / m for n, m in curve if 100 * n >= k * len(gold)), default=0) for k in range(101)
+    )
+    return fmean(best)

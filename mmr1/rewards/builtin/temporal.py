@@ -4,40 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.kind import OfAccuracy, reward
-from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.read import read_completion
+from mmr1.rewards.reading.extract import Where
+from mmr1.rewards.reading.read import read_gold, score_answer
 from mmr1.rewards.reading.spans import Span, read_span, span_of
-from mmr1.rewards.reading.stance import Unread
 from mmr1.section import Need
 from mmr1.types import Reward
 
 
 def gold_segment(answer: Any) -> Span:
     """The gold segment in seconds. Raises BadGoldError when it is none."""
-    try:
-        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
-        segment = read_span(text or "") if isinstance(answer, str) else span_of(answer)
-    except ValueError as error:
-        segment = Unread(str(error))
-    if isinstance(segment, Unread):
-        raise BadGoldError(
-            f"the gold answer {answer!r:.60} is not a segment [start, end] in seconds: "
-            f"{segment.reason}"
-        )
-    return segment
+    return read_gold(answer, "a segment [start, end] in seconds", read_span, span_of)
 
 
 @reward(
     "tiou",
     gold=gold_segment,
     tasks=("tiou", "temporal grounding"),
-    example={
-        "completion": "<answer>from 0:05 to 0:15</answer>",
-        "answer": [0, 10],
-        "reward": 1 / 3,
-    },
+    example={"completion": "<answer>0:05 to 0:15</answer>", "answer": [0, 10], "reward": 1 / 3},
 )
 def tiou(
     completion: str,
@@ -65,12 +49,13 @@ def tiou(
     0.3333333333333333
     """
     gold = gold_segment(answer)
-    predicted = read_completion(completion, extract, read_span)
-    if isinstance(predicted, Reward):
-        return predicted
     end = float("inf") if duration is None else float(duration)
-    overlap = segment_iou(_clamp(predicted, end), _clamp(gold, end))
-    return overlap if threshold is None else float(overlap >= threshold)
+
+    def score(predicted: Span) -> float:
+        overlap = segment_iou(_clamp(predicted, end), _clamp(gold, end))
+        return overlap if threshold is None else float(overlap >= threshold)
+
+    return score_answer(completion, extract, read_span, score)
 
 
 def _clamp(segment: Span, end: float) -> Span:

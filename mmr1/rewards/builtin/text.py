@@ -1,33 +1,41 @@
-"""Text against text: exact match, edit distance (OCR) and ROUGE."""
+"""Text against text: exact match, edit distances, ROUGE, and the scores of VQA and ChartQA."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any, Literal
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from mmr1.extras import needs_extra
-from mmr1.rewards.item import BadGoldError, Job, no_answer, references
+from mmr1.rewards.item import BadGoldError, plain_value, references, unread
 from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
-from mmr1.rewards.reading.characters import unwrap
+from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
-from mmr1.rewards.reading.stance import statements
+from mmr1.rewards.reading.quantities import Quantity, distances, read_quantity, whole_quantity
+from mmr1.rewards.reading.read import score_answer
+from mmr1.rewards.reading.stance import MAX_ANSWER, Unread, statements
+from mmr1.rewards.reading.units import PERCENT
+from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]
 OcrUnit = Literal["auto", "word", "character"]
 Tokens = tuple[str, ...]
 
-CHEAP_CELLS = 4_000_000  # a larger table of tokens by tokens is compared in the sandbox
-
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _ROUGE_TOKEN = re.compile(rf"{_CJK.pattern}|[^\W_]+?(?={_CJK.pattern}|[\W_]|$)")
+
+VOTES = 3  # so many of ten people make an answer wholly right
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = re.compile(r"[^\w\s'.,:%$€£°/+-]|[.,:](?!\d)|(?<!\d)[.:](?=\s)")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 def gold_strings(answer: Any) -> tuple[str, ...]:
@@ -49,7 +57,7 @@ def _gold_string(answer: Any) -> str:
     gold=gold_strings,
     tasks=("exact", "text"),
     example={
-        "completion": "<answer>It is **New  York**.</answer>",
+        "completion": "<answer>It is **New York**.</answer>",
         "answer": "new york",
         "reward": 1,
     },
@@ -74,19 +82,20 @@ def exact(
     >>> exact("<answer>Yes, it is.</answer>", True), exact("<answer>not red</answer>", "red")
     (1.0, 0.0)
     """
-    golds = gold_strings(answer)
-    prediction = extract_answer(completion, extract)
-    if prediction is None:
-        return no_answer()
-    return float(any(_same_text(gold, prediction, ignore_case) for gold in golds))
+    golds = [unwrap(gold) for gold in gold_strings(answer)]
 
+    def score(text: str) -> float:
+        said = [_folded(statement, ignore_case) for statement in statements(text)]
+        return float(
+            any(
+                boolean_of(text) is boolean_of(gold)
+                if TRUTH.fullmatch(gold)
+                else _folded(gold, ignore_case) in said
+                for gold in golds
+            )
+        )
 
-def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
-    gold, prediction = unwrap(gold), unwrap(prediction)
-    if TRUTH.fullmatch(gold):
-        return boolean_of(prediction) is boolean_of(gold)
-    expected = _folded(gold, ignore_case, False)
-    return expected in (_folded(text, ignore_case, False) for text in statements(prediction))
+    return score_answer(completion, extract, unwrap, score)
 
 
 @reward(
@@ -94,9 +103,9 @@ def _same_text(gold: str, prediction: str, ignore_case: bool) -> bool:
     gold=gold_strings,
     tasks=("ocr",),
     example={
-        "completion": "<answer>the quick brown cat</answer>",
-        "answer": "the quick brown fox",
-        "reward": 0.75,
+        "completion": "<answer>the quick cat</answer>",
+        "answer": "the quick dog",
+        "reward": 2 / 3,
     },
 )
 def ocr(
@@ -107,7 +116,7 @@ def ocr(
     ignore_case: bool = False,
     ignore_punctuation: bool = False,
     extract: Where = "auto",
-) -> float | Reward | Job:
+) -> float | Reward:
     """1 - word error rate, at least 0; character error rate for Chinese, Japanese and Korean.
 
     The error rate is the edit distance over the gold's length.
@@ -124,42 +133,19 @@ def ocr(
     0.75
     """
     golds = gold_strings(answer)
-    prediction = extract_answer(completion, extract)
-    if prediction is None:
-        return no_answer()
-    pairs = tuple(
-        _ocr_sides(prediction, gold, unit, ignore_case, ignore_punctuation) for gold in golds
-    )
-    if sum(_cells(*pair) for pair in pairs) > CHEAP_CELLS:
-        return Job("mmr1.rewards.builtin.text:best_error_rate", (pairs,))
-    return best_error_rate(pairs)
+
+    def score(text: str) -> float:
+        folded = [_folded(t, ignore_case, ignore_punctuation) for t in (text, *golds)]
+        return max(_accuracy(folded[0], gold, unit) for gold in folded[1:])
+
+    return score_answer(completion, extract, str, score)
 
 
-def _ocr_sides(
-    prediction: str, gold: str, unit: OcrUnit, ignore_case: bool, ignore_punctuation: bool
-) -> tuple[Tokens, Tokens]:
+def _accuracy(text: str, gold: str, unit: OcrUnit) -> float:
     by_character = unit == "character" or (unit == "auto" and _CJK.search(gold) is not None)
-    sides = []
-    for text in (prediction, gold):
-        folded = _folded(text, ignore_case, ignore_punctuation)
-        sides.append(tuple(folded.replace(" ", "")) if by_character else tuple(folded.split()))
-    return sides[0], sides[1]
-
-
-def _cells(predicted: Tokens, expected: Tokens) -> int:
-    if abs(len(predicted) - len(expected)) >= len(expected):
-        return 0  # every word of the difference is an error, so nothing is compared
-    return len(predicted) * len(expected)
-
-
-def best_error_rate(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
-    """1 - edit distance / length of the gold, at least 0; the best of several golds."""
-    return max(
-        max(0.0, 1.0 - Levenshtein.distance(predicted, expected) / max(len(expected), 1))
-        if _cells(predicted, expected)
-        else float(predicted == expected)
-        for predicted, expected in pairs
-    )
+    sides = [side.replace(" ", "") if by_character else side.split() for side in (text, gold)]
+    length = max(len(sides[1]), 1)
+    return 1.0 - min(Levenshtein.distance(*sides, score_cutoff=length), length) / length
 
 
 @reward(
@@ -168,10 +154,9 @@ def best_error_rate(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
     gold=gold_strings,
     tasks=("rouge", "free-form"),
     example={
-        "completion": "<answer>a cat sat</answer>",
-        "answer": "the cat sat down",
-        "settings": {"kind": "1"},
-        "reward": 4 / 7,
+        "completion": "<answer>a cat</answer>",
+        "answer": "the cat",
+        "reward": (0.5 + 0 + 0.5) / 3,
     },
 )
 def rouge(
@@ -181,7 +166,7 @@ def rouge(
     kind: Rouge = "mean",
     stem: bool = False,
     extract: Where = "auto",
-) -> float | Reward | Job:
+) -> float | Reward:
     """ROUGE F1 of the answer and the gold text (Lin 2004).
 
     Args:
@@ -199,14 +184,10 @@ def rouge(
     0.5714
     """
     tokens = _stems if stem else _words
-    golds = tuple(tokens(gold) for gold in gold_strings(answer))
-    prediction = extract_answer(completion, extract)
-    if prediction is None:
-        return no_answer()
-    predicted = tokens(prediction)
-    if len(predicted) * sum(map(len, golds)) > CHEAP_CELLS:
-        return Job("mmr1.rewards.builtin.text:best_rouge", (predicted, golds, kind))
-    return best_rouge(predicted, golds, kind)
+    golds = [tokens(gold) for gold in gold_strings(answer)]
+    return score_answer(
+        completion, extract, tokens, lambda words: max(rouge_f1(words, g, kind) for g in golds)
+    )
 
 
 def _words(text: str) -> Tokens:
@@ -229,11 +210,6 @@ def _stemmer() -> Any:
     return stemmer("porter")
 
 
-def best_rouge(predicted: Tokens, golds: Sequence[Tokens], kind: str) -> float:
-    """The F1 of the gold that is nearest."""
-    return max(rouge_f1(predicted, gold, kind) for gold in golds)
-
-
 # Not by rouge-score: docs/decisions.md says why.
 def rouge_f1(predicted: Tokens, expected: Tokens, kind: str) -> float:
     """The F1 of two token sequences."""
@@ -253,10 +229,144 @@ def _f1(common: int, predicted: int, expected: int) -> float:
     return 2 * common / (predicted + expected) if common else 0.0
 
 
-def _folded(text: str, ignore_case: bool, ignore_punctuation: bool) -> str:
+def _folded(text: str, ignore_case: bool, ignore_punctuation: bool = False) -> str:
     text = unicodedata.normalize("NFC", text)
     if ignore_case:
         text = text.casefold()
     if ignore_punctuation:
         text = "".join(c for c in text if not unicodedata.category(c).startswith("P"))
     return " ".join(text.split())
+
+
+@reward(
+    "anls",
+    paper="1905.13648",
+    gold=gold_strings,
+    tasks=("anls",),
+    example={"completion": "<answer>Novmber 5</answer>", "answer": "November 5", "reward": 0.9},
+)
+def anls(
+    completion: str, answer: Any, *, threshold: float = 0.5, extract: Where = "auto"
+) -> float | Reward:
+    """ANLS, the score of DocVQA and ST-VQA: 1 - the normalised edit distance, best over the golds.
+
+    The distance is divided by the longer text's length; at the threshold or beyond it the score
+    is 0. Case and runs of whitespace do not count. Biten et al. 2019, arXiv:1905.13648.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold text, or a list of texts.
+        threshold: Normalised distance from which on an answer is wrong.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> round(anls("<answer>Novmber 5</answer>", ["November 5", "5 November"]), 2)
+    0.9
+    """
+    golds = [fold_case(unwrap(gold)) for gold in gold_strings(answer)]
+
+    def score(text: str) -> float:
+        distance = min(Levenshtein.normalized_distance(fold_case(text), gold) for gold in golds)
+        return 1.0 - distance if distance < threshold else 0.0
+
+    return score_answer(completion, extract, unwrap, score)
+
+
+def gold_votes(answer: Any) -> Sequence[str]:
+    """Return people's answers. Raises BadGoldError when the record has no list of them."""
+    answer = plain_value(answer)
+    if isinstance(answer, list | tuple) and answer:
+        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
+        if all(isinstance(text, str | int | float) for text in texts):
+            return [str(text) for text in texts]
+        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
+    return gold_strings(answer)
+
+
+@reward(
+    "vqa_soft",
+    paper="1505.00468",
+    gold=gold_votes,
+    tasks=("vqa soft",),
+    example={
+        "completion": "<answer>Two</answer>",
+        "answer": ["2", *"3344455555"[:9]],
+        "reward": 1 / 3,
+    },
+)
+def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
+    """The soft score of VQAv2, OK-VQA and TextVQA: a third for each of ten people who say the same.
+
+    At most 1. Case, articles, punctuation and words for numbers do not count. The benchmarks'
+    own figure is the mean over ten sets of nine people: 0.3, 0.6, 0.9 where this is 1/3, 2/3, 1.
+    Antol et al. 2015, arXiv:1505.00468.
+
+    Args:
+        completion: The whole completion.
+        answer: What ten people answered: texts, or mappings with ``answer``.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> vqa_soft("<answer>Two</answer>", ["2", "2", "3"] * 3 + ["4"])
+    1.0
+    """
+    people = [_normalised(text) for text in gold_votes(answer)]
+    needed = min(VOTES, len(people))  # a single gold is met by one
+    return score_answer(
+        completion, extract, _normalised, lambda text: min(1.0, people.count(text) / needed)
+    )
+
+
+@reward(
+    "relaxed",
+    paper="2203.10244",
+    gold=gold_strings,
+    tasks=("relaxed",),
+    example={"completion": "<answer>1,060</answer>", "answer": 1000, "reward": 0},
+)
+def relaxed(
+    completion: str, answer: Any, *, relative: float = 0.05, extract: Where = "auto"
+) -> float | Reward:
+    """The relaxed accuracy of ChartQA: 1 where a number is within 5% of the gold, else 0.
+
+    A text must be the gold text, whatever its case. Thousands separators and signs of currency do
+    not count. 23% is met by 23 and by 0.23, and 0.23 and 23 by 23%: charts leave the sign to their
+    axis. Masry et al. 2022, arXiv:2203.10244.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold text or number, or a list of texts.
+        relative: Largest difference as a share of the gold's magnitude.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> relaxed("<answer>1,020</answer>", 1000), relaxed("<answer>1,060</answer>", 1000)
+    (1.0, 0.0)
+    """
+    golds = gold_strings(plain_value(answer))
+    texts = [fold_case(unwrap(gold)) for gold in golds]
+    quantities = [quantity for gold in golds if (quantity := whole_quantity(gold)) is not None]
+
+    def score(text: str) -> float | Reward:
+        if fold_case(unwrap(text)) in texts or not quantities:
+            return float(fold_case(unwrap(text)) in texts)
+        reading = read_quantity(text)
+        if isinstance(reading, Unread):
+            return unread(reading.reason)
+        answers = [reading.value]
+        if reading.value.unit == PERCENT:  # charts leave the sign to their axis
+            answers.append(Quantity(reading.value.number))
+        return float(
+            any(_is_near(q, a, Fraction(str(relative))) for q in quantities for a in answers)
+        )
+
+    return score_answer(completion, extract, str, score)
+
+
+def _is_near(gold: Quantity, answer: Quantity, relative: Fraction) -> bool:
+    return any(distance <= relative * abs(gold.value) for distance in distances(gold, answer))
+
+
+def _normalised(text: str) -> str:
+    """An answer as VQAv2 compares it: in lower case, without articles and punctuation."""
+    text = _PUNCTUATION.sub(
+        " ", _THOUSANDS.sub("", with_digits(unwrap(text[:MAX_ANSWER]).casefold()))
+    )
+    return " ".join(_ARTICLES.sub(" ", text).split())

@@ -18,28 +18,31 @@ from mmr1.rewards.reading.choices import read_choice
 from mmr1.rewards.reading.extract import extract_answer
 from mmr1.rewards.reading.latex import normalise, without_labels
 from mmr1.rewards.reading.numbers import parse_number, same_number
-from mmr1.rewards.reading.quantities import Quantity, candidates, read_quantity, whole_quantity
+from mmr1.rewards.reading.quantities import (
+    Quantity,
+    read_quantity,
+    same_quantity,
+    whole_quantity,
+)
 from mmr1.rewards.reading.stance import MAX_ANSWER, Unread, conclusion, statement, statements
 from mmr1.rewards.reading.times import is_ratio, read_clock, read_date
-from mmr1.rewards.reading.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.reading.units import DEGREE, PERCENT, Unit, split_unit
+from mmr1.rewards.reading.vocabulary import any_of, words
 from mmr1.rewards.reading.words import with_digits
 from mmr1.types import Reward
 
 _SMALL_INTEGER = re.compile(r"[+-]?\d{1,18}")
 _PROSE = re.compile(r"[A-Za-z][A-Za-z'\-,;. ]*")
 _SHORT_WORDS = {"no", "yes", "true", "none"}
-_FUNCTIONS = re.compile(
-    r"\b(?:a?(?:rc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt|pi|theta|alpha|beta|and|or)\b"
-)
+_FUNCTIONS = re.compile(words("functions"))
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
 _OPTIONS = "ABCDEFGHIJ"
 _SAID_OF_WORDS = re.compile(r"[<>=%≠¬]|\\(?:ne|le|ge|lnot|neg)(?![a-z])|^\W*-")
 # A run of letters that is not a command, index, function, or name that is given a value.
 _WORDS = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])(?:if|no|up|is|to|by|at|of)(?![A-Za-z])")
 _NO_WORDS = re.compile(
-    r"\\[A-Za-z]+|_\{[^{}]*\}|[A-Za-z]{2,}\s*(?==)|\{[A-Za-z]+\*?\}|(?<![A-Za-z])(?:arc|a)?(?:sin|cos|tan|"
-    r"cot|sec|csc)h?|(?<![A-Za-z])(?:log|ln|lg|exp|sqrt|pi|theta|alpha|beta|infty|mod|and|or|gcd|"
-    r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
+    r"\\[A-Za-z]+|_\{[^{}]*\}|[A-Za-z]{2,}\s*(?==)|\{[A-Za-z]+\*?\}|(?<![A-Za-z])(?:(?:arc|a)?"
+    rf"(?:sin|cos|tan|cot|sec|csc)h?|(?:{any_of('functions', 'operators')})(?![A-Za-z]))"
 )
 _VARIABLE = re.compile(r"(?<![A-Za-z\\_])(?![ei])[A-Za-z](?![A-Za-z(_'])")
 _BARE_UNITS = tuple("mgNJWVAL")  # right behind a number, as in 10N, if the answer has no letter
@@ -55,7 +58,7 @@ _LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
 _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
 _OPERATOR = re.compile(r"[=+*/^\\]|[A-J]\(")
 _MATHEMATICS = re.compile(r"\d|\\[a-z]|(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])")
-_ARTICLE = re.compile(r"(?i)(?:an?|the) ")
+_ARTICLE = re.compile(r"^(?:an?|the) ")
 
 
 def gold_text(answer: Any) -> str:
@@ -117,8 +120,9 @@ def _compare_texts(gold: str, prediction: str) -> float | Reward | Job:
     if is_prose(gold) and _plain(gold) in map(_plain, (prediction, *statements(written))):
         return float(not _SAID_OF_WORDS.search(prediction))
     quantity = _quantity(gold)
-    if _is_number(quantity) and (_words_of(answer) or whole_quantity(answer)):
-        return _compare_sentence(quantity, answer)
+    number = _plain_quantity(quantity)
+    if number and (_words_of(answer) or whole_quantity(answer)):
+        return _compare_sentence(number, answer)
     gold = quantity
     if not is_prose(gold):
         prediction = _quantity(statement(prediction) or prediction)
@@ -133,25 +137,24 @@ def _compare_texts(gold: str, prediction: str) -> float | Reward | Job:
     return _decide_quantities(gold, prediction) if worded is None else worded
 
 
-def _is_number(text: str) -> bool:
-    return parse_number(split_unit(text, bare_letters=False)[0]) is not None
+def _plain_quantity(text: str) -> Quantity | None:
+    core, unit = split_unit(text, bare_letters=False)
+    number = parse_number(core)
+    return None if number is None else Quantity(number, unit)
 
 
-def _compare_sentence(gold: str, answer: str) -> float | Reward:
+def _compare_sentence(gold: Quantity, answer: str) -> float | Reward:
     """The verdict on a number and words around another."""
-    core, unit = split_unit(gold, bare_letters=False)
-    number, reading = parse_number(core), read_quantity(answer, none_is_zero=False)
+    reading = read_quantity(answer, none_is_zero=False)
     if isinstance(reading, Unread):
         return unread(reading.reason)
-    assert number is not None, gold  # the gold is a number
     quantity = reading.value
-    if unit and unit.is_unknown:  # the thing that is counted, to be named where one is named
+    if gold.unit and gold.unit.is_unknown:  # the counted thing, to be named where one is named
         whole = whole_quantity(answer)
-        if unit.dimension not in fold_case(answer) and not (whole and whole.unit is None):
+        if gold.unit.dimension not in fold_case(answer) and not (whole and whole.unit is None):
             return 0.0
         quantity = Quantity(quantity.number)
-    numbers = candidates(Quantity(number, unit), quantity)
-    return float(any(same_number(number, candidate) for candidate in numbers))
+    return float(same_quantity(gold, quantity))
 
 
 # The golds of a group are one gold.
@@ -167,20 +170,19 @@ def _quantity(text: str) -> str:
     plain = with_digits(text[rounded.end() :] if rounded else text)
     if not rounded and plain == text:
         return text
-    core, unit = split_unit(plain, bare_letters=False)
-    if parse_number(core) is None:
+    quantity = _plain_quantity(plain)
+    if quantity is None:
         return text
-    if _TITLE.match(text) and unit and not leading_unit(plain[len(core) :]):
-        return text
-    return plain
+    unknown = quantity.unit is not None and quantity.unit.is_unknown
+    return text if unknown and _TITLE.match(text) else plain
 
 
 def is_prose(text: str) -> bool:
     """True for words rather than symbols: letters, with a word too long to be a product."""
     if not _PROSE.fullmatch(text) or _FUNCTIONS.search(text):
         return False
-    words = text.split()
-    return text.lower() in _SHORT_WORDS or max(map(len, words)) >= 4 or len(words) > 2
+    parts = text.split()
+    return text.lower() in _SHORT_WORDS or max(map(len, parts)) >= 4 or len(parts) > 2
 
 
 def _compare_words(gold: str, prediction: str) -> float | None:
@@ -224,8 +226,8 @@ def _is_word(text: str) -> bool:
 def _plain(text: str) -> str:
     if not any(c.isalnum() for c in text):
         return text
-    words = " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
-    return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
+    plain = " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
+    return _ARTICLE.sub("", plain)
 
 
 def _decide_quantities(gold: str, prediction: str) -> float | Reward | Job:
@@ -242,8 +244,7 @@ def _decide_quantities(gold: str, prediction: str) -> float | Reward | Job:
     if numbers[0] and _SPACED_THOUSANDS.fullmatch(prediction):
         numbers = numbers[0], parse_number(prediction.replace(" ", ""))
     if numbers[0] and numbers[1]:
-        meant = candidates(Quantity(numbers[0], gold_unit), Quantity(numbers[1], unit))
-        return float(any(same_number(numbers[0], number) for number in meant))
+        return float(same_quantity(Quantity(numbers[0], gold_unit), Quantity(numbers[1], unit)))
     if gold_unit and unit and gold_unit.dimension != unit.dimension:
         return 0.0
     if numbers[0] and "=" not in prediction and _VARIABLE.search(_NO_WORDS.sub(" ", prediction)):
@@ -271,10 +272,8 @@ def _has_other_words(gold: str, prediction: str) -> bool:
 
     Times 0 they vanish, so "not 0" would be 0.
     """
-    if not (words := _words_of(prediction)):
-        return False
     letters = set(_COMMAND.sub("", gold).lower())
-    return any(not set(word.lower()) <= letters for word in words)
+    return any(not set(word.lower()) <= letters for word in _words_of(prediction))
 
 
 def _has_letters(text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import sympy
@@ -24,6 +24,7 @@ from sympy.core.relational import Relational
 
 from mmr1.rewards.item import BadGoldError, unread
 from mmr1.rewards.reading.numbers import Number, parse_number, same_number
+from mmr1.rewards.reading.vocabulary import VOCABULARY, rewriter
 from mmr1.types import Reward
 
 # It warns that nobody holds the deadline; the pool does.
@@ -36,16 +37,7 @@ _NORMALISATION = NormalizationConfig(
 )
 _AS_WRITTEN = ConversionConfig(lowercase_symbols=False)  # R and r are two radii
 _SYMBOL = re.compile(r"[A-Za-z]{1,24}'{0,3}(?:_\{?[A-Za-z0-9, ]{1,12}\}?)?")
-_FUNCTION_NAME = re.compile(
-    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|"
-    r"theta|alpha|beta|infty)(?![a-z])"
-)
-_DECADIC = re.compile(r"\\lg(?![A-Za-z])|(?<![\\A-Za-z])lg(?=[\s\d({])")
-_TRIGONOMETRY = re.compile(
-    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)\s*\(?\s*(\d+(?:\.\d+)?)\s*°\s*\)?"
-)
 _MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)/(\d+))(?![\d!^])")
-_MODULO = re.compile(r"\\[bp]?mod(?![a-z])|(?<=[\d\s)}])(?<!\\)mod(?=[\s\d({])")
 _BASE = re.compile(r"(?<![A-Za-z\d_^}.])\d[\dA-F]*(?:\.[\dA-F]+)?_\{?(\d+)")
 _ROW = re.compile(r"\d\s+\d")
 # Numbers with spaces between them are a row; the grammar would multiply them, or add them.
@@ -60,9 +52,9 @@ _RULE = re.compile(
     r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R|ℝ)\s*)?"
     r"(?:\\(?:mid|vert)(?![a-z])|[|:])\s*(.*\b\1\b.*?)\s*\\?\}"
 )
+_in_grammar = rewriter("algebra")
 _IS_REAL = r"[A-Za-z]\s*\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)"
 _REAL = re.compile(rf",\s*{_IS_REAL}$|^{_IS_REAL}\s*,")
-_POINT = re.compile(r"[A-Z]'?\s*(?=\()")
 _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
 
@@ -111,7 +103,8 @@ def _read(latex: str, mode: PredictionMode) -> Any:
         return parser
 
     reader.create_parser = fast_parser
-    reader.parse_number = _exact_number
+    # A literal is the number it is; latex2sympy would have sympy compile it as Python source.
+    reader.parse_number = lambda text: sympy.Rational(text.replace(",", ""))
     try:
         return reader.parse(latex)
     except (MemoryError, RecursionError):
@@ -120,40 +113,13 @@ def _read(latex: str, mode: PredictionMode) -> Any:
         raise ValueError(str(error).partition("\n")[0]) from error
 
 
-def _exact_number(text: str) -> sympy.Rational:
-    """A literal as the number it is; latex2sympy would have sympy compile it as Python source."""
-    number = Fraction(text.replace(",", ""))
-    return sympy.Rational(number.numerator, number.denominator)
-
-
-_COMMON = (
-    r"\frac{\sqrt{3}}{2}x + 1",
-    r"1 + x\frac{\sqrt{12}}{4}",
-    r"2\sqrt{3}-1",
-    r"\frac{3\pi}{4}",
-    r"x^{2}-y",
-    "(x-1)(x+1)",
-    r"\{1, 2\}",
-    "2, 1",
-    "(1, -2)",
-    "[0, 1)",
-    r"(-\infty, 3)\cup[4, \infty)",
-    "y = 2x + 1",
-    r"x \ge 3",
-    "-2 < x < 3",
-    "10\\sin 40°",
-    r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
-    "a/2",
-    "2^{n+1}",
-)
-
-
 def warm() -> None:
     """Parse common inputs, so that forked workers have the parser's tables."""
-    for text in _COMMON:
+    common = VOCABULARY["common_expressions"]
+    for text in common:
         parse(text)
-    verify(_COMMON[0], _COMMON[1])
-    verify(_COMMON[6], _COMMON[7])
+    verify(common[0], common[1])
+    verify(common[6], common[7])
     verify("x+1", "2x")  # simplify, solve and sets import lazily, which a deadline must not pay for
     verify(r"x \ge 3", r"(3, \infty)")
     parse.cache_clear()
@@ -259,22 +225,16 @@ def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
         return _same_value(gold, gold_value, prediction, value)
     if isinstance(gold_value, sympy.Expr) and _members(value) != 1:
         return False
-    repeated = _with_repeats(gold, gold_value), _with_repeats(prediction, value)
-    if repeated[0] or repeated[1]:
-        return _same_lists(gold_value, repeated[0], value, repeated[1])
+    lists = _with_repeats(gold, gold_value, value), _with_repeats(prediction, value, gold_value)
+    if any(lists):
+        sides = lists[0] or gold_value, lists[1] or value
+        return all(isinstance(side, sympy.Tuple) for side in sides) and _verified(*sides)
     return _verified(gold_value, value)
 
 
-def _verified(gold_value: Any, value: Any) -> bool:
-    return bool(
-        math_verify(
-            gold_value,
-            value,
-            allow_set_relation_comp=True,
-            timeout_seconds=None,
-            raise_on_error=True,
-        )
-    )
+_verified = partial(
+    math_verify, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True
+)
 
 
 def _solutions(value: Any) -> tuple[Any, Any] | None:
@@ -364,25 +324,16 @@ def _members(value: Any) -> int:
     return 2 if isinstance(value, sympy.Set | sympy.Tuple) else 1
 
 
-def _with_repeats(text: str, value: Any) -> list[Any] | None:
-    """The values of a list such as ``1, 1, -1``; None for all others, and in braces for sets."""
+def _with_repeats(text: str, value: Any, other: Any) -> sympy.Tuple | None:
+    """A list such as ``1, 1, -1``, in order only beside a tuple; None for all other values.
+
+    In braces it is a set.
+    """
     if not isinstance(value, FiniteSet) or text.lstrip().startswith(r"\{"):
         return None
-    return list(value._unsorted_args) if len(value._unsorted_args) > len(value.args) else None
-
-
-def _same_lists(
-    gold_value: Any, gold_list: list[Any] | None, value: Any, values: list[Any] | None
-) -> bool:
-    """True for two lists in any order, or a list and a tuple ``(1, 1, -1)`` in the same."""
-    if gold_list is None and isinstance(gold_value, sympy.Tuple):
-        return _verified(gold_value, sympy.Tuple(*(values or ())))
-    if values is None and isinstance(value, sympy.Tuple):
-        return _verified(sympy.Tuple(*(gold_list or ())), value)
-    if gold_list is None or values is None:
-        return False
-    ordered = (sympy.Tuple(*sorted(written, key=sort_key)) for written in (gold_list, values))
-    return _verified(*ordered)
+    written = value._unsorted_args
+    ordered = written if isinstance(other, sympy.Tuple) else sorted(written, key=sort_key)
+    return sympy.Tuple(*ordered) if len(written) > len(value.args) else None
 
 
 def _with_imaginary_unit(gold_value: Any, value: Any) -> tuple[Any, Any]:
@@ -454,16 +405,10 @@ def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
 
 def _prepare(text: str) -> str:
     """Rewrite what the grammar does not know in words that it does."""
-    text = _DECADIC.sub(r"\\log_{10}", _FUNCTION_NAME.sub(r"\\\1", text))
-    text = _TRIGONOMETRY.sub(r"\1(\\frac{\2\\pi}{180})", text).replace("°", "")
-    text = _MIXED.sub(_mixed_to_sum, text)
+    text = _MIXED.sub(_mixed_to_sum, _in_grammar(text))
     text = _SIDE_BY_SIDE.sub(_separated, text) if _ROW.search(text) else text
-    text = _MODULO.sub(r"\\mod ", text.replace("**", "^").replace("*", r"\cdot "))
     if _RATIO.fullmatch(text) and "\\" not in text.replace(r"\frac", "").replace(r"\sqrt", ""):
         return _ratio(text)
-    if text.startswith(("<", ">", r"\le ", r"\ge ")):
-        text = f"x {text}"  # "> -2", the unknown left out
-    text = _POINT.sub("", text, count=1) if _POINT.match(text) else text
     return text
 
 

@@ -6,15 +6,12 @@ import re
 
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.stance import Unread
+from mmr1.rewards.reading.vocabulary import any_of
 
-_YES, _NO = (
-    r"yes|yeah|yep|true|correct|是的?|对|正确",
-    r"no|nope|false|incorrect|不是|否|错误?|不对",
-)
 TRUTH = re.compile(r"(?i)yes|no|true|false|是|否")
 _STATED = re.compile(
     rf"(?is)(?:(?:it|this|that|which|the (?:answer|statement|claim|sentence))(?:['’]s| is)\s+)?"
-    rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))(?![a-z-])(?P<rest>.*)"
+    rf"(?:(?P<no>{any_of('no')})|(?P<yes>{any_of('yes')}))(?![a-z-])(?P<rest>.*)"
 )
 _OPPOSITE = {
     True: re.compile(r"(?i)\b(?:no|false|incorrect|not (?:really|true|correct))\b(?! \w)|不"),

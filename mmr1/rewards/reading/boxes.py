@@ -12,6 +12,8 @@ from mmr1.boxes import Box
 from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, may_exclude, states_none
 
+Labelled = dict[str, list[Box]]
+"""The boxes of each label."""
 _FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 _CORNERS = "x_?1|x_?min|left y_?1|y_?min|top x_?2|x_?max|right y_?2|y_?max|bottom"
@@ -62,7 +64,7 @@ def read_boxes(text: str) -> list[Box] | Unread:
     return [] if not numbers and states_none(body) else Unread("no box")
 
 
-def read_labels(text: str) -> dict[str, list[Box]] | Unread:
+def read_labels(text: str) -> Labelled | Unread:
     """Return the boxes of each label; none where the text is ``None`` or an empty list.
 
     >>> read_labels('[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]')
@@ -74,13 +76,13 @@ def read_labels(text: str) -> dict[str, list[Box]] | Unread:
         return Unread("no list of boxes with labels")
 
 
-def labels_of(value: Any) -> dict[str, list[Box]]:
+def labels_of(value: Any) -> Labelled:
     """Return the boxes of each label of a value as JSON has it: ``{"bbox_2d", "label"}`` each.
 
     Raises:
         ValueError: If it is no list of such objects.
     """
-    found: dict[str, list[Box]] = {}
+    found: Labelled = {}
     for entry in value if isinstance(value, list | tuple) else [None]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("label"), str):
             raise ValueError("an entry without a label")
@@ -88,7 +90,7 @@ def labels_of(value: Any) -> dict[str, list[Box]]:
     return found
 
 
-def gold_labels(answer: Any) -> dict[str, list[Box]]:
+def gold_labels(answer: Any) -> Labelled:
     """Return the gold boxes of each label, from a list or from it as text.
 
     Raises:

@@ -10,26 +10,22 @@ from functools import lru_cache
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.latex import normalise
-from mmr1.rewards.reading.numbers import same_number
-from mmr1.rewards.reading.quantities import candidates, quantity_of, whole_quantity
+from mmr1.rewards.reading.quantities import quantity_of, same_quantity, whole_quantity
 from mmr1.rewards.reading.stance import Reading, Unread, is_hedged, is_negated, read_asserted
+from mmr1.rewards.reading.vocabulary import any_of
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ALONE = re.compile(r"(?i)\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*")
 _LABELLED = re.compile(
     r"(?is)\W*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])(?:[)\].:,]+\s*|\s+[-–]\s+|\s+(?=\())(\S.*)"
 )
-_SAID_OF_LETTER = re.compile(
-    r"(?i)\b(?:wrong|incorrect|false|untrue|correct|right|true|answers?|options?|choices?|out|except|"
-    r"excluded|eliminated|maybe|perhaps|possibly|probably|(?:un)?likely|doubt\w*|might|could|sure|"
-    r"fits?|works?|appl(?:y|ies))\b|[?？]|不对|错|正确|不是|排除|可能"
-)
+_SAID_OF_LETTER = re.compile("(?i)" + any_of("said_of_options"))
 _STANDING = re.compile(r"(?<![A-Za-z0-9_'’])([A-Z])(?![A-Za-z0-9_'’])")
 _LOWER_LABEL = re.compile(r"(?<!\S)\(?([a-z])(?=\)\s)")
 _ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
 _LEADING_ARTICLE = re.compile(r"(?i)(?:an?|the)\s+")
-_ORDINAL = re.compile(r"(?i)\b(first|second|third|fourth|fifth|last) (?:option|choice|answer)\b")
 _PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last": -1}
+_ORDINAL = re.compile(rf"(?i)\b({'|'.join(_PLACES)}) (?:option|choice|answer)\b")
 
 _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"(?<![\w.,$])\d{1,2}(?!\w|[.,]\d|\s*%)")
@@ -86,23 +82,19 @@ def _read_numbered(text: str, options: Options) -> Reading[str] | Unread:
 def _whole(text: str, options: Options) -> str | None:
     """Return the letter that a whole text names by itself; empty if it contradicts its label."""
     by_text = _letters_by_text(tuple(options.items()))
-    bare = _LEADING_ARTICLE.sub("", text, 1)
-    if own := by_text.get(_plain(text)) or by_text.get(_plain(bare)):
+    if own := by_text.get(_plain(text)):
         return own
-    labelled = _LABELLED.fullmatch(text) or _LABELLED.fullmatch(normalise(text))
+    labelled = _LABELLED.fullmatch(normalise(text))
     if labelled is None or labelled[1].upper() not in (options or LETTERS):
         return None
-    letter = labelled[1].upper()
-    named = by_text.get(_plain(labelled[2].removeprefix("(").removesuffix(")")))
+    letter, words = labelled[1].upper(), labelled[2]
+    named = by_text.get(_plain(words.removeprefix("(").removesuffix(")")))
     if named is not None:
         return letter if named == letter else ""
-    # The words behind a letter may be its option's, which may say "not" or "none".
-    words = options.get(letter, labelled[2])
-    said = is_negated(labelled[2]) or is_hedged(labelled[2])
-    its_own = is_negated(words) or is_hedged(words)
-    if set(_STANDING.findall(_ARTICLE.sub(" ", labelled[2]))) - {letter}:
+    if _standing(words) - {letter} or _SAID_OF_LETTER.search(words):
         return None
-    return letter if said and its_own and not _SAID_OF_LETTER.search(labelled[2]) else None
+    # The words behind a letter may be its option's, which may say "not" or "none".
+    return letter if _is_qualified(words) and _is_qualified(options.get(letter, words)) else None
 
 
 def _named(piece: str, options: Options) -> str | None:
@@ -111,32 +103,40 @@ def _named(piece: str, options: Options) -> str | None:
     whole = _whole(text, options)
     if whole is not None:
         return whole or None
+    letters = list(options or LETTERS)
     if ordinal := _ORDINAL.search(text):
-        in_order, place = list(options or LETTERS), _PLACES[ordinal[1].lower()]
-        return in_order[place] if place < len(in_order) and (options or place >= 0) else None
-    letters = set(options) or set(LETTERS)
+        place = _PLACES[ordinal[1].lower()]
+        return letters[place] if place < len(letters) else None
     text = normalise(text)
     if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
         return alone[1].upper()
     text = _LOWER_LABEL.sub(lambda match: match[1].upper(), text)
-    standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
-    inside = _options_inside(text, options)
+    standing, inside = _standing(text) & set(letters), _options_inside(text, options)
     if not standing and (equal := _equal_numbers(piece, options)):
         return equal
-    if len(standing | inside) != 1 or (inside and standing and inside != standing):
+    if len(standing | inside) != 1:
         return None
     return (standing | inside).pop()
 
 
 def _in_own_words(text: str, options: Options) -> str | None:
     """Return the letter of the one option whose own words negate, as "No" and "It is not clear"."""
-    if set(_STANDING.findall(_ARTICLE.sub(" ", text))) & set(options):
+    if _standing(text) & set(options):
         return None
     inside = _options_inside(text, options)
     if len(inside) == 1 and is_negated(options[min(inside)]):
         rest = text.casefold().replace(options[min(inside)].casefold(), " ")
-        return None if is_negated(rest) or is_hedged(rest) else inside.pop()
+        return None if _is_qualified(rest) else inside.pop()
     return _by_truth(text, options)
+
+
+def _standing(text: str) -> set[str]:
+    """Return the capital letters that stand by themselves and are no words."""
+    return set(_STANDING.findall(_ARTICLE.sub(" ", text)))
+
+
+def _is_qualified(text: str) -> bool:
+    return is_negated(text) or is_hedged(text)
 
 
 def _options_inside(text: str, options: Options) -> set[str]:
@@ -157,11 +157,7 @@ def _equal_numbers(text: str, options: Options) -> str | None:
     if number is None:
         return None
     values = {letter: whole_quantity(option) for letter, option in options.items()}
-    equal = [
-        letter
-        for letter, value in values.items()
-        if value and any(same_number(value.number, n) for n in candidates(value, number))
-    ]
+    equal = [letter for letter, value in values.items() if value and same_quantity(value, number)]
     return equal[0] if len(equal) == 1 else None
 
 
@@ -175,8 +171,7 @@ def _by_truth(text: str, options: Options) -> str | None:
 
 @lru_cache(1024)
 def _letters_by_text(options: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    plain = {_plain(_LEADING_ARTICLE.sub("", option, 1)): letter for letter, option in options}
-    return plain | {_plain(option): letter for letter, option in options}
+    return {_plain(option): letter for letter, option in options}
 
 
 def options_by_letter(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
@@ -204,4 +199,4 @@ _OWN_LABEL = re.compile(r"(?s)\s*[(\[]?([A-Za-z]|\d{1,2})(?:[)\].:]+\s*|\s+[-–
 
 
 def _plain(text: str) -> str:
-    return normalise(text).casefold().replace(" ", "")
+    return normalise(_LEADING_ARTICLE.sub("", text, 1)).casefold().replace(" ", "")

@@ -13,7 +13,7 @@ from mmr1.rewards.reading.characters import clean
 
 Where = Literal["answer", "boxed", "auto", "whole"]
 
-_THINK = re.compile(r"</?think>")
+_THINKING = re.compile(r"(?s)<think>.*?(?:</think>|\Z)")
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
 
 
@@ -32,24 +32,7 @@ def without_thinking(completion: str) -> str:
     """
     if "think>" not in completion:
         return completion
-    start, end = completion.find("<think>"), completion.find("</think>")
-    if 0 <= start < end and completion.count("think>") == 2:  # nearly every completion
-        return completion[:start] + completion[end + len("</think>") :]
-    pieces: list[str] = []
-    depth, position = 0, 0
-    for tag in _THINK.finditer(completion):
-        if depth == 0:
-            pieces.append(completion[position : tag.start()])
-        if tag[0] == "<think>":
-            depth += 1
-        elif depth:
-            depth -= 1
-        else:
-            pieces.clear()
-        position = tag.end()
-    if depth == 0:
-        pieces.append(completion[position:])
-    return "".join(pieces)
+    return _THINKING.sub("", completion).rpartition("</think>")[2]
 
 
 def last_answer(text: str) -> str | None:

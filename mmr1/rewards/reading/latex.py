@@ -7,7 +7,7 @@ import unicodedata
 
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.units import split_unit
-from mmr1.rewards.reading.vocabulary import pairs
+from mmr1.rewards.reading.vocabulary import pairs, rewriter
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
@@ -19,14 +19,8 @@ _UNICODE_TABLE = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _PLAIN_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*(?:\(((?:[^()]|\([^()]*\))*)\)|(\d+))")
 
-_SPACES = re.compile(
-    r"(?<!\\)\\[,;:!> ]|~|\\(?:quad|qquad|thinspace|displaystyle|limits)(?![A-Za-z])"
-)
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _CARETS = re.compile(r"\^(\d)\^")  # superscript as Markdown has it
-_SIZES = re.compile(r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr)(?![A-Za-z])")
-_DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![A-Za-z]))")
-_FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|mbox|operatorname|rm)\s*"
     r"\{([^{}]*)\}"
@@ -47,16 +41,12 @@ _RECURRING = re.compile(
     r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
     r"(?:(\d{0,15})\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d{1,15})\))(?!\d)"
 )
-_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*((?:[^\\]|\\(?![lr]angle))*)\\rangle(?![a-z])")
 _PLAIN_BRACKETS = re.compile(r"<([^<>=|]*,[^<>=|]*)>")
 _SYSTEM = re.compile(
     r"(?s)(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?"
 )
 _ROW = re.compile(r"\s*[^=<>]{1,40}=[^=<>]+")
-_SYNONYMS = re.compile(r"\\(?:leqslant|geqslant|leq|geq|neq|varnothing|lbrace|rbrace)(?![A-Za-z])")
-_SYNONYM_TABLE = {r"\leq": r"\le", r"\leqslant": r"\le", r"\geq": r"\ge", r"\geqslant": r"\ge"}
-_SYNONYM_TABLE |= {r"\neq": r"\ne", r"\varnothing": r"\emptyset", r"\lbrace": r"\{"}
-_SYNONYM_TABLE |= {r"\rbrace": r"\}"}
+_in_one_spelling = rewriter("latex")
 
 
 def normalise(text: str) -> str:
@@ -152,14 +142,9 @@ def _system(match: re.Match[str]) -> str:
 
 
 def _plain_latex(text: str) -> str:
-    text = text.replace(r"\%", "%").replace(r"\$", "$").replace("{}^", "^")
-    text = _DEGREES.sub("°", _SPACES.sub(" ", _SIZES.sub("", text)))
-    text = _FRACTIONS.sub(r"\\frac", text)
+    text = _in_one_spelling(text)
     if r"\begin" in text:
         text = _SYSTEM.sub(_system, text)
-    if r"\langle" in text:
-        text = _ANGLE_BRACKETS.sub(lambda m: f"({m[1]})" if "," in m[1] else m[0], text)
     if "." in text and _RECURS.search(text):
         text = _RECURRING.sub(_recurring, text)
-    text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)
     return _TEXT.sub(r" \1 ", text)

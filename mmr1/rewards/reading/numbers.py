@@ -15,11 +15,10 @@ _SCIENTIFIC = re.compile(
     r"([+-]?\d+(?:\.\d+)?)(?:[eE]([+-]?\d{1,3})"
     r"|\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{([+-]?\d{1,3})\}|([+-]?\d{1,3})))"
 )
-_RATIO = re.compile(r"([+-]?\d+)\s*/\s*([+-]?\d+)")
 _FRACTION = re.compile(
-    r"([+-]?)\s*(\d*)\s*\\frac\s*(?:\{\s*([+-]?\d+)\s*\}\s*\{\s*([+-]?\d+)\s*\}|(\d)(\d))"
+    r"([+-]?)\s*(\d*)\s*(?:(?<!\d)(\d+)\s*/\s*([+-]?\d+)"
+    r"|\\frac\s*(?:\{\s*([+-]?\d+)\s*\}\s*\{\s*([+-]?\d+)\s*\}|(\d)(\d)))"
 )
-_MIXED = re.compile(r"([+-]?)\s*(\d+)\s+(\d+)\s*/\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Number:
     def times(self, factor: Fraction, plus: Fraction = Fraction(0)) -> Number:
         """The number in another unit, just as coarse."""
         value = self.value * factor + plus
-        return Number(value.numerator, value.denominator, self.decimals)
+        return Number(*value.as_integer_ratio(), self.decimals)
 
 
 def parse_number(text: str) -> Number | None:
@@ -59,44 +58,18 @@ def parse_number(text: str) -> Number | None:
     if _DECIMAL.fullmatch(text):
         whole, _, places = text.replace(",", "").partition(".")
         return Number(int(whole + places), 10 ** len(places), len(places))
-    if "/" in text:
-        return _plain_fraction(text)
     if match := _FRACTION.fullmatch(text):
         sign, whole, *parts = match.groups()
-        numerator, denominator = (parts[0] or parts[2]), (parts[1] or parts[3])
-        if whole and not 0 < int(numerator) < int(denominator):
-            return None  # a product, or a mistake; not a mixed number
-        return _fraction(sign, whole or "0", numerator, denominator)
+        top, bottom = (int(part) for part in parts if part)
+        if bottom == 0 or (whole and not 0 < top < bottom):
+            return None  # of digits in front a product, or a mistake; not a mixed number
+        value = Fraction(top, bottom) + int(whole or 0)
+        return Number(*(-value if sign == "-" else value).as_integer_ratio())
     if match := _SCIENTIFIC.fullmatch(text):
-        return _scientific(match[1], int(match[2] or match[3] or match[4]))
+        exponent, places = int(match[2] or match[3] or match[4]), match[1].partition(".")[2]
+        value = Fraction(match[1]) * Fraction(10) ** exponent
+        return Number(*value.as_integer_ratio(), max(0, len(places) - exponent))
     return None
-
-
-def _plain_fraction(text: str) -> Number | None:
-    if match := _RATIO.fullmatch(text):
-        return _fraction("", "0", match[1], match[2])
-    if match := _MIXED.fullmatch(text):
-        sign, whole, numerator, denominator = match.groups()
-        if 0 < int(numerator) < int(denominator):
-            return _fraction(sign, whole, numerator, denominator)
-    return None
-
-
-def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Number | None:
-    top, bottom = int(numerator), int(denominator)
-    if bottom == 0:
-        return None
-    if bottom < 0:
-        top, bottom = -top, -bottom
-    top += int(whole) * bottom
-    return Number(-top if sign == "-" else top, bottom)
-
-
-def _scientific(mantissa: str, exponent: int) -> Number:
-    whole, _, places = mantissa.partition(".")
-    digits, shift = int(whole + places), exponent - len(places)
-    decimals = max(0, -shift) if places or exponent < 0 else 0
-    return Number(digits * 10 ** max(0, shift), 10 ** max(0, -shift), decimals)
 
 
 def same_number(a: Number, b: Number) -> bool:

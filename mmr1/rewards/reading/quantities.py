@@ -6,13 +6,22 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from operator import mul
 
 from mmr1.rewards.reading.characters import unwrap
 from mmr1.rewards.reading.latex import normalise
-from mmr1.rewards.reading.numbers import MAX_DIGITS, Number, parse_number
+from mmr1.rewards.reading.numbers import MAX_DIGITS, Number, parse_number, same_number
 from mmr1.rewards.reading.stance import Reading, Unread, is_altered, read_asserted, states_none
-from mmr1.rewards.reading.units import PERCENT, THOUSAND, Unit, leading_unit, split_unit
-from mmr1.rewards.reading.vocabulary import any_of
+from mmr1.rewards.reading.units import (
+    PERCENT,
+    THOUSAND,
+    UNIT_WORD,
+    Unit,
+    leading_unit,
+    parse_unit,
+    split_unit,
+)
+from mmr1.rewards.reading.vocabulary import any_of, rewriter
 from mmr1.rewards.reading.words import has_number_word, with_digits
 
 _NUMBER = re.compile(
@@ -24,26 +33,11 @@ _OPERATOR_BEFORE = re.compile(
     r"(?<!ed )(?<!grew )(?<!rose )(?<!fell )by))\s*$"
 )
 _OPERATOR_BEHIND = re.compile(r"\s*[*/^×÷!|+\u00b2\u00b3\u2070-\u207f\\?]|[A-Za-z_π(]|[-–]\w")
-_MEASURE = (
-    r"(\d+(?:\.\d+)?)\s*(hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s|feet|foot|ft|inch(?:es)?|in|"
-    r"yards?|yd|pounds?|lbs?|ounces?|oz|km|cm|mm|met(?:er|re)s?|kg|g|小时|分钟?|秒|[米厘]米?|['\"′″])"
-    r"(?![A-Za-z])"
-)
+_MEASURE = rf"(\d+(?:\.\d+)?)\s*({UNIT_WORD}|['\"′″]|分)(?![A-Za-z])"
 _COMPOUND = re.compile(rf"(?i){_MEASURE}(?:,?\s*(?:and\s+)?{_MEASURE})+")
 _PART = re.compile(_MEASURE, re.IGNORECASE)
-_MARKS = {"'": "ft", "′": "ft", '"': "in", "″": "in", "分": "min", "分钟": "min", "m": "min"}
-_SPELLINGS = (
-    (re.compile(r"(\*\*|__|`)(.+?)\1"), r"\2"),
-    (re.compile(r"(?i)\bper cents?\b"), "percent"),
-    (re.compile(r"(?i)\bdegrees? (?=(?:celsius|fahrenheit)\b)"), ""),
-    (re.compile(r"(?i)\b(?:a single|only one|just one|exactly one)\b"), "1"),
-    (re.compile(r"(?i)\bhalf an? dozen\b"), "6"),
-    (re.compile(r"(?<=\d)k\b(?!\s*/)"), "e3"),
-    (re.compile(r"([$€£¥]\s?[\d.]+)K\b"), r"\1e3"),
-    (re.compile(r"(?<=\d)(?:M|mn)\b(?!\s*/)"), "e6"),
-    (re.compile(r"(?<=\d)(?:B|bn)\b(?!\s*/)"), "e9"),
-    (re.compile(r"(?<![\d,.])(\d{1,3}) (?=\d{3}(?:\D|$))"), r"\1,"),
-)
+_MARKS = {"'": "ft", "′": "ft", '"': "in", "″": "in", "分": "min", "m": "min"}
+_plainly = rewriter("quantities")
 _YEAR = r"(?:1[5-9]|20)\d\d"
 # A number that is not the one that a sentence states: a year, a part, the whole of a part.
 _BESIDE = (
@@ -142,8 +136,7 @@ def whole_quantity(text: str) -> Quantity | None:
 
 def _spelled(text: str) -> str:
     """Return a text with its numbers in digits and its compound quantities in one unit."""
-    for pattern, spelling in _SPELLINGS:
-        text = pattern.sub(spelling, text)
+    text = _plainly(text)
     return with_digits(_COMPOUND.sub(_joined, text) if _PART.search(text) else text)
 
 
@@ -152,13 +145,13 @@ def _joined(match: re.Match[str]) -> str:
     parts = _PART.findall(match[0])
     metres = parts[-1][1].lower() in ("cm", "mm") or "米" in parts[-1][1]  # 1 m 20 cm, 1 m 20 s
     names = [name if metres else _MARKS.get(name.lower(), name) for _, name in parts]
-    units = [split_unit(f"1 {name}", bare_letters=True)[1] for name in names]
-    factors = [unit.factor for unit in units if unit is not None]
-    dimensions = {unit.dimension for unit in units if unit is not None}
-    if len(dimensions) != 1 or len(factors) < len(parts) or factors != sorted(set(factors))[::-1]:
+    units = [unit for unit in map(parse_unit, names) if unit is not None]
+    factors = [unit.factor for unit in units]
+    alike = len({unit.dimension for unit in units}) == 1 and not units[0].is_unknown
+    if not alike or len(units) < len(parts) or factors != sorted(set(factors))[::-1]:
         return match[0]
-    total = sum((Fraction(n) * f for (n, _), f in zip(parts, factors, strict=True)), Fraction(0))
-    return f"{total / factors[-1]} {names[-1]}"
+    numbers = [Fraction(number) for number, _ in parts]
+    return f"{sum(map(mul, numbers, factors)) / factors[-1]} {names[-1]}"
 
 
 def _stated(text: str) -> Quantity | None:
@@ -177,20 +170,16 @@ def _stated(text: str) -> Quantity | None:
         literals = literals[-1:] if "=" in plain else literals
     if len({match[0] for match in literals}) != 1:
         return None
-    match = literals[-1]
-    number = parse_number(match[0])
-    before, behind = plain[: match.start()], plain[match.end() :]
+    number = parse_number(literals[-1][0])
+    before, behind = plain[: literals[-1].start()], plain[literals[-1].end() :]
     unit = leading_unit(behind)
-    if number is None or _OPERATOR_BEFORE.search(before[-16:]) or _names(before):
+    listed = _LISTED.match(behind) and len(_literals(plain)) > 1 and not in_total
+    part = _OPERATOR_BEFORE.search(before[-16:]) or (not unit and _OPERATOR_BEHIND.match(behind))
+    if number is None or listed or part or _names(before) or _UNFINISHED.search(behind):
         return None
-    if _UNFINISHED.search(behind):
-        return None
-    if _LISTED.match(behind) and len(_literals(plain)) > 1 and not in_total:
-        return None
-    if unit is None and _OPERATOR_BEHIND.match(behind):
-        return None
-    around = f"{before.rstrip()} 1 {behind.lstrip()}"
-    if is_altered(around) or has_number_word(f"{before} {behind}"):
+    if is_altered(f"{before.rstrip()} 1 {behind.lstrip()}") or has_number_word(
+        f"{before} {behind}"
+    ):
         return None  # twice 5, 5 squared, half of 5: another number than 5
     return Quantity(number, unit)
 
@@ -229,3 +218,15 @@ def candidates(gold: Quantity, answer: Quantity) -> list[Number]:
         return []
     ratio = answer.unit.factor / gold.unit.factor
     return [answer.number.times(ratio, answer.unit.offset * ratio - gold.unit.offset)]
+
+
+def distances(gold: Quantity, answer: Quantity, places: int | None = None) -> list[Fraction]:
+    """Return how far an answer is from the gold, in its unit, in every way it may be meant."""
+    values = [number.value for number in candidates(gold, answer)]
+    rounded = values if places is None else [Fraction(round(value, places)) for value in values]
+    return [abs(value - gold.value) for value in rounded]
+
+
+def same_quantity(gold: Quantity, answer: Quantity) -> bool:
+    """Return True if an answer is the gold in one of the ways in which it may be meant."""
+    return any(same_number(gold.number, number) for number in candidates(gold, answer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from mmr1.rewards.item import no_answer, unread
+from mmr1.rewards.item import BadGoldError, no_answer, unread
 from mmr1.rewards.reading.booleans import read_boolean
 from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.rewards.reading.characters import unwrap
@@ -18,6 +18,7 @@ from mmr1.types import Reward
 
 Kind = Literal["number", "choice", "boolean", "boxes", "span", "text"]
 Value = TypeVar("Value")
+Score = TypeVar("Score")
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "number": read_quantity,
@@ -68,12 +69,36 @@ def read_answer(
     return value if isinstance(value, Reading | Unread) else Reading(value, 0, len(text))
 
 
-def read_completion(
-    completion: str, extract: Where, read: Callable[[str], Value | Unread]
-) -> Value | Reward:
-    """Return what a reader makes of a completion's answer, or the reward where there is none."""
+def score_answer(
+    completion: str,
+    extract: Where,
+    read: Callable[[str], Value | Unread],
+    score: Callable[[Value], Score],
+) -> Score | Reward:
+    """Score what a reader makes of a completion's answer; a status where there is none."""
     text = extract_answer(completion, extract)
     if text is None:
         return no_answer()
     value = read(text)
-    return unread(value.reason) if isinstance(value, Unread) else value
+    return unread(value.reason) if isinstance(value, Unread) else score(value)
+
+
+def read_gold(
+    answer: Any,
+    what: str,
+    read: Callable[[str], Value | Unread],
+    of_json: Callable[[Any], Value | Unread],
+) -> Value:
+    """Return a gold answer that is text or a value as JSON has it.
+
+    Raises:
+        BadGoldError: If it cannot be read.
+    """
+    try:
+        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
+        value = read(text or "") if isinstance(answer, str) else of_json(answer)
+    except ValueError as error:
+        value = Unread(str(error))
+    if isinstance(value, Unread):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not {what}: {value.reason}")
+    return value

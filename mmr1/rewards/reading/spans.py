@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back
+from mmr1.rewards.reading.units import parse_unit
 from mmr1.rewards.reading.words import with_digits
 
 Span = tuple[float, float]
 
 _UNIT = (
     r"(?:milliseconds?|msec|ms|毫秒|seconds?|secs?|s|秒钟?|minutes?|mins?|m|分钟?|hours?|hrs?|h|"
-    r"小时|个小时)(?![A-Za-z])"
+    r"个?小时)(?![A-Za-z])"
 )
-_MEASURE = re.compile(rf"(?i)(\d+(?:\.\d+)?|\.\d+)\s*(?:-\s?)?({_UNIT}|[hm](?=\d))?")
-_FACTORS = {"mi": 60.0, "ms": 0.001, "毫": 0.001, "m": 60.0, "分": 60.0, "h": 3600.0, "小": 3600.0}
-_FACTORS |= {"个": 3600.0, "s": 1.0, "秒": 1.0}
-_CLOCK = r"\d+(?::\d{1,2}){1,2}(?:[.,]\d+)?"
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
+_MEASURE = re.compile(rf"(?i)({_NUMBER})\s*(?:-\s?)?({_UNIT}|[hm](?=\d))?")
 _TIME = (
-    rf"(?:{_CLOCK}|(?:\d+(?:\.\d+)?\s*(?:{_UNIT}|[hm](?=\d))\s*(?:and\s)?)+(?<!\s)|"
-    r"(?:\d+(?:\.\d+)?|\.\d+))"
+    rf"(?:\d+(?::\d{{1,2}}){{1,2}}(?:[.,]\d+)?|"
+    rf"(?:\d+(?:\.\d+)?\s*(?:{_UNIT}|[hm](?=\d))\s*(?:and\s)?)+(?<!\s)|{_NUMBER})"
 )
 _JOINT = (
     r"[\s\]\"'°)]*(?:-+>?|–|—|~|to|until|till|through|and|到|至)\s*(?:about\s|the\s)?"
@@ -94,26 +94,23 @@ def span_of(value: Any) -> Span | Unread:
 
 
 def _seconds(match: re.Match[str]) -> Span:
-    groups = match.groupdict()
-    start, end = _time(groups["a"], groups["b"]), _time(groups["b"], "")
-    return (start, start + end) if groups.get("length") else (start, end)
+    start, end = _time(match["a"], match["b"]), _time(match["b"], "")
+    return (start, start + end) if match.groupdict().get("length") else (start, end)
 
 
 def _time(text: str, other: str) -> float:
-    """Return a time in seconds; without a unit it has the one of the other."""
+    """A time in seconds; without a unit it has the one of the other."""
     if ":" in text:
-        seconds = 0.0
-        for field in text.replace(",", ".").split(":"):
-            seconds = 60 * seconds + float(field)
-        return seconds
+        fields = map(float, text.replace(",", ".").split(":"))
+        return reduce(lambda total, field: 60 * total + field, fields)
     parts = _MEASURE.findall(text)
     if len(parts) == 1 and not parts[0][1]:
         units = {unit for _, unit in _MEASURE.findall(other)} if ":" not in other else set()
         parts = [(parts[0][0], units.pop() if len(units) == 1 else "")]
-    return sum(float(number) * _factor(unit.lower()) for number, unit in parts)
+    return sum(float(number) * _seconds_in(unit.lower()) for number, unit in parts)
 
 
-def _factor(unit: str) -> float:
-    if unit.startswith("milli"):
-        return 0.001
-    return _FACTORS.get(unit[:2]) or _FACTORS.get(unit[:1], 1.0)
+def _seconds_in(name: str) -> float:
+    unit = parse_unit("min" if name in ("m", "分") else name or "s")
+    assert unit is not None, name  # the pattern knows no other units
+    return float(unit.factor)

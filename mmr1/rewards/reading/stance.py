@@ -30,20 +30,10 @@ _NO_UNIT = re.compile("(?i)" + any_of("negating", "hedging", "no_units"))
 _RETRACTION = re.compile(
     rf"(?i)(?:{words('retracting')}|(?:^|[,;.]\s*)no(?=[,.]\s)|不对)[\s,.:!—-]*"
 )
-_CONCLUSION = re.compile(
-    r"(?i)(?:(?:\b(?:so|thus|hence|therefore),?\s+)?\b(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?"
-    r"(?<!wrong )(?<!incorrect )answer\s*(?:is\b|:|=)|(?<=[.;,:]\s)(?:so|thus|hence|therefore)\b,?|"
-    r"\b(?:i|we)(?:['’]d| would|['’]ll| will)? (?:choose|pick|select|go with|say|answer)\b|"
-    r"\b(?:right|correct|actual|true|final) (?:value|number|count|option|choice|one|result)\s*"
-    r"(?:is\b|:|=)|\btotal\s*(?:is\b|:|=)|答案(?:是|为|:)|所以|因此)\s*(?:that\s+)?"
-)
+_CONCLUSION = re.compile(rf"(?i)(?:{any_of('concluding')})\s*(?:that\s+)?")
 _REASON = re.compile(
-    r"(?is)(?P<joint>^|(?<=[^\x00-\x7f])|[\s,;.(:–—-]+)(?:[*_#]{1,4}\s?)?(?:this is |the )?(?:"
-    r"(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|proof)\b|"
-    r"because\b|due to\b|given that\b|note that\b|which (?:is|equals|comes|follows)\b|"
-    r"(?:obtained|found|calculated) (?:by|from)\b|since\b(?P<since> \d)?|by (?:the|using)\b|"
-    r"as (?:the|there|it|we|each|all|both|shown|read|seen|given|can|(?-i:[A-J]))\b|"
-    r"因为|由于|理由|解析|解释)(?P<rest>.*)"
+    r"(?is)(?P<joint>^|(?<=[^\x00-\x7f])|[\s,;.(:–—-]+)(?:[*_#]{1,4}\s?)?(?:this is |the )?"
+    rf"(?:{any_of('explaining')})(?P<rest>.*)"
 )
 _ASIDE = re.compile(r"(?<=\S)\s\(([^()]{3,})\)(?=[\s.,;!]|$)")
 _PLAIN_ASIDE = re.compile(r"(?<=\S)\s*\([^()\\]*[A-Za-z]{2,}[^()\\]* [A-Za-z]{2,}[^()\\]*\)\.?$")
@@ -54,12 +44,11 @@ _OF_ITSELF = re.compile(
 )
 _OTHER = re.compile("(?i)" + words("another"))
 _REFERS = re.compile("(?i)" + words("referring"))
-_VERB = r"(?:is|are|was|were|does|did|can|could|would|has|had|seems?|looks?|fails?|fits?|may|might)"
+_VERB = rf"(?:{any_of('verbs')})"
 _CUT = re.compile(
     r"(?i)(?<!\d)\.\s+|(?<=\d)\.\s+(?=[A-Z])|[;\n。]\s*|[?!]\s+|"
     r"(?:,\s*|(?<=(?-i:[A-J\d)]))\s+)(?=(?:and\s+)?(?:\w+ly\s+)?not\b(?!\s+(?:sure|certain)))|"
-    r"[,\s]\s*(?=(?:but|yet|rather than|instead of|as opposed to|other than|except(?:ing)?|besides|"
-    r"while|whereas)\b)|"
+    rf"[,\s]\s*(?={words('contrasting')})|"
     rf",\s*(?=(?:and\s+)?(?:it|that|this|there)(?:['’]s|\s+{_VERB}\b)|而|但|不是)|"
     rf"(?:,|(?<!(?-i:[A-J]))\sand)\s+(?=(?:option\s+)?\(?[A-J]\)?\s+{_VERB}\b)"
 )
@@ -79,8 +68,8 @@ _RELATIVE = re.compile(
 )
 _HOLDS = re.compile("(?i)" + words("holding"))
 _GOVERNED = re.compile(
-    r"(?i)(?:\s+\w+(?!\s+(?:is|are|was|were)\b))?(?:\s*\b(?:the|an?|one|box(?:es)?|region|area|span|"
-    r"segment|at|in|on|from|is|be|located|inside|within|between|found|it|to|seen)\b)*[\s:\[(<|]*"
+    r"(?i)(?:\s+\w+(?!\s+(?:is|are|was|were)\b))?"
+    rf"(?:\s*{words('placing')})*[\s:\[(<|]*"
 )
 _BEGINS_WITH_NOT = re.compile(r"(?i)\s*(?:not|never|neither)\b(?:\W+\w+){0,3}\W*$")
 _EXCLUDES = re.compile(rf"(?i){_NEGATING}|\boutside\b")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,22 @@ def any_of(*names: str) -> str:
 def words(*names: str) -> str:
     """Return the entries of these lists as alternatives that are whole words."""
     return rf"\b(?:{any_of(*names)})\b"
+
+
+def rewriter(name: str) -> Callable[[str], str]:
+    """Return the function that rewrites a text by these rules, one after the other.
+
+    >>> rewriter("latex")(r"\\left(\\dfrac12, 3\\right)")
+    '(\\\\frac12, 3)'
+    """
+    rules = [(re.compile(pattern), spelling) for pattern, spelling in VOCABULARY["rewritten"][name]]
+
+    def rewrite(text: str) -> str:
+        for pattern, spelling in rules:
+            text = pattern.sub(spelling, text)
+        return text
+
+    return rewrite
 
 
 def pairs(name: str) -> dict[str, str]:

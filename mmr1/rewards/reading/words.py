@@ -5,40 +5,30 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import cache
+from math import prod
+from unicodedata import numeric
+
+from mmr1.rewards.reading.vocabulary import pairs
 
 # Not by word2number or num2words: docs/decisions.md says why.
-_ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_TEENS = ["ten", "eleven", "twelve"] + [
-    f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_SMALL = {
-    **{word: value for value, word in enumerate(_ONES + _TEENS)},
-    **{word: 10 * value for value, word in enumerate(_TENS, 2)},
-}
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_FACTORS = {"dozen": 12, "hundred": 100, "lakh": 10**5, "crore": 10**7, **_SCALES}
-_PARTS = {
-    **dict.fromkeys(("half", "halve"), 2),
-    **dict.fromkeys(("quarter", "fourth"), 4),
-    **{"third": 3, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9, "tenth": 10},
-    **{"hundredth": 100, "thousandth": 1000},
-}
-
+_SMALL, _FACTORS, _PARTS = (
+    {word: int(number) for word, number in pairs(name).items()}
+    for name in ("small_numbers", "factors", "parts")
+)
+_DIGITS = "|".join(word for word, number in _SMALL.items() if 0 < number < 10)
+_SCALES = "thousand|million|billion|trillion"
 _END = r"(?![\w]|-\w)"
 _UP_TO_99 = (
-    rf"(?:(?:{'|'.join(_TENS)})(?:[\s-](?:{'|'.join(_ONES[1:])}))?"
-    rf"|{'|'.join(sorted(_ONES + _TEENS, key=len, reverse=True))})"
+    rf"(?:(?:{'|'.join(word for word in _SMALL if word.endswith('ty'))})(?:[\s-](?:{_DIGITS}))?"
+    rf"|{'|'.join(sorted(_SMALL, key=len, reverse=True))})"
 )
 _TO_99 = _UP_TO_99 + _END
 _TO_999 = rf"(?:(?:an?\s|{_TO_99}[\s-])hundred{_END}(?:\s(?:and\s)?{_TO_99})?|{_TO_99})"
-_SCALED = rf"(?:{_TO_999}[\s-]|an?\s)(?:{'|'.join(_SCALES)}){_END}"
+_SCALED = rf"(?:{_TO_999}[\s-]|an?\s)(?:{_SCALES}){_END}"
 _CARDINAL = rf"(?:{_SCALED}(?:,?\s{_SCALED})*(?:,?\s(?:and\s)?{_TO_999})?|{_TO_999})"
 _LITERAL = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
-_FACTOR = rf"[\s-]*(?:{'|'.join(_FACTORS)})s?{_END}"
-_MULTIPLE = rf"(?:{_LITERAL}|an?|{_UP_TO_99})(?:{_FACTOR})+"
+_FACTOR = rf"(?:[\s-]+|(?<=\d))(?:{'|'.join(_FACTORS)})s?{_END}"
 _PART = rf"(?:half|(?:\d+|an?|{_UP_TO_99})[\s-](?:{'|'.join(_PARTS)})s?){_END}"
-_POINT = rf"{_TO_999}\spoint(?:\s(?:{'|'.join(_ONES)}){_END})+"
 _SIGN = r"(?:minus|negative)\s+|-\s?(?=[\d.])"
 _TOKEN = re.compile(r"[a-z]{3,}")
 _AROUND = {*_SMALL, *_FACTORS, "minus", "negative", "half", "halve"}
@@ -47,9 +37,6 @@ _ANY = _AROUND | {*_PARTS, *(f"{word}s" for word in _PARTS)}
 # Behind one of these a "minus" is a difference, not a sign.
 _OPERAND = re.compile(r"(?:[\d)}\]]|(?<![A-Za-z])[A-Za-z])\s*$")
 
-_CHINESE_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
-_CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
-_CHINESE_SCALES = {"万": 10**4, "亿": 10**8}
 _NUMERAL = r"[零〇一二两三四五六七八九十百千万亿]+"
 # A numeral inside a word is none: 三角形 is a triangle.
 _CHINESE = re.compile(
@@ -65,11 +52,10 @@ _CHINESE = re.compile(
 def _number() -> re.Pattern[str]:
     """The pattern of numbers in words, compiled on first use as that takes long."""
     return re.compile(
-        rf"(?i)(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<point>{_POINT})"
-        rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
-        rf"|(?P<whole>(?P<cardinal>{_CARDINAL})(?!{_FACTOR})|(?P<multiple>{_MULTIPLE})"
-        rf"|(?P<literal>{_LITERAL}))"
-        rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)"
+        rf"(?i)(?<![\w.\\-])(?P<sign>{_SIGN})?(?:(?P<whole>{_TO_999})\spoint"
+        rf"(?P<places>(?:\s(?:zero|{_DIGITS}){_END})+)|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
+        rf"|(?:(?P<cardinal>{_CARDINAL}(?!{_FACTOR})|(?:{_LITERAL}|an?|{_UP_TO_99})(?:{_FACTOR})+)"
+        rf"|(?P<literal>{_LITERAL}))(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)"
     )
 
 
@@ -94,29 +80,17 @@ def with_digits(text: str) -> str:
 
 
 def _read(match: re.Match[str]) -> str:
-    literal = match["literal"]
-    if literal and match["sign"] in (None, "-", "- ") and not match["rest"]:
+    literal, rest = match["literal"], match["rest"]
+    if literal and not rest:
+        worded = (match["sign"] or "-")[0] != "-"
+        return _minus(match) + literal if worded else match[0]
+    value = _value(match["whole"] or match["part"] or match["cardinal"] or literal)
+    if value is None:
         return match[0]
-    if match["part"]:
-        value: Fraction | None = _part(match["part"])
-    elif match["point"]:
-        whole, _, places = match["point"].lower().partition(" point ")
-        value = _cardinal(whole)
-        written = "".join(str(_SMALL[word]) for word in places.split())
-        return match[0] if value is None else f"{_minus(match)}{value}.{written}"
-    elif match["multiple"]:
-        value = _multiple(match["multiple"])
-    elif literal:
-        value = Fraction(literal.replace(",", ""))
-        if not match["rest"]:
-            return f"{_minus(match)}{literal}"
-    else:
-        value = _cardinal(match["cardinal"])
-    if value is not None and match["rest"]:
-        value = value + _part(match["rest"])
-        if match["scale"]:
-            value *= _FACTORS[_words(match["scale"])[0].removesuffix("s")]
-    return match[0] if value is None else f"{_minus(match)}{value}"
+    if rest:
+        value = (value + (_value(rest) or 0)) * (_value(f"1 {match['scale'] or ''}") or 1)
+    places = "".join(f"{_SMALL[word]}" for word in (match["places"] or "").lower().split())
+    return f"{_minus(match)}{value}{places and '.'}{places}"
 
 
 def _minus(match: re.Match[str]) -> str:
@@ -125,81 +99,56 @@ def _minus(match: re.Match[str]) -> str:
     return " - " if _OPERAND.search(match.string[: match.start()]) else "-"
 
 
-def _words(text: str) -> list[str]:
-    return re.sub(r"[\s,-]+", " ", text.lower()).split()
-
-
-def _cardinal(text: str) -> Fraction | None:
-    """The value of cardinal words; None for falling scales, as in "two thousand three million"."""
-    total, current, last = 0, 0, 10**15
-    for word in _words(text):
-        if word in ("a", "an"):
-            current = 1
+def _value(text: str) -> Fraction | None:
+    """The value of words; None for falling scales, as in "two thousand three million"."""
+    total, current, last = Fraction(0), Fraction(text[:4].lower() == "half"), 10**15
+    for word in re.findall(r"[\d.,]*\d|[a-z]+", text.lower()):
+        name = word.removesuffix("s")
+        factor = _FACTORS.get(name, 1)
+        if word[-1].isdigit():
+            current = Fraction(word.replace(",", ""))
         elif word in _SMALL:
             current += _SMALL[word]
-        elif word == "hundred":
-            current *= 100
-        elif word in _SCALES:
-            if _SCALES[word] >= last:
-                return None
-            last = _SCALES[word]
-            total, current = total + current * last, 0
-    return Fraction(total + current)
-
-
-def _multiple(text: str) -> Fraction:
-    words = re.findall(r"[\d.,]*\d|[a-z]+", text.lower())
-    value = Fraction(0)
-    for word in words:
-        if word[-1].isdigit():
-            value = Fraction(word.replace(",", ""))
+        elif name in _PARTS:
+            current /= _PARTS[name]
         elif word in ("a", "an"):
-            value = Fraction(1)
-        elif word in _SMALL:
-            value += _SMALL[word]
+            current = Fraction(1)
+        elif not current:
+            total *= factor
+        elif factor < 1000:
+            current *= factor
+        elif factor >= last:
+            return None
         else:
-            value *= _FACTORS[word.removesuffix("s")]
-    return value
-
-
-def _part(text: str) -> Fraction:
-    *count, part = _words(text)
-    top = 0
-    for word in count:
-        top += int(word) if word.isdigit() else _SMALL.get(word, 1)
-    return Fraction(top if count else 1, _PARTS[part.removesuffix("s")])
+            total, current, last = total + current * factor, Fraction(0), factor
+    return total + current
 
 
 def _read_chinese(match: re.Match[str]) -> str:
-    minus = "-" if match["sign"] else ""
+    top, places = match["top"], match["places"]
     if match["bottom"]:
-        top = match["top"]
         value = top if top[-1].isascii() else str(_chinese(top))
-        if match["bottom"] == "百":
-            return f"{minus}{value}%"
-        return f"{minus}{value}/{_chinese(match['bottom'])}"
-    if match["literal"]:
-        scaled = Fraction(match["literal"].replace(",", ""))
-        for unit in match["scale"]:
-            scaled *= {**_CHINESE_UNITS, **_CHINESE_SCALES}[unit]
-        return f"{minus}{scaled}"
-    places = "".join(str(_CHINESE_DIGITS[c]) for c in match["places"] or "")
-    return f"{minus}{_chinese(match['numeral'])}{'.' if places else ''}{places}"
+        value += "%" if match["bottom"] == "百" else f"/{_chinese(match['bottom'])}"
+    elif match["literal"]:
+        scales = (Fraction(numeric(unit)) for unit in match["scale"])
+        value = str(prod(scales, start=Fraction(match["literal"].replace(",", ""))))
+    else:
+        value = str(_chinese(match["numeral"]))
+        value += "." + "".join(f"{numeric(c):.0f}" for c in places) if places else ""
+    return f"{'-' if match['sign'] else ''}{value}"
 
 
 def _chinese(numeral: str) -> int:
-    if all(c in _CHINESE_DIGITS for c in numeral):  # 二〇二四, digit by digit
-        return int("".join(str(_CHINESE_DIGITS[c]) for c in numeral))
+    values = [int(numeric(c)) for c in numeral.replace("两", "二")]
+    if max(values) < 10:  # 二〇二四, digit by digit
+        return int("".join(map(str, values)))
     total = section = digit = 0
     below = 1  # the place of a digit that no unit follows: 一百五 is 150, 一百零五 is 105
-    for c in numeral:
-        if c in _CHINESE_DIGITS:
-            digit = _CHINESE_DIGITS[c]
-            below = below if digit else 1
-        elif c in _CHINESE_UNITS:
-            section, digit = section + (digit or 1) * _CHINESE_UNITS[c], 0
-            below = _CHINESE_UNITS[c] // 10
+    for value in values:
+        if value < 10:
+            digit, below = value, below if value else 1
+        elif value < 10_000:
+            section, digit, below = section + (digit or 1) * value, 0, value // 10
         else:
-            total, section, digit = (total + section + digit) * _CHINESE_SCALES[c], 0, 0
-            below = _CHINESE_SCALES[c] // 10
+            total, section, digit, below = (total + section + digit) * value, 0, 0, value // 10
     return total + section + digit * below

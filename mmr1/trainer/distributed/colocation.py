@@ -1,8 +1,8 @@
 """Ranks and engines on the same GPUs: whose turn it is, and what changes hands.
 
-A step is: sample, the engines sleep, the ranks take back what lies in main memory, learn, and make
-room; the engines wake up for their weights, the ranks send them and make room again, and the
-engines wake up for their cache. A sleeping engine has given up its weights and its cache, so it
+A step is: sample, the engines rest, the ranks take back what lies in main memory, learn, and make
+room; they send the engines their weights, for which these wake up, and make room again for the
+cache, which ``submit`` takes. A resting engine has given up its weights and its cache, so it
 always wakes up to weights that the ranks send: the first time too.
 """
 
@@ -42,19 +42,17 @@ class Colocation:
         """Give the GPUs to the ranks, which are about to compute."""
         if self._sampling:
             self._sampling = False
-            self._call_engines(Engine.sleep)
+            self._call_engines(Engine.rest)
         self._ranks_have_all()
 
     def sample(self) -> None:
         """Give the GPUs to the engines, which will sample with the weights that the ranks have."""
         if not self._sampling:
-            self._ranks_have_all()  # also after a wake-up that failed
+            self._ranks_have_all()  # also after weights that did not arrive
             self._made_room = True
             self._make_room(False)
-            self._call_engines(Engine.wake_up, "weights")
             self._send()
             self._make_room(True)  # what the transfer took too: a buffer and whole weights
-            self._call_engines(Engine.wake_up, "kv_cache")
             self._sampling = True
 
     def _ranks_have_all(self) -> None:

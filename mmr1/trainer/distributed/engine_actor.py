@@ -36,13 +36,13 @@ class Engine:
         self._config, self._on_machine = config, on_machine
 
     def build(self, colocated: bool = False) -> None:
-        """Load the model; a colocated engine then sleeps, and leaves the GPU to its rank."""
+        """Load the model; a colocated engine then rests, and leaves the GPU to its rank."""
         use_interface_of(node_address())
         family = family_of(self._config)
         media = media_cache(family, self._config, self._on_machine)
         self._engine = build_engine_with_own_weights(self._config, family, media, colocated)
         if colocated:
-            self.sleep()
+            self.rest()
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """See ``protocol.Engine``."""
@@ -69,17 +69,13 @@ class Engine:
         if transfers_weights(self._config):
             self._inner.abandon_weight_update()
 
-    def sleep(self) -> None:
-        """See ``SleepingEngine``."""
-        self._inner.sleep()
-
-    def wake_up(self, tag: str) -> None:
-        """See ``SleepingEngine``."""
-        self._inner.wake_up(tag)
+    def rest(self) -> None:
+        """See ``RestingEngine``."""
+        self._inner.rest()
 
     @property
     def _inner(self) -> Any:
-        """The engine itself, which receives and sleeps."""
+        """The engine itself, which receives and rests."""
         return self._engine.engine if isinstance(self._engine, Prefetching) else self._engine
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
@@ -91,7 +87,7 @@ def build_engine_with_own_weights(
 ) -> RolloutEngine:
     """Build an engine that has its own copy of the weights."""
     model, features = None, None
-    if abilities(config).samples_from_policy:  # on Ray from a copy
+    if "shared" in abilities(config).channels:  # on Ray from a copy
         set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
         model = load_model(config.model).requires_grad_(False)
         features = feature_cache(config)

@@ -34,12 +34,12 @@ from mmr1.types import (
     merge_metrics,
 )
 
-GAP = "rollout/logprob_gap"
-WIDEST_GAP = "rollout/logprob_gap_max"
-ROUTER_GAP = "rollout/router_gap"
-LAYERS_GAP = "rollout/router_gap_per_layer"
+GAP = "rollout/logprob_diff_mean"
+WIDEST_GAP = "rollout/logprob_diff_max"
+ROUTER_GAP = "rollout/frac_router_mismatch"
+LAYERS_GAP = "rollout/frac_router_mismatch_per_layer"
 ROUTER_LOSS = "router_aux_loss"
-VIEW_GAP = "views/logprob_gap"
+VIEW_GAP = "views/logprob_diff_mean"
 KEPT_MASS_UPDATES = 10
 """Every so many updates of a cut distribution its kept mass is measured, by the whole head."""
 
@@ -379,23 +379,21 @@ def engine_metrics(
         GAP: token_mean(gap, same_view),
         WIDEST_GAP: Metric(torch.where(x.mask, gap, 0.0).max(), reduce="max"),
         "rollout/kl": token_mean(k3(x.rollout_logprobs, x.old_logprobs), same_view),
-        "rollout/is_weight": token_mean(correction, same_view),
+        "rollout/importance_weight_mean": token_mean(correction, same_view),
     }
     if tokens.other_view is not None:
         of_view = (x.old_logprobs - tokens.rollout_logprobs).abs()
         metrics[VIEW_GAP] = token_mean(of_view, x.mask & tokens.other_view)
     if tokens.after_picture is not None:
-        metrics["rollout/logprob_gap_after_picture"] = token_mean(
-            gap, x.mask & tokens.after_picture
-        )
+        metrics["rollout/logprob_diff_after_image"] = token_mean(gap, x.mask & tokens.after_picture)
     if tokens.versions is not None:
-        metrics["rollout/logprob_gap_newest"] = token_mean(
+        metrics["rollout/logprob_diff_current"] = token_mean(
             gap, x.mask & (tokens.versions == version)
         )
     if tokens.kept is not None:
         several = same_view & (tokens.kept > 1)
-        metrics["rollout/logprob_gap_several_ids"] = token_mean(gap, several)
-        metrics["rollout/is_weight_several_ids"] = token_mean(correction, several)
+        metrics["rollout/logprob_diff_several_ids"] = token_mean(gap, several)
+        metrics["rollout/importance_weight_several_ids"] = token_mean(correction, several)
     if kept_mass is not None:
         metrics["policy/kept_mass_mean"] = token_mean(kept_mass, x.mask)
     return metrics

@@ -31,19 +31,19 @@ FIRST = [
     ("reward/mean", "reward", ""),
     ("eval/greedy", "held out", ""),
     ("eval/sampled", "held out, sampled", ""),
-    ("reward/invalid", "invalid", "{:.0f}"),
-    ("completion/truncated", "truncated", "{:.0%}"),
+    ("reward/num_invalid", "invalid", "{:.0f}"),
+    ("completions/frac_truncated", "truncated", "{:.0%}"),
 ]
 THEN = [
-    ("reward/no_signal", "no signal", "{:.0%}"),
+    ("reward/frac_zero_std", "no signal", "{:.0%}"),
     ("loss", "loss", ""),
     ("entropy", "entropy", ""),
-    ("completion/length_mean", "length", ""),
-    ("rollout/logprob_gap", "gap", ""),
+    ("completions/mean_length", "length", ""),
+    ("rollout/logprob_diff_mean", "gap", ""),
     ("grad_norm", "grad", ""),
     ("time/step", "s/step", ""),
 ]
-WHEN_MET = {"reward/invalid", "completion/truncated"}
+WHEN_MET = {"reward/num_invalid", "completions/frac_truncated"}
 LINE_S = 30.0
 """Seconds after which a step has a line of its metrics whatever its number."""
 PHASE_S = 3.0
@@ -66,7 +66,7 @@ class Display:
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._config, self._folder = config, directory.path
         names = list(functions)
-        values = [(f"reward/{name}", name, "") for name in names]
+        values = [(f"rewards/{name}/mean", name, "") for name in names]
         unread = [(f"rewards/{name}/num_unread", f"{name} unread", "{:.0f}") for name in names]
         self._shown = [*FIRST, *values, *unread, *THEN]
         self._cell = NotebookCell(config.steps) if self._console.is_jupyter else None

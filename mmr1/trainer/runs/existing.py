@@ -97,18 +97,21 @@ def accept_changes(config: Config) -> None:
 
 
 def changed_keys(before: Config, now: Config) -> list[str]:
-    """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``.
+    """The keys whose values differ and that a run may not change, as ``section.key``."""
+    return [
+        key
+        for key in differing_keys(before, now)
+        if key.partition(".")[0] not in FREE_SECTIONS and key not in FREE_KEYS
+    ]
+
+
+def differing_keys(before: Config, now: Config) -> list[str]:
+    """The keys whose values differ, as ``section.key``.
 
     Credentials are not compared: what is written of a run does not hold them.
     """
     old, new = redacted(before), redacted(now)
-    return [
-        key
-        for section in new
-        if section not in FREE_SECTIONS
-        for key in _differing(section, old.get(section), new[section])
-        if key not in FREE_KEYS
-    ]
+    return [key for section in new for key in _differing(section, old.get(section), new[section])]
 
 
 def _differing(key: str, old: Any, new: Any) -> Iterator[str]:

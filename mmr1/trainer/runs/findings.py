@@ -18,7 +18,7 @@ FLAT_STEPS = 4
 """Steps after which a reward function that gives one value is a finding."""
 HIGH_GAP, GAP_STEPS = 0.03, 2
 """Log-prob difference of engine and trainer in nats, and the first steps that must exceed it."""
-GAPS = ("rollout/logprob_gap_newest", "rollout/logprob_gap")
+GAPS = ("rollout/logprob_diff_current", "rollout/logprob_diff_mean")
 """Metrics of that difference; the first has only tokens that the current weights sampled."""
 
 
@@ -42,6 +42,13 @@ class Finding:
         return asdict(self)
 
 
+def reward_of_mean(metric: str) -> str | None:
+    """Return the reward function whose mean a metric is, ``math`` of ``rewards/math/mean``."""
+    section, _, name = metric.partition("/")
+    name, _, statistic = name.rpartition("/")
+    return name if (section, statistic) == ("rewards", "mean") else None
+
+
 def flat_rewards(columns: Columns) -> Iterator[Finding]:
     """Find reward functions that have given one value to every completion of the run."""
     for metric in columns:
@@ -49,7 +56,7 @@ def flat_rewards(columns: Columns) -> Iterator[Finding]:
         name, _, statistic = name.rpartition("/")
         if section != "rewards" or statistic != "std":
             continue
-        stds, means = _numbers(columns, metric), _numbers(columns, f"reward/{name}")
+        stds, means = _numbers(columns, metric), _numbers(columns, f"rewards/{name}/mean")
         if len(stds) < FLAT_STEPS or any(std for _, std in stds) or len({*means}) == 0:
             continue
         if len({mean for _, mean in means}) > 1:

@@ -229,10 +229,12 @@ def step_stats(
     return {
         "step": step,
         **reward_stats(rewards),
-        "reward/no_signal": fmean(len({r.value for r in s.rewards if r.valid}) < 2 for s in scored),
+        "reward/frac_zero_std": fmean(
+            len({r.value for r in s.rewards if r.valid}) < 2 for s in scored
+        ),
         **update,
-        "completion/length_mean": fmean(lengths),
-        "completion/truncated": fmean(c.truncated for c in completions),
+        "completions/mean_length": fmean(lengths),
+        "completions/frac_truncated": fmean(c.truncated for c in completions),
         "tokens/prompt": sum(text) + vision,
         "tokens/vision": vision,
         "tokens/completion": sum(lengths),
@@ -263,7 +265,7 @@ def environment_stats(completions: Sequence[Completion]) -> StepStats:
     """Metrics of the policy's use of its environment.
 
     ``environment/calls/NAME`` counts the calls of a tool, those that failed included, per
-    completion. ``tokens/observed`` are those that the policy did not sample.
+    completion. ``tokens/environment`` are those that the policy did not sample.
     """
     calls = [call for c in completions for call in c.calls]
     names = sorted({call.name for call in calls if call.name})
@@ -271,10 +273,11 @@ def environment_stats(completions: Sequence[Completion]) -> StepStats:
     return {
         "environment/turns": fmean(c.turns for c in completions),
         "environment/sequences": fmean(len(c.sequences) for c in completions),
-        "environment/with_call": fmean(bool(c.calls) for c in completions),
-        "environment/pictures": fmean(len(c.media) for c in completions),
-        "environment/failed_calls": sum(c.error is not None for c in calls) / max(1, len(calls)),
+        "environment/frac_tool_call": fmean(bool(c.calls) for c in completions),
+        "environment/images_mean": fmean(len(c.media) for c in completions),
+        "environment/frac_failed_calls": sum(c.error is not None for c in calls)
+        / max(1, len(calls)),
         **{f"environment/calls/{n}": sum(c.name == n for c in calls) / count for n in names},
-        "environment/broken": fmean(c.failure is not None for c in completions),
-        "tokens/observed": sum(len(c.token_ids) - c.sampled_tokens for c in completions),
+        "environment/frac_failed": fmean(c.failure is not None for c in completions),
+        "tokens/environment": sum(len(c.token_ids) - c.sampled_tokens for c in completions),
     }

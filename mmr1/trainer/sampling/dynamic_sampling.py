@@ -71,10 +71,10 @@ class Selection:
         )
         without = len(self.all_groups) + len(self.earlier) - len(self.groups)
         return groups, {
-            "sampling/gen_batches": float(self.batches),
-            "sampling/no_signal": float(without),
-            "sampling/surplus": float(len(self.surplus)),
-            "sampling/extra_rollouts": float(drawn + earlier - learned - later),
+            "dynamic_sampling/num_gen_batches": float(self.batches),
+            "dynamic_sampling/frac_zero_std": float(without),
+            "dynamic_sampling/num_surplus_groups": float(len(self.surplus)),
+            "dynamic_sampling/num_extra_completions": float(drawn + earlier - learned - later),
         }
 
 

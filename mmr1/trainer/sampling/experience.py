@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -12,7 +12,6 @@ from mmr1.algorithms.interface import AdvantageInputs, UpdateTokens
 from mmr1.algorithms.kl import ESTIMATORS
 from mmr1.algorithms.ratios import high_entropy, token_weights
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithm import Algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.sequences import (
@@ -34,6 +33,9 @@ from mmr1.types import (
     Span,
     TokenBatch,
 )
+
+if TYPE_CHECKING:
+    from mmr1.trainer.algorithm import Algorithm
 
 
 class SupportsLogprobs(Protocol):

@@ -7,13 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmr1.rollout.protocol import Finished, Request, group_of
+from mmr1.trainer.sampling.codec import decoded, encoded
 from mmr1.trainer.sampling.plan import Part, Planner, Role
-from mmr1.trainer.sampling.replay import (
-    completion_as_json,
-    completion_from_json,
-    rewards_as_json,
-    scored_from_json,
-)
+from mmr1.trainer.sampling.replay import rewards_as_json
 from mmr1.types import Prompt, RolloutGroup, ScoredGroup
 
 
@@ -156,13 +152,10 @@ class OpenGroups:
     def _from_json(self, entry: Mapping[str, Any]) -> OpenGroup:
         step, seed = entry["step"], entry["seed"]
         prompt = self._find(entry["source"], entry["id"])
-        ended = {
-            int(i): Finished(0, int(i), completion_from_json(c))
-            for i, c in entry["completions"].items()
-        }
+        ended = {int(i): Finished(0, int(i), *decoded(own)) for i, own in entry["ended"].items()}
         group = OpenGroup(step, prompt, seed, self._plan(step, prompt, seed), ended)
         if entry["rewards"] is not None:
-            group.scored = scored_from_json(entry["rewards"], group.group)
+            group.scored = ScoredGroup(group.group, *decoded(entry["rewards"]))
         return group
 
 
@@ -177,6 +170,6 @@ def _as_json(group: OpenGroup) -> dict[str, Any]:
         "source": sample.source,
         "id": sample.id,
         "seed": group.seed,
-        "completions": {str(i): completion_as_json(e.completion) for i, e in group.ended.items()},
+        "ended": {str(i): encoded((e.completion, e.prompt)) for i, e in group.ended.items()},
         "rewards": None if group.scored is None else rewards_as_json(group.scored),
     }

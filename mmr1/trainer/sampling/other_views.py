@@ -38,11 +38,11 @@ def by_own_view(scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
 
 
 def view_stats(scored: Iterable[ScoredGroup]) -> StepStats:
-    """``views/reward_clean`` and ``views/reward_other``: mean rewards, of those that are."""
+    """``views/reward_clean`` and ``views/reward_perturbed``: mean rewards, of those that are."""
     rewards: dict[bool, list[float]] = {False: [], True: []}
     for group in scored:
         for completion, reward in zip(group.group.completions, group.rewards, strict=True):
             if reward.value is not None:
                 rewards[bool(completion.view)].append(reward.value)
-    names = {False: "views/reward_clean", True: "views/reward_other"}
+    names = {False: "views/reward_clean", True: "views/reward_perturbed"}
     return {names[other]: fmean(values) for other, values in rewards.items() if values}

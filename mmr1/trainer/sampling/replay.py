@@ -7,10 +7,8 @@ policy loss is corrected for the probabilities that they were sampled with (``ro
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,29 +17,19 @@ import torch
 from mmr1.algorithms.baselines import grpo
 from mmr1.config import ReplayConfig
 from mmr1.data.rows import ids_of
-from mmr1.types import (
-    Completion,
-    Prompt,
-    Reward,
-    RolloutGroup,
-    Sample,
-    ScoredGroup,
-    Status,
-    StepStats,
-    Support,
-)
+from mmr1.trainer.sampling.codec import decoded, encoded
+from mmr1.types import Prompt, RolloutGroup, Sample, ScoredGroup, StepStats
 
 
 class KeptGroups:
     """Groups that later steps learn from, with their state for a resume.
 
     Args:
-        key: The value of the configuration that keeps them.
         find: Source and id of a sample to its prompt, to resume.
     """
 
-    def __init__(self, key: str, find: Callable[[str | None, str], Prompt]) -> None:
-        self._key, self._find = key, find
+    def __init__(self, find: Callable[[str | None, str], Prompt]) -> None:
+        self._find = find
         self._groups: list[ScoredGroup] = []
 
     @property
@@ -50,13 +38,7 @@ class KeptGroups:
         return list(self._groups)
 
     def keep(self, groups: Sequence[ScoredGroup]) -> None:
-        """Replace the kept groups. Raises ValueError if one holds a conversation."""
-        for group in groups:
-            if any(c.spans for c in group.group.completions):
-                raise ValueError(
-                    f"{self._key} keeps completions of one turn, and a conversation with an "
-                    "environment was sampled; leave it out"
-                )
+        """Replace the kept groups."""
         self._groups = list(groups)
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +47,7 @@ class KeptGroups:
     def state_now(self) -> Callable[[], dict[str, Any]]:
         """A function that gives the present state; encoding it takes a while."""
         groups = self._groups  # the list is replaced, never changed
-        return lambda: {"groups": [as_json(group) for group in groups]}
+        return lambda: {"groups": [as_json(group, self._find) for group in groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the groups. Raises ValueError if the data no longer have one of their samples."""
@@ -111,7 +93,7 @@ class Replay:
         own = [g for g in sampled if self._has_signal(g)]
         self.kept.keep([*self.kept.groups, *own][-self._config.capacity :])
         size = len(self.kept.groups)
-        return groups, {"replay/replayed": float(len(earlier)), "replay/size": float(size)}
+        return groups, {"replay/num_groups": float(len(earlier)), "replay/size": float(size)}
 
     def _draw(self, step: int, count: int) -> list[ScoredGroup]:
         groups = self.kept.groups
@@ -150,79 +132,27 @@ def prompt_finder(
     return find
 
 
-def as_json(scored: ScoredGroup) -> dict[str, Any]:
-    sample = scored.group.prompt.sample
+def as_json(scored: ScoredGroup, find: Callable[[str | None, str], Prompt]) -> dict[str, Any]:
+    """Return a group as JSON values; its prompt only where an environment has added to it."""
+    prompt, completions = scored.group.prompt, scored.group.completions
+    sample = prompt.sample
+    added = any(len(c.spans) > 0 for c in completions) and find(sample.source, sample.id) != prompt
     return {
         "source": sample.source,
         "id": sample.id,
-        "completions": [completion_as_json(c) for c in scored.group.completions],
-        **rewards_as_json(scored),
+        "prompt": encoded(prompt) if added else None,
+        "completions": encoded(completions),
+        "rewards": rewards_as_json(scored),
     }
 
 
-def rewards_as_json(scored: ScoredGroup) -> dict[str, Any]:
-    return {
-        "rewards": [asdict(reward) for reward in scored.rewards],
-        "greedy": None if scored.greedy is None else asdict(scored.greedy),
-        "steps": scored.steps,
-    }
-
-
-def completion_as_json(completion: Completion) -> dict[str, Any]:
-    return {
-        "token_ids": _encode(completion.token_ids, "<i4"),
-        "logprobs": _encode(completion.logprobs, "<f4"),
-        "text": completion.text,
-        "truncated": completion.truncated,
-        "policy_version": completion.policy_version,
-        "versions": completion.versions,
-        **({"view": dict(completion.view)} if completion.view else {}),
-        "support": None
-        if (support := completion.support) is None
-        else {
-            "ids": _encode(support.ids, "<i4"),
-            "sizes": _encode(support.sizes, "<i4"),
-        },
-    }
+def rewards_as_json(scored: ScoredGroup) -> Any:
+    """Return what scoring has added to a group, as JSON values."""
+    return encoded((scored.rewards, scored.greedy, scored.steps))
 
 
 def from_json(entry: Mapping[str, Any], find: Callable[[str | None, str], Prompt]) -> ScoredGroup:
-    completions = tuple(map(completion_from_json, entry["completions"]))
-    return scored_from_json(entry, RolloutGroup(find(entry["source"], entry["id"]), completions))
-
-
-def scored_from_json(entry: Mapping[str, Any], group: RolloutGroup) -> ScoredGroup:
-    """The group with the rewards that :func:`rewards_as_json` wrote."""
-    steps = entry["steps"]
-    return ScoredGroup(
-        group,
-        tuple(map(_reward, entry["rewards"])),
-        None if entry["greedy"] is None else _reward(entry["greedy"]),
-        None if steps is None else tuple(tuple((t, r) for t, r in row) for row in steps),
-    )
-
-
-def completion_from_json(entry: Mapping[str, Any]) -> Completion:
-    support = entry["support"]
-    read = {
-        "token_ids": _decode(entry["token_ids"], "<i4").astype(np.int64),
-        "logprobs": _decode(entry["logprobs"], "<f4"),
-        "versions": tuple((version, tokens) for version, tokens in entry["versions"]),
-        "support": None
-        if support is None
-        else Support(_decode(support["ids"], "<i4"), _decode(support["sizes"], "<i4")),
-    }
-    return Completion(**{**entry, **read})
-
-
-def _reward(entry: Mapping[str, Any]) -> Reward:
-    kept = {"status": Status(entry["status"]), "unread": tuple(entry["unread"])}
-    return Reward(**{**entry, **kept})
-
-
-def _encode(values: np.ndarray, kind: str) -> str:
-    return base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode()
-
-
-def _decode(text: str, kind: str) -> np.ndarray:
-    return np.frombuffer(bytearray(base64.b64decode(text)), kind)  # one that can be written
+    """Return the group that :func:`as_json` wrote."""
+    prompt = find(entry["source"], entry["id"])
+    group = RolloutGroup(decoded(entry["prompt"]) or prompt, decoded(entry["completions"]))
+    return ScoredGroup(group, *decoded(entry["rewards"]))

@@ -42,8 +42,8 @@ _WAYS: Mapping[str, Callable[[Sequence[float]], float]] = {
 def parse_metric(metric: str) -> tuple[str, str]:
     """``NAME`` or ``NAME:WAY`` as both; the way of a name without one is ``end``.
 
-    >>> parse_metric("reward/math:mean")
-    ('reward/math', 'mean')
+    >>> parse_metric("rewards/math/mean:mean")
+    ('rewards/math/mean', 'mean')
 
     Raises:
         ValueError: There is no such way.

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from mmr1.config import Config
 from mmr1.config.commands import command_named, optional_sections
 from mmr1.config.file import load_config, redacted
+from mmr1.config.show import flat
 from mmr1.section import Section
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1_contrib.lab.compare.metrics import BEFORE, check_metric
@@ -330,8 +331,8 @@ def _keys_of(arm: Arm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place, run in enumerate(arm.runs, 1):
         prefix = "" if run is arm.runs[-1] else f"{place}: "
-        keys = {"command": run.command, **flat_keys(run.config(0, Path("compare")))}
-        found |= {f"{prefix}{key}": value for key, value in keys.items()}
+        keys = {"command": run.command, **flat(redacted(run.config(0, Path("compare"))))}
+        found |= {f"{prefix}{key}": value for key, value in keys.items() if key not in _OWN}
     return found
 
 
@@ -350,21 +351,6 @@ def differing(arms: Sequence[Arm]) -> dict[str, dict[str, Any]]:
         if key.partition(".")[0] not in unread
     }
     return {k: v for k, v in values.items() if len({repr(value) for value in v.values()}) > 1}
-
-
-def flat_keys(config: Config) -> dict[str, Any]:
-    """The values of a configuration by dotted key, without those that a comparison sets."""
-    found: dict[str, Any] = {}
-
-    def add(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                add(f"{prefix}.{key}" if prefix else str(key), inner)
-        elif prefix not in _OWN:
-            found[prefix] = value
-
-    add("", redacted(config))
-    return found
 
 
 def _names(files: Sequence[Path]) -> list[str]:

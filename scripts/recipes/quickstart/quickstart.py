@@ -6,7 +6,8 @@
     scripts/quickstart.sh model.family=qwen3_vl      the tiny model of another family
 
 Overrides apply to the RL stage, ``seed`` and ``model.family`` to every stage. ``--control`` also
-continues SFT for as long as RL took, which shows how much of the gain is due to compute.
+continues SFT for as long as RL took, which shows how much of the gain is due to compute. What was
+interrupted continues, stage by stage, with the same arguments.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ control_steps = import_file(Path(__file__).parents[1] / "control_steps.py").cont
 
 RUN = Path("runs/quickstart")
 RECIPE = Path("scripts/recipes/quickstart")
+ARGUMENTS = RUN / "arguments.json"
+"""Written once the data and the model are there."""
+SUMMARY = RUN / "summary.json"
+"""Written at the end."""
 FAMILY = "model.family="
 console = Console(highlight=False, soft_wrap=True)
 
@@ -41,8 +46,6 @@ def main(arguments: list[str]) -> None:
     family = ["--family", named[-1]] if named else []
     seed = next((a for a in overrides if a.startswith("seed=")), "seed=0")
     number = seed.removeprefix("seed=")
-    set_aside_old_run()
-
     setup = RUN.with_name(".setup_seconds")  # quickstart.sh has measured it
     seconds = {"setup": float(setup.read_text())} if setup.exists() else {}
     results: dict[str, dict[str, Any]] = {}
@@ -54,18 +57,21 @@ def main(arguments: list[str]) -> None:
         run("eval", RECIPE / "rl.yaml", *where)
         results[name] = read_result(output)
 
-    with stage("data", seconds):
-        data = RUN / "data"
-        call("-m", "datasets_prep", "make", "digits", "--output", data, "--seed", number)
-        run("model", "new", *family, "--seed", number, RUN / "model")
+    if not was_interrupted(arguments):
+        set_aside_old_run()
+        with stage("data", seconds):
+            data = RUN / "data"
+            call("-m", "datasets_prep", "make", "digits", "--output", data, "--seed", number)
+            run("model", "new", *family, "--seed", number, RUN / "model")
+        ARGUMENTS.write_text(json.dumps(arguments))
     with stage("eval", seconds):
         evaluation("start", RUN / "model")
     with stage("sft", seconds):
-        run("sft", RECIPE / "sft.yaml", seed)
+        run("sft", RECIPE / "sft.yaml", seed, "--resume")
     with stage("eval", seconds):
         evaluation("sft", last_checkpoint("sft"))
     with stage("rl", seconds):
-        run("train", RECIPE / "rl.yaml", *overrides)
+        run("train", RECIPE / "rl.yaml", *overrides, "--resume")
     with stage("eval", seconds):
         evaluation("rl", last_checkpoint("rl"))
     if control:
@@ -79,13 +85,14 @@ def main(arguments: list[str]) -> None:
                 f"trainer.max_steps={steps}",
                 f"trainer.output_dir={RUN / 'control'}",
                 f"trainer.logging_steps={max(1, steps // 4)}",
+                "--resume",
             )
             evaluation("control", last_checkpoint("control"))
 
     title = f"quickstart, seed {number}"
     plot_rewards(read_metrics(RUN / "rl/metrics.jsonl"), RUN / "rewards.png", title)
     summary = summarise(int(number), results, seconds)
-    (RUN / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
     print_table(summary)
 
 
@@ -114,6 +121,14 @@ def call(*arguments: object) -> None:
     finished = subprocess.run([sys.executable, *map(str, arguments)], check=False)
     if finished.returncode:
         sys.exit(finished.returncode)
+
+
+def was_interrupted(arguments: list[str]) -> bool:
+    """Return whether a quickstart with these arguments has begun and not ended."""
+    if SUMMARY.exists() or not ARGUMENTS.exists():
+        return False
+    same: bool = json.loads(ARGUMENTS.read_text()) == arguments
+    return same
 
 
 def set_aside_old_run() -> None:

@@ -46,9 +46,9 @@ def test_a_run_learns_from_what_a_program_asked(engine, tiny_model, tmp_path):
     )
     logged = read_jsonl(tmp_path / "run/metrics.jsonl")[0]
     assert logged["environment/turns"] == logged["environment/sequences"] == 3
-    assert logged["environment/pictures"] == 3  # two of the record's, one of the program's
-    assert logged["environment/broken"] == 0
-    assert logged["rollout/logprob_gap"] < 1e-4
+    assert logged["environment/images_mean"] == 3  # two of the record's, one of the program's
+    assert logged["environment/frac_failed"] == 0
+    assert logged["rollout/logprob_diff_mean"] < 1e-4
     assert logged["grad_norm"] > 0
     for row in read_jsonl(tmp_path / "run/rollouts/step_000001.jsonl"):
         for completion in row["completions"]:

@@ -398,10 +398,10 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
     ppo = {"name": "ppo", "advantage": {"critic": {"path": str(reward_model)}}}
     run_training(config.changed(algorithm=ppo))
     first, second = read_jsonl(tmp_path / "run/metrics.jsonl")
-    assert first["reward/rm"] == first["reward/mean"] != 0
+    assert first["rewards/rm/mean"] == first["reward/mean"] != 0
     assert first["grad_norm"] > 0
     assert first["critic/value"] != 0  # the head came with the model
-    assert second["reward/invalid"] == 0
+    assert second["reward/num_invalid"] == 0
 
 
 def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, tmp_path, mmr1):

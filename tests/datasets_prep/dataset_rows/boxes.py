@@ -145,25 +145,4 @@ BOXES = [
         media=["train/3.jpg"],
         dropped=["'Nowhere.'"],
     ),
-    Dataset(
-        "got10k",
-        {
-            "got_val.json": [
-                {
-                    "path": "/mnt/theirs/val/GOT_Val_7", "object": "kite",
-                    "gt": [[0.1, 0.0, 0.8, 0.75]] * 8,
-                },
-                {"path": "/mnt/theirs/val/GOT_Val_8", "object": "car", "gt": [[0, 0, 1, 1]] * 8},
-            ]
-        },
-        [
-            Record(
-                ["user: [val/GOT_Val_7.frames.json]Where is the kite in each of the 8 frames?"],
-                [[0.1, 0.0, 0.8, 0.75]] * 8, "tracking", {"object": "kite", "box_space": "unit"},
-            )
-        ],
-        media=[f"val/GOT_Val_7/{number:08d}.jpg" for number in range(1, 9)],
-        frames=["val/GOT_Val_7"],
-        dropped=["list its frames with 'mmr1-data frames'"],
-    ),
 ]  # fmt: skip

@@ -101,29 +101,4 @@ GEOMETRY = [
         ],
         media=["images/7.png", "images/8.png"],
     ),
-    Dataset(
-        "geoqa_choice",
-        {
-            "form_questions.jsonl": [
-                {
-                    "question_id": 4, "image": "test/4.png",
-                    "text": "\nThink, then say which.\nQuestion:Angle B is ()\nChoices:\n"
-                    "A:20°\nB:30°\nC:40°\nD:50°",
-                },
-                {
-                    "question_id": 5, "image": "test/4.png",
-                    "text": "\nSay which.\nQuestion:Angle C is ()\nChoices:\nA:1°\nB:2°",
-                },
-            ],
-            "form_answers.jsonl": [{"question_id": 4, "text": "C"}],
-        },
-        [
-            Record(
-                ["user: [test/4.png]Angle B is ()\nA. 20°\nB. 30°\nC. 40°\nD. 50°"], "C", "choice",
-                {"question_id": 4, "options": ["20°", "30°", "40°", "50°"]},
-            )
-        ],
-        media=["test/4.png"],
-        dropped=["no question, no choices or no answer"],
-    ),
 ]  # fmt: skip

@@ -9,8 +9,7 @@ import pytest
 from mmr1.rewards import BadGoldError
 from mmr1.rewards.builtin.math import math
 from mmr1.rewards.builtin.numeric import count, numeric
-from mmr1.rewards.builtin.text import exact, ocr, rouge
-from mmr1.rewards.builtin.vqa import anls, people_of, relaxed, vqa_soft
+from mmr1.rewards.builtin.text import anls, exact, gold_votes, ocr, relaxed, rouge, vqa_soft
 from mmr1.rewards.item import references
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import think, value_of
@@ -61,7 +60,7 @@ def test_a_single_person_is_enough_where_there_is_one() -> None:
 @pytest.mark.parametrize("gold", [None, [], [None], {"a": 1}, ""])
 def test_golds_of_nobody(gold: Any) -> None:
     with pytest.raises(BadGoldError):
-        people_of(gold)
+        gold_votes(gold)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_unread_answer_has_status_reason_and_metric() -> None:
     stats = reward_stats([unread, read, absent])
     assert stats["rewards/count/num_unread"] == stats["rewards/math/num_unread"] == 1
     assert stats["reward/num_no_answer"] == 1
-    assert stats["reward/invalid"] == 0
+    assert stats["reward/num_invalid"] == 0
 
 
 def test_unread_answer_counts_in_the_baseline() -> None:

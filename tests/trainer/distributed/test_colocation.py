@@ -21,7 +21,7 @@ from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.training_models import TrainingModels
 from mmr1.vision.build import family_of, media_cache
 
-WAKING = ["make room", "wake_up weights", "send", "make more room", "wake_up kv_cache"]
+WAKING = ["make room", "send", "make more room"]
 
 
 class Recorder:
@@ -32,14 +32,17 @@ class Recorder:
         self.fails = ""
         self.colocation = Colocation(
             self._asked,
-            lambda: self.calls.append("send"),
-            lambda sent: self.calls.append("make more room" if sent else "make room"),
+            lambda: self._noted("send"),
+            lambda sent: self._noted("make more room" if sent else "make room"),
             lambda: self.calls.append("take back"),
         )
 
     def _asked(self, method: Callable[..., None], *args: str) -> None:
-        self.calls.append(" ".join([method.__name__, *args]))
-        if self.calls[-1] == self.fails:
+        self._noted(" ".join([method.__name__, *args]))
+
+    def _noted(self, call: str) -> None:
+        self.calls.append(call)
+        if call == self.fails:
             self.fails = ""
             raise RuntimeError("lost")
 
@@ -51,35 +54,35 @@ class Recorder:
 def test_the_order_of_a_step():
     recorder = Recorder()
     recorder.colocation.learn()
-    assert recorder.taken() == []  # the engines sleep already
+    assert recorder.taken() == []  # the engines rest already
     recorder.colocation.sample()
     assert recorder.taken() == WAKING  # to weights of the ranks, the first time too
     recorder.colocation.sample()
     assert recorder.taken() == []
     recorder.colocation.learn()
     recorder.colocation.learn()
-    assert recorder.taken() == ["sleep", "take back"]
+    assert recorder.taken() == ["rest", "take back"]
     recorder.colocation.sample()
     assert recorder.taken() == WAKING
 
 
-@pytest.mark.parametrize("what", ["weights", "kv_cache"])
-def test_engines_that_did_not_wake_up_are_not_taken_for_awake(what):
+@pytest.mark.parametrize("what", ["send", "make more room"])
+def test_engines_without_weights_are_not_taken_for_awake(what):
     """The ranks have all that they send when it is tried again, or when they compute."""
     recorder = Recorder()
-    recorder.fails = f"wake_up {what}"
+    recorder.fails = what
     with pytest.raises(RuntimeError, match="lost"):
         recorder.colocation.sample()
     recorder.taken()
     recorder.colocation.sample()
     assert recorder.taken() == ["take back", *WAKING]
     recorder.colocation.learn()
-    recorder.fails = f"wake_up {what}"
+    recorder.fails = what
     with pytest.raises(RuntimeError, match="lost"):
         recorder.colocation.sample()
     recorder.taken()
     recorder.colocation.learn()
-    assert recorder.taken() == ["take back"]  # the engines sleep, or are lost
+    assert recorder.taken() == ["take back"]  # the engines rest, or are lost
 
 
 COLOCATED = {"rollout": {"engine": {"colocate": True}}, "resources": {"ranks": 2}}

@@ -212,7 +212,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
         return tool_run(brief, scans, out).changed(sections)
 
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
-    assert metrics(tmp_path / "second_0")[0]["environment/pictures"] > 0
+    assert metrics(tmp_path / "second_0")[0]["environment/images_mean"] > 0
     assert not left_over()
 
 
@@ -346,7 +346,7 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
             resources={"ranks": 2},
         )
     )
-    gaps = [row["rollout/logprob_gap"] for row in metrics(tmp_path / "run")]
+    gaps = [row["rollout/logprob_diff_mean"] for row in metrics(tmp_path / "run")]
     assert len(gaps) == 3
     assert max(gaps) < 1e-5
 
@@ -413,8 +413,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     assert calls == ["send"] * 3
     calls.clear()
     turns = [
-        *("make_room False", "call wake_up weights", "send", "make_room True"),
-        *("call wake_up kv_cache", "call sleep", "take_back"),
+        *("make_room False", "send", "make_room True", "call rest", "take_back"),
     ]
     for name, engine, more in (
         ("offloaded", {"offload_trainer": True}, {}),

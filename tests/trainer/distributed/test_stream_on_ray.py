@@ -33,6 +33,6 @@ def test_engines_sample_on_with_the_weights_that_ranks_send(tiny_model, digits, 
     assert "replaced, 1 of" in (out / "train.log").read_text()
     assert_within(out, bound=2, updates=2)
     lines = read_jsonl(out / "metrics.jsonl")
-    assert max(line["rollout/logprob_gap_max"] for line in lines) <= 1e-4
+    assert max(line["rollout/logprob_diff_max"] for line in lines) <= 1e-4
     assert any("versions" in c for row in learned(out) for c in row["completions"])
     assert len({row["id"] for row in learned(out)}) == 16

@@ -15,7 +15,6 @@ pytest.importorskip("mypy", reason="mypy is not installed")
 CALLS = """
 from collections.abc import Sequence
 
-from mmr1.rollout.protocol import SleepingEngine
 from mmr1.rollout.transfer import ReceivingEngine
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.engine_actor import Engine
@@ -42,8 +41,8 @@ def calls(
     rank.start(Rank.made_room, True)  # error: has no attribute "made_room"
     rank.start(Rank.make_room)  # error: Too few arguments
     rank.start(Engine.cancel)  # error: incompatible type
-    engines.call(SleepingEngine.wake_up, "weights")
-    engines.call(SleepingEngine.wake_up)  # error: Too few arguments
+    engines.call(Engine.rest)
+    engines.call(Engine.load)  # error: Too few arguments
     engines.call(ReceivingEngine.started)  # error: has no attribute "started"
 """
 

@@ -265,7 +265,7 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     first, second, third = lines(tmp_path / "run/metrics.jsonl")
     assert "loss" not in first
     assert "critic/loss" in first
-    assert second["rollout/logprob_gap"] < 1e-5
+    assert second["rollout/logprob_diff_mean"] < 1e-5
     assert {"loss", "critic/loss", "critic/grad_norm", "critic/lr"} <= third.keys()
     versions = {
         c["policy_version"]

@@ -86,9 +86,9 @@ def test_importance_weight_is_one_on_policy(parts, sampled, name):
     """Tokens with a single kept id, whose log-prob is 0 anyway, do not hide a gap."""
     stats, _ = updated(parts, sampled[name], CUTS[name], form="token", cap=math.inf, outlier=None)
     several = "" if name == "uncut" else "_several_ids"
-    assert stats[f"rollout/logprob_gap{several}"] < 1e-4
-    assert stats["rollout/logprob_gap_max"] < 1e-4
-    assert abs(stats[f"rollout/is_weight{several}"] - 1) < 1e-5
+    assert stats[f"rollout/logprob_diff_mean{several}"] < 1e-4
+    assert stats["rollout/logprob_diff_max"] < 1e-4
+    assert abs(stats[f"rollout/importance_weight_mean{several}"] - 1) < 1e-5
     if name != "uncut":
         assert 0 < stats["policy/kept_mass_mean"] < 0.97
 
@@ -101,7 +101,9 @@ def test_trainer_without_the_kept_ids_is_off_by_their_mass(parts, sampled, name)
     correction = {"form": "token", "cap": math.inf, "outlier": None}
     stats, gradient = updated(parts, whole, uncut, **correction)
     right, wanted = updated(parts, sampled[name], CUTS[name], **correction)
-    assert stats["rollout/is_weight"] == pytest.approx(right["policy/kept_mass_mean"], abs=1e-4)
+    assert stats["rollout/importance_weight_mean"] == pytest.approx(
+        right["policy/kept_mass_mean"], abs=1e-4
+    )
     off = {name: gradient[name] - wanted[name] for name in wanted}
     assert norm(off) > 0.05 * norm(wanted)
 

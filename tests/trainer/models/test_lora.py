@@ -170,7 +170,7 @@ def assert_parity_after_updates(out):
     before, *after = (row["kl"] for row in rows)
     assert before < 1e-7 < 1e-4 < min(after)  # the policy moved
     for row in rows:
-        assert row["rollout/logprob_gap"] < 1e-5
+        assert row["rollout/logprob_diff_mean"] < 1e-5
 
 
 def test_a_whole_run_of_adapters(demonstrated, digits, tmp_path):

@@ -95,7 +95,7 @@ def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     assert_close(gradients[1], {n: p.grad for n, p in naive.named_parameters()})
     # The first step clips nothing: its ratios are 1. The mean is over the steps.
     assert clipped > 0
-    assert stats["clip_fraction"] == pytest.approx(clipped / tokens / 2)
+    assert stats["loss/clip_fraction"] == pytest.approx(clipped / tokens / 2)
 
 
 def test_one_mini_batch_of_all_is_no_mini_batch(parts):

@@ -115,10 +115,10 @@ def test_a_mini_batch_that_is_wholly_masked_measures_nothing(parts):
 
     stats, entropy, coefficients = updated((1,))
     assert stats["entropy"] == pytest.approx(entropy, rel=0.05)  # it moves in the second pass
-    assert stats["ppo_kl_last"] > 1.5e-9
+    assert stats["loss/ppo_kl_last"] > 1.5e-9
     assert coefficients.ppo_kl == 0.2  # the KL is above the target, and not 0
     stats, _, coefficients = updated((0, 1))
-    assert not {"entropy", "kl", "ppo_kl_last"} & stats.keys()
+    assert not {"entropy", "kl", "loss/ppo_kl_last"} & stats.keys()
     assert (coefficients.ppo_kl, coefficients.entropy) == (0.1, 0.01)
 
 
@@ -130,7 +130,7 @@ def test_several_updates_keep_the_log_probs_they_started_from(parts):
     torch.testing.assert_close(batch.tokens.old_logprobs, own.logprobs([s.group for s in parts[3]]))
     stats = own.update(batch)
     assert own.version == 3
-    assert stats["clip_fraction"] > 0  # the policy has moved away from them
+    assert stats["loss/clip_fraction"] > 0  # the policy has moved away from them
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

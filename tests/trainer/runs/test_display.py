@@ -16,7 +16,12 @@ def test_completions_without_a_valid_reward_are_shown_once_there_are_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], invalid: float
 ) -> None:
     config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path), "max_steps": 1})
-    stats = {"step": 1.0, "reward/mean": 0.5, "reward/invalid": invalid, "reward/math": 0.25}
+    stats = {
+        "step": 1.0,
+        "reward/mean": 0.5,
+        "reward/num_invalid": invalid,
+        "rewards/math/mean": 0.25,
+    }
     with (
         RunDirectory(config) as directory,
         Display(config.trainer, directory, ["math"]) as shown,
@@ -28,9 +33,10 @@ def test_completions_without_a_valid_reward_are_shown_once_there_are_some(
 
 
 METRICS = {
-    "reward/mean": 0.5, "reward/math": 0.25, "reward/format": 0.75, "completion/truncated": 0.125,
-    "reward/no_signal": 0.5, "loss": 0.01, "entropy": 1.5, "completion/length_mean": 120.0,
-    "rollout/logprob_gap": 1e-6, "grad_norm": 0.2, "time/step": 4.25,
+    "reward/mean": 0.5, "rewards/math/mean": 0.25, "rewards/format/mean": 0.75,
+    "completions/frac_truncated": 0.125,
+    "reward/frac_zero_std": 0.5, "loss": 0.01, "entropy": 1.5, "completions/mean_length": 120.0,
+    "rollout/logprob_diff_mean": 1e-6, "grad_norm": 0.2, "time/step": 4.25,
 }  # fmt: skip
 
 
@@ -120,7 +126,7 @@ def test_display_says_what_the_first_steps_show_once(
     with RunDirectory(config) as directory:
         shown = Display(config.trainer, directory, ["math"])
         for number in range(1, 8):
-            metrics = {"step": number, "reward/math": 0.0, "rewards/math/std": std}
+            metrics = {"step": number, "rewards/math/mean": 0.0, "rewards/math/std": std}
             shown.show(Step(number, metrics))
     output = capsys.readouterr().out
     assert output.count("problem: A reward function never varies, steps 1 to 4: 'math'") == (

@@ -18,11 +18,11 @@ from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.sampling.codec import decoded, encoded
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.open_groups import OpenGroup
 from mmr1.trainer.sampling.other_views import by_own_view, view_stats
 from mmr1.trainer.sampling.plan import planner
-from mmr1.trainer.sampling.replay import as_json, completion_from_json
 from mmr1.trainer.sampling.views import under
 from mmr1.trainer.train import run_training
 from mmr1.types import RolloutGroup, ScoredGroup
@@ -122,9 +122,9 @@ def test_the_loss_reads_all_completions_under_the_clean_view(parts, noisy):
     assert_close(found, expected)
     assert max(g.abs().max() for g in expected.values()) > 1e-3
     _, stats = gradients(parts, config, other)  # all of them under noise: no weight is another
-    assert "rollout/is_weight" not in stats
-    assert "rollout/logprob_gap" not in stats
-    assert stats["views/logprob_gap"] > 0
+    assert "rollout/importance_weight_mean" not in stats
+    assert "rollout/logprob_diff_mean" not in stats
+    assert stats["views/logprob_diff_mean"] > 0
     weighted, _ = gradients(parts, config, other)
     plain, _ = gradients(parts, without, other)
     assert_close(weighted, plain, 1e-7)
@@ -143,8 +143,8 @@ def test_the_gap_of_the_engine_is_that_of_the_clean_completions(parts, noisy):
         logprobs = next(rows)[: len(completion.token_ids)]
         gaps[bool(completion.view)].append((logprobs + 6).abs())  # the engine said -6
     means = {seen: float(torch.cat(values).mean()) for seen, values in gaps.items()}
-    assert stats["rollout/logprob_gap"] == pytest.approx(means[False], rel=1e-5)
-    assert stats["views/logprob_gap"] == pytest.approx(means[True], rel=1e-5)
+    assert stats["rollout/logprob_diff_mean"] == pytest.approx(means[False], rel=1e-5)
+    assert stats["views/logprob_diff_mean"] == pytest.approx(means[True], rel=1e-5)
 
 
 def test_the_loss_reads_each_completion_under_its_own_view(parts, noisy):
@@ -157,7 +157,7 @@ def test_the_loss_reads_each_completion_under_its_own_view(parts, noisy):
     without = AlgorithmConfig(rollout_correction={"importance_sampling": None})
     found, stats = gradients(parts, without, noisy, shown)
     assert_close(found, naive(parts, noisy, viewed))
-    assert "views/logprob_gap" not in stats  # the engine saw what the policy sees
+    assert "views/logprob_diff_mean" not in stats  # the engine saw what the policy sees
     clean, _ = gradients(parts, without, noisy)
     assert max((clean[n] - g).abs().max() for n, g in found.items()) > 1e-4
 
@@ -186,13 +186,13 @@ def test_rewards_are_counted_by_view(noisy):
     stats = view_stats(noisy)
     assert stats == {
         "views/reward_clean": pytest.approx(5 / 6),
-        "views/reward_other": pytest.approx(3.5 / 6),
+        "views/reward_perturbed": pytest.approx(3.5 / 6),
     }
 
 
 def test_a_kept_group_still_knows_what_was_seen(noisy):
-    entries = as_json(noisy[0])["completions"]
-    assert [dict(completion_from_json(e).view) for e in entries] == [{}, {}, OPTIONS, OPTIONS]
+    completions = decoded(encoded(noisy[0].group.completions))
+    assert [dict(c.view) for c in completions] == [{}, {}, OPTIONS, OPTIONS]
 
 
 REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
@@ -242,8 +242,8 @@ def test_a_run_with_several_updates_and_perception(loss, tiny_model, digits, tmp
     more = ("algorithm.ppo_epochs=2", "algorithm.perception.coef=0.1", "trainer.vision_use_steps=2")
     run(tiny_model, digits, tmp_path, "run", views, "trainer.max_steps=2", *more)
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
-    assert all(("views/logprob_gap" in row) == (loss == "clean") for row in rows)
-    assert all(row["rollout/logprob_gap"] < 1e-4 for row in rows)  # the same model samples
+    assert all(("views/logprob_diff_mean" in row) == (loss == "clean") for row in rows)
+    assert all(row["rollout/logprob_diff_mean"] < 1e-4 for row in rows)  # the same model samples
     assert "vision/blank" in rows[1]
 
 

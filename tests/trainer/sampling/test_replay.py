@@ -9,21 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmr1.config import ReplayConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.distribution import support_of
+from mmr1.trainer.sampling.codec import decoded, encoded
 from mmr1.trainer.sampling.dynamic_sampling import rewards_differ
 from mmr1.trainer.sampling.replay import (
     KeptGroups,
     Replay,
-    completion_as_json,
-    completion_from_json,
     mean_advantage,
     prompt_finder,
 )
 from mmr1.types import (
     Completion,
+    MediaRef,
+    Message,
     Prompt,
     Reward,
     RolloutGroup,
@@ -31,6 +34,8 @@ from mmr1.types import (
     ScoredGroup,
     Span,
     Status,
+    TextPart,
+    ToolCall,
 )
 
 SAMPLES = [Sample(f"s{i}", (), source="a") for i in range(8)]
@@ -60,7 +65,7 @@ def replay(**keys: float) -> Replay:
 
 def kept(samples: list[Sample]) -> KeptGroups:
     find = prompt_finder({"data": samples}, render)
-    return KeptGroups("algorithm.filter_groups.type=replay", find)
+    return KeptGroups(find)
 
 
 def fill(own: Replay, step: int, *groups: ScoredGroup) -> list[ScoredGroup]:
@@ -79,7 +84,7 @@ def test_groups_without_a_signal_make_room_for_earlier_ones():
     second, stats = own.fill(2, [group(2, 0, 0), group(3, 1, 0), group(4, None, 1)])
     # One earlier group for two places; a group with one valid reward has no signal.
     assert names(second) == ["s0", "s3", "s4"]
-    assert stats == {"replay/replayed": 1.0, "replay/size": 2.0}
+    assert stats == {"replay/num_groups": 1.0, "replay/size": 2.0}
     fill(own, 3, group(5, 1, 0))  # the oldest of three goes
     third = fill(own, 4, group(6, 0, 0), group(7, 0, 0), group(1, 0, 0))
     assert sorted(names(third)) == ["s1", "s3", "s5"]
@@ -133,23 +138,57 @@ def test_kept_ids_survive_a_checkpoint():
     kept = [np.array(ids, np.int32) for ids in ([token, 70_000] for token in completion.token_ids)]
     kept[-1] = kept[-1][:0]
     cut = replace(completion, support=support_of(kept))
-    back = completion_from_json(json.loads(json.dumps(completion_as_json(cut))))
+    back = decoded(json.loads(json.dumps(encoded(cut))))
     assert back.support.ids.tolist() == cut.support.ids.tolist()
     assert back.support.sizes.tolist() == cut.support.sizes.tolist()
     assert back.support.ids.dtype == back.support.sizes.dtype == np.int32
-    plain = completion_from_json(json.loads(json.dumps(completion_as_json(completion))))
+    plain = decoded(json.loads(json.dumps(encoded(completion))))
     assert plain.support is None
 
 
-def test_a_conversation_cannot_be_replayed():
+def test_a_conversation_survives_a_checkpoint_with_its_opening():
+    picture = MediaRef("image", data=b"\x00png", size=(3, 4), options={"fps": 2.5})
+    spans = (
+        Span("assistant", 2, "look", calls=(ToolCall("zoom", {"box": [1, 2]}, "no"),), reward=0.5),
+        Span("tool", 1, "here", (picture,), answers=(Message("tool", (TextPart("a"), picture)),)),
+        Span("assistant", 1, "4", fork=True),
+    )
     talk = group(0, 1, 0)
     first, second = talk.group.completions
-    spans = (Span("assistant", 3, ""),)
-    talk = replace(
-        talk, group=replace(talk.group, completions=(replace(first, spans=spans), second))
+    first = replace(
+        first, spans=spans, reward=1.5, failure=(Status.TIMEOUT, "late"), versions=((4, 1), (5, 2))
     )
-    with pytest.raises(ValueError, match=r"filter_groups\.type=replay keeps .* leave it out"):
-        fill(replay(), 1, talk)
+    sample = replace(SAMPLES[0], messages=(Message("user", (TextPart("begun"),)),))
+    begun = replace(talk.group.prompt, sample=sample, text="begun", token_ids=(3, 4))
+    talk = replace(talk, group=RolloutGroup(begun, (first, second)))
+    own, other = kept(SAMPLES), kept(SAMPLES)
+    own.keep([talk, group(1, 0, 1)])
+    other.load_state_dict(json.loads(json.dumps(own.state_dict())))
+    back, plain = other.groups
+    assert back.group.prompt == begun
+    assert plain.group.prompt == render(SAMPLES[1])
+    read = back.group.completions[0]
+    assert (read.versions, read.reward) == (first.versions, 1.5)
+    assert read.failure == (Status.TIMEOUT, "late")
+    assert read.failure[0] is Status.TIMEOUT
+    assert read.spans[1:] == spans[1:]
+    (call,) = read.spans[0].calls
+    assert (call.name, list(call.arguments["box"]), call.error) == ("zoom", [1, 2], "no")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+)
+
+
+@given(JSON, st.binary(), st.sampled_from(["<i4", "<f4", "|u1", "<i8"]))
+def test_any_value_is_read_back_as_it_was(value, data, kind):
+    array = np.frombuffer(data[: len(data) // 8 * 8], kind)
+    found = decoded(json.loads(json.dumps(encoded((value, data, array)))))
+    assert found[:2] == (value, data)
+    assert found[2].dtype == array.dtype
+    assert found[2].tobytes() == array.tobytes()
 
 
 def test_replayed_completions_are_corrected_for_the_policy_that_sampled_them():

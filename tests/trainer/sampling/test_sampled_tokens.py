@@ -164,8 +164,10 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
                 seen[sum(span.tokens for span in c.spans[: first + 1]) :] = True
             gaps.append(logprobs[policys_tokens(c)].abs())  # the engine's were 0
             after.append(logprobs[policys_tokens(c) & seen].abs())
-    assert stats["rollout/logprob_gap"] == pytest.approx(torch.cat(gaps).mean().item(), rel=1e-4)
-    name = "rollout/logprob_gap_after_picture"
+    assert stats["rollout/logprob_diff_mean"] == pytest.approx(
+        torch.cat(gaps).mean().item(), rel=1e-4
+    )
+    name = "rollout/logprob_diff_after_image"
     assert stats[name] == pytest.approx(torch.cat(after).mean().item(), rel=1e-4)
     assert 0 < len(torch.cat(after)) < len(torch.cat(gaps))
     cut = torch.zeros_like(batch.tokens.mask)
@@ -187,12 +189,12 @@ def test_the_gap_of_what_the_newest_weights_sampled_is_logged_apart(learning):
         newest = policys_tokens(first) & (torch.arange(len(first.token_ids)) >= 4)
         gaps.append(logprobs[newest].abs())  # the engine's were 0
         carried.append(replace(s, group=replace(s.group, completions=(first, *others))))
-    name = "rollout/logprob_gap_newest"
+    name = "rollout/logprob_diff_current"
     batch = build_experience(carried, build_algorithm(config), Models(policy))
     every = MiniBatch(torch.ones(len(batch.tokens.advantages), dtype=torch.bool))
     stats = policy.update(replace(batch, mini_batches=(every,)))
     assert stats[name] == pytest.approx(torch.cat(gaps).mean().item(), rel=1e-4)
-    assert 0 < stats[name] != pytest.approx(stats["rollout/logprob_gap"])
+    assert 0 < stats[name] != pytest.approx(stats["rollout/logprob_diff_mean"])
     plain = build_experience(scored, build_algorithm(config), Models(policy))
     assert name not in policy.update(plain)
 

@@ -106,7 +106,7 @@ def test_a_run_learns_and_writes_a_model(tmp_path):
         )
     )
     logged = read_jsonl(tmp_path / "run/metrics.jsonl")[0]
-    assert logged["rollout/logprob_gap"] < 1e-4
+    assert logged["rollout/logprob_diff_mean"] < 1e-4
     saved = next((tmp_path / "run").rglob("model.safetensors")).parent
     family = load_family(str(saved))
     before = load_family(str(folder_of("gemma3_text")))

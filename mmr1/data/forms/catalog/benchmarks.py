@@ -36,15 +36,6 @@ MATHVISTA = Form(
     written_by="MathVista",
     keys=("question", "answer", "answer_type"),
     read=_read_mathvista,
-    example={
-        "question": "How far is it?",
-        "image": "a.png",
-        "choices": None,
-        "unit": "km",
-        "precision": 1.0,
-        "answer": "2.5",
-        "answer_type": "float",
-    },
 )
 
 
@@ -70,13 +61,6 @@ MMMU = Form(
     written_by="MMMU, MMMU-Pro",
     keys=("question", "options", "answer", "image_1"),
     read=_read_mmmu,
-    example={
-        "question": "<image 1> Which is it?",
-        "options": "['a cat', 'an ant']",
-        "image_1": "a.png",
-        "question_type": "multiple-choice",
-        "answer": "A",
-    },
 )
 
 
@@ -97,14 +81,6 @@ VLMEVALKIT = Form(
     written_by="VLMEvalKit (TSV)",
     keys=("question", "answer", "A", "B"),
     read=_read_vlmevalkit,
-    example={
-        "index": "7",
-        "image": "a.png",
-        "question": "Which colour?",
-        "A": "red",
-        "B": "blue",
-        "answer": "A",
-    },
 )
 
 
@@ -134,7 +110,6 @@ CLEVR = Form(
     written_by="CLEVR, Super-CLEVR",
     keys=("image_filename", "question", "answer"),
     read=_read_clevr,
-    example={"image_filename": "a.png", "question": "Is there a bus?", "answer": True},
 )
 
 
@@ -193,15 +168,6 @@ VQA = Form(
     written_by="MATH-Vision, NExT-GQA and other question-answer rows",
     keys=("question", "answer"),
     read=_read_vqa,
-    example={"question": "How many?", "image": "a.png", "answer": 4},
-    variants={
-        "MATH-Vision": {
-            "question": "Which? <image1>",
-            "options": ["one", "two"],
-            "image": "a.png",
-            "answer": "B",
-        }
-    },
 )
 
 
@@ -264,25 +230,11 @@ VQA_REFERENCES = Form(
     written_by="VQAv2, TextVQA, OK-VQA, VizWiz",
     keys=("question", "answers"),
     read=_read_references,
-    example={
-        "question": "What is it?",
-        "image": "a.png",
-        "answers": [{"answer": "cup", "answer_id": 1}, {"answer": "a cup", "answer_id": 2}],
-    },
-    variants={
-        "DocVQA, InfographicVQA, ST-VQA": {
-            "question": "Which year?",
-            "image": "a.png",
-            "docId": 4720,
-            "answers": ["1998", "in 1998"],
-        }
-    },
 )
 CHARTQA = Form(
     name="chartqa",
     written_by="ChartQA",
     keys=("query", "label"),
     read=read_chart,
-    example={"query": "How much is it?", "image": "a.png", "label": ["14%"]},
     fits=lambda row: isinstance(row["label"], list),
 )

@@ -27,7 +27,6 @@ EASYR1 = Form(
     written_by="EasyR1, EasyVideoR1",
     keys=("problem", "answer"),
     read=_read_easyr1,
-    example={"problem": "<image>Find x.", "images": ["a.png"], "answer": "5"},
 )
 
 
@@ -53,26 +52,6 @@ VERL = Form(
     written_by="verl",
     keys=("prompt", "reward_model"),
     read=_read_verl,
-    example={
-        "prompt": [{"role": "user", "content": "<image>Find x."}],
-        "images": ["a.png"],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": "5"},
-    },
-    variants={
-        "verl, a part that holds its picture": {
-            "prompt": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image", "image": "a.png"},
-                        {"type": "text", "text": "x?"},
-                    ],
-                }
-            ],
-            "reward_model": {"style": "rule", "ground_truth": "5"},
-        }
-    },
 )
 
 
@@ -91,14 +70,6 @@ OPENRLHF = Form(
     written_by="OpenRLHF",
     keys=("prompt", "label"),
     read=_read_openrlhf,
-    example={"prompt": "<image>Find x.", "images": ["a.png"], "label": "5"},
-    variants={
-        "OpenRLHF, a chat as JSON text": {
-            "prompt": '[{"role": "user", "content": [{"type": "image", "image": "a.png"}, '
-            '{"type": "text", "text": "x?"}]}]',
-            "label": "5",
-        }
-    },
 )
 
 
@@ -127,12 +98,6 @@ TRL = Form(
     written_by="TRL",
     keys=("prompt",),
     read=_read_trl,
-    example={
-        "prompt": [{"role": "user", "content": "Find x."}],
-        "image": "a.png",
-        "solution": "<answer>5</answer>",
-    },
-    variants={"TRL, a prompt that is a text": {"prompt": "What is 2 + 3?", "answer": "5"}},
 )
 
 
@@ -160,47 +125,6 @@ SHAREGPT = Form(
     written_by="LLaMA-Factory, ms-swift, OpenAI chat",
     keys=("messages",),
     read=_read_sharegpt,
-    example={
-        "messages": [
-            {"role": "user", "content": "<image>Who?"},
-            {"role": "assistant", "content": "A man."},
-        ],
-        "images": ["a.png"],
-    },
-    variants={
-        "OpenAI, a picture by its address (`data:` too)": {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image_url", "image_url": {"url": "a.png"}},
-                        {"type": "text", "text": "Who?"},
-                    ],
-                },
-                {"role": "assistant", "content": "A man."},
-            ]
-        },
-        "Qwen, a video with its options": {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "video", "video": "clip.mp4", "fps": 2.0},
-                        {"type": "text", "text": "Who?"},
-                    ],
-                }
-            ],
-            "answer": "5",
-        },
-        "ms-swift, boxes that are the reply": {
-            "messages": [
-                {"role": "user", "content": "<image>Find <ref-object>."},
-                {"role": "assistant", "content": "<bbox>"},
-            ],
-            "images": ["a.png"],
-            "objects": {"ref": ["the cup"], "bbox": [[3, 6, 33, 28]]},
-        },
-    },
 )
 
 
@@ -223,6 +147,5 @@ SWIFT = Form(
     written_by="ms-swift, query and response",
     keys=("query",),
     read=_read_swift,
-    example={"query": "<image>Who?", "response": "A man.", "images": ["a.png"]},
     fits=lambda row: row.get("response") is not None or row.get("solution") is not None,
 )

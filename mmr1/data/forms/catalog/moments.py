@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mmr1.data.forms.assemble import assemble
-from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.form import CHANGED, Form, Place, Row
 from mmr1.data.forms.media_kinds import media_in
-from mmr1.types import MediaRef, Message, Sample
+from mmr1.types import MediaRef, Sample
 from mmr1.vision.videos import probe_video
 
 _SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")
@@ -17,11 +18,6 @@ _SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")
 # TVGBench: a described moment of a video, whose start and end are ``"13.4-28.1"``.
 def _read_tvgbench(row: Row, place: Place) -> Sample:
     """Moments that end after their video are clipped."""
-    return read_tvgbench_clipped(row, place)[0]
-
-
-def read_tvgbench_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
-    """The sample, and whether its end was clipped."""
     span = _SPAN.fullmatch(str(row["answer"]))
     if span is None:
         raise ValueError(f"the answer {row['answer']!r} is not of the form 'start-end'")
@@ -37,19 +33,13 @@ TVGBENCH = Form(
     written_by="TVGBench (Time-R1)",
     keys=("path", "question", "answer", "duration"),
     read=_read_tvgbench,
-    example={"path": "clip.mp4", "question": "a cat runs.", "answer": "0.2-0.8", "duration": 1.0},
     fits=lambda row: isinstance(row["answer"], str) and _SPAN.fullmatch(row["answer"]) is not None,
 )
 
 
 # Time-R1's training rows: one moment each, in a video or in a segment of one.
 def _read_time_r1(row: Row, place: Place) -> Sample:
-    """Moments that end after their video are clipped."""
-    return read_time_r1_clipped(row, place)[0]
-
-
-def read_time_r1_clipped(row: Row, place: Place) -> tuple[Sample, bool]:
-    """The sample, and whether its end was clipped.
+    """Moments that end after their video are clipped.
 
     With ``video_start`` and ``video_end``, times count from the start of that segment.
     """
@@ -64,12 +54,6 @@ TIME_R1 = Form(
     written_by="Time-R1",
     keys=("video", "sentence", "timestamp", "duration"),
     read=_read_time_r1,
-    example={
-        "video": "clip.mp4",
-        "sentence": "A cat runs.",
-        "timestamp": [0.2, 0.8],
-        "duration": 1.0,
-    },
 )
 
 
@@ -81,8 +65,8 @@ def described_moment(
     span: Sequence[float],
     duration: float,
     segment: tuple[float, float] | None = None,
-) -> tuple[Sample, bool]:
-    """The sample of one described moment, and whether its end was clipped to the video's.
+) -> Sample:
+    """The sample of one described moment; an end after that of the video is clipped to it.
 
     Args:
         row: For ``meta``.
@@ -113,11 +97,15 @@ def described_moment(
         task="tiou",
         used=[n for n, v in row.items() if n not in kept and (v is video or not any(media_in(v)))],
         untagged=True,
-        meta={"duration": duration, "sentence": sentence},
+        meta={
+            "duration": duration,
+            "sentence": sentence,
+            **({CHANGED: "end clipped to the video's duration"} if clipped < end else {}),
+        },
     )
     if segment is not None and not _file_is_segment(sample.media[0], duration):
-        sample = _select_segment(sample, segment)
-    return sample, clipped < end
+        return _select_segment(sample, segment)
+    return sample
 
 
 def segment_of(start: float | None, end: float | None) -> tuple[float, float] | None:
@@ -133,14 +121,14 @@ def _file_is_segment(video: MediaRef, duration: float) -> bool:
 def _select_segment(sample: Sample, segment: tuple[float, float]) -> Sample:
     options = {"start": segment[0], "end": segment[1]}
 
-    def marked(message: Message) -> Message:
-        return Message(
-            message.role,
-            tuple(
-                MediaRef(p.kind, p.path, p.data, p.size, options) if isinstance(p, MediaRef) else p
-                for p in message.parts
+    messages = tuple(
+        replace(
+            message,
+            parts=tuple(
+                replace(part, options=options) if isinstance(part, MediaRef) else part
+                for part in message.parts
             ),
         )
-
-    messages = tuple(marked(m) for m in sample.messages)
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)
+        for message in sample.messages
+    )
+    return replace(sample, messages=messages)

@@ -44,7 +44,6 @@ R1_V = Form(
     written_by="R1-V, open-r1-multimodal, Open-R1-Video",
     keys=("problem", "solution"),
     read=_read_r1_v,
-    example={"problem": "How many?", "image": "a.png", "solution": "<answer> 3 </answer>"},
 )
 
 
@@ -64,7 +63,6 @@ R1_V_EVAL = Form(
     written_by="R1-V, evaluation",
     keys=("image_path", "question", "ground_truth"),
     read=_read_r1_v_eval,
-    example={"image_path": "a.png", "question": "How many?", "ground_truth": 4},
 )
 
 
@@ -84,11 +82,6 @@ LMM_R1 = Form(
     written_by="LMM-R1, MM-Eureka",
     keys=("message", "answer"),
     read=_read_lmm_r1,
-    example={
-        "message": '[{"role": "user", "content": [{"type": "image", "image": "a.png"}, '
-        '{"type": "text", "text": "Find x."}]}]',
-        "answer": "$\\boxed{5}$",
-    },
 )
 
 
@@ -150,14 +143,6 @@ VIDEO_R1 = Form(
     written_by="Video-R1, EasyVideoR1",
     keys=("problem", "solution", "path", "data_type"),
     read=_read_video_r1,
-    example={
-        "problem": "Which animal runs?",
-        "data_type": "video",
-        "problem_type": "multiple choice",
-        "options": ["A. cat", "B. ant"],
-        "solution": "<answer>A</answer>",
-        "path": "clip.mp4",
-    },
 )
 
 
@@ -211,13 +196,6 @@ VLM_R1 = Form(
     written_by="VLM-R1, LLaVA, R1-Onevision",
     keys=("conversations",),
     read=_read_vlm_r1,
-    example={
-        "image": "a.png",
-        "conversations": [
-            {"from": "human", "value": "<image>Where is the red cup?"},
-            {"from": "gpt", "value": "[3, 6, 33, 28]"},
-        ],
-    },
 )
 
 
@@ -245,12 +223,5 @@ REC = Form(
     written_by="VLM-R1, referring expressions",
     keys=("problem", "solution", "image"),
     read=_read_rec,
-    example={
-        "image": "a.png",
-        "problem": "the red cup",
-        "solution": [3.5, 6.0, 33.5, 28.25],
-        "width": 40,
-        "height": 30,
-    },
     fits=_is_box,
 )
