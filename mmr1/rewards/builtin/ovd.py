@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from mmr1.boxes import Box, SpaceName, to_original
@@ -53,19 +52,17 @@ def ovd(
             own = [to_original(b, model_space or "original", *sizes) for b in found.get(label, [])]
             precisions += [average_precision(own, boxes, k / 20) for k in range(10, 20)]
         wanted, given = (sum(map(len, boxes.values())) for boxes in (gold, found))
-        return min(1.0, wanted / given) * fmean(precisions)
+        return min(1.0, wanted / given) * sum(precisions) / len(precisions)
 
     return score_answer(completion, "answer", read_labels, score)
 
 
 def average_precision(found: Sequence[Box], gold: Sequence[Box], threshold: float) -> float:
     """Return the mean over 101 recalls of the best precision at or beyond it."""
-    left, curve = list(gold), []
+    left, curve, total = list(gold), [], len(gold)
     for number, box in enumerate(found[:100], 1):
         if near := [other for other in left if iou_of(box, other) >= threshold]:
             left.remove(max(near, key=partial(iou_of, box)))
-        curve.append((len(gold) - len(left), number))
-    best = (
-        max((n / m for n, m in curve if 100 * n >= k * len(gold)), default=0) for k in range(101)
-    )
-    return fmean(best)
+        curve.append((total - len(left), number))
+    best = [max((n / m for n, m in curve if 100 * n >= k * total), default=0) for k in range(101)]
+    return sum(best) / len(best)
