@@ -363,11 +363,7 @@ def frames(
     typer.echo(f"{list_frames(folder, fps, every)} written")
 
 
-try:
-    add_commands("mmr1.data_cli", {"": app})
-except ValueError as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
+add_commands("mmr1.data_cli", {"": app})
 
 
 def main() -> None:

@@ -173,16 +173,8 @@ class Kind:
 
     def union(self) -> Any:
         """Return the type of the key: a section of any part, told apart by ``type``."""
-        tagged = [Annotated[part.section, Tag(name)] for name, part in self.parts.items()]
-        return Annotated[
-            Union[(*tagged, Annotated[self.own, Tag(OwnPart.variant)])], Discriminator(self._tag)
-        ]
-
-    def _tag(self, value: Any) -> str:
-        given = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-        name = self.default if given is None else str(given)
-        is_known = name in self.parts or not (is_own(name) or name in self.installed.names())
-        return name if is_known else OwnPart.variant
+        sections = {name: part.section for name, part in self.parts.items()}
+        return union_of(sections, self.own, self.installed)
 
     def part_of(self, section: Any) -> Part:
         """Return the part that a section is for; a user's own is loaded.
@@ -263,6 +255,25 @@ class Kind:
             )
             for name, part in self.parts.items()
         ]
+
+
+def union_of(sections: Mapping[str, type[Section]], own: type[OwnPart], names: Registry) -> Any:
+    """Return the type of a key with parts: one of these sections, told apart by ``type``.
+
+    Args:
+        sections: The sections by ``type``; the first is the default.
+        own: Section of a part from a user's own code.
+        names: Parts of installed packages.
+    """
+
+    def tag(value: Any) -> str:
+        given = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+        name = next(iter(sections)) if given is None else str(given)
+        is_known = name in sections or not (is_own(name) or name in names.names())
+        return name if is_known else OwnPart.variant
+
+    tagged = [Annotated[section, Tag(name)] for name, section in sections.items()]
+    return Annotated[Union[(*tagged, Annotated[own, Tag(OwnPart.variant)])], Discriminator(tag)]
 
 
 def setting_names(part: Part) -> list[str]:

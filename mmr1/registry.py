@@ -68,27 +68,6 @@ def check_settings(
         raise ValueError(f"{key}.type={name}: {error}; its settings: {taken}") from error
 
 
-def check_options(
-    key: str, use: str, function: Callable[..., Any], options: Mapping[str, Any], given: int = 0
-) -> None:
-    """Check the options of what ``key.use`` names against its signature.
-
-    Args:
-        given: How many arguments it gets before the options.
-
-    Raises:
-        ValueError: It does not take one, or needs one more.
-    """
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*[None] * given, **options)
-    except TypeError as error:
-        taken = ", ".join(list(signature.parameters)[given:]) or "none"
-        raise ValueError(
-            f"{key}.options do not fit {key}.use={use}: {error}; its options: {taken}"
-        ) from error
-
-
 def check_file(spec: str) -> None:
     """Check that the file of ``file.py:function`` is there; other names pass.
 

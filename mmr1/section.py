@@ -198,13 +198,6 @@ def is_own(name: str) -> bool:
     return ":" in name or "." in name
 
 
-class CustomPart(Section):
-    """The keys of a custom engine or environment, which a file defines."""
-
-    use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
-
-
 def _one_text(c: Any) -> bool:
     return c.environment is not None and c.algorithm.advantage.per_step
 
@@ -302,8 +295,7 @@ class Shape:
         if isinstance(value, str) and "${" in value:
             return value
         if self.by_type and isinstance(value, str):
-            is_own = ":" in value and "custom" in self.variants  # file.py:name
-            return {"type": "custom", "use": value} if is_own else {"type": value}
+            return {"type": value}
         return self.classes[0].expanded(value)
 
     def complete(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from mmr1.config import (
     AlgorithmConfig,
     Config,
-    CustomEnvironmentConfig,
+    OwnEnvironment,
     ToolsConfig,
 )
 from mmr1.data.forms import read_row
@@ -102,7 +102,7 @@ def _use_tool(name: str, folder: Path) -> None:
 
 def _use_environment(name: str, folder: Path) -> None:
     sample = Sample("1", (Message("user", (TextPart("Guess."),)),))
-    with closing(build_environment(CustomEnvironmentConfig(use=name, workers=1))) as environment:
+    with closing(build_environment(OwnEnvironment(type=name, workers=1))) as environment:
         episode = environment.episode(sample)
         assert episode.begin("Guess.").failure is None
         assert episode.step(Action("4", (), False)).reward == 1.0

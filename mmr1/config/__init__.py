@@ -16,8 +16,8 @@ from mmr1.config.algorithm import (
 )
 from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.environment import (
-    CustomEnvironmentConfig,
     EnvironmentConfig,
+    OwnEnvironment,
     ToolsConfig,
 )
 from mmr1.config.evaluation import EvalConfig
@@ -25,7 +25,6 @@ from mmr1.config.kl import (
     KlFull,
     KlLoss,
     KlReward,
-    NearModelReference,
 )
 from mmr1.config.model import (
     LoraConfig,
@@ -51,7 +50,6 @@ __all__ = [
     "AlgorithmConfig",
     "Config",
     "CurriculumConfig",
-    "CustomEnvironmentConfig",
     "DataConfig",
     "EnvironmentConfig",
     "EvalConfig",
@@ -60,9 +58,9 @@ __all__ = [
     "KlReward",
     "LoraConfig",
     "ModelConfig",
-    "NearModelReference",
     "NewLoraConfig",
     "OptimizerConfig",
+    "OwnEnvironment",
     "RangeConfig",
     "ReplayConfig",
     "ResampleConfig",

@@ -14,7 +14,7 @@ from mmr1.algorithms.advantages.distillation import (
     Teacher,
 )
 from mmr1.algorithms.critic import CriticConfig
-from mmr1.config.kl import Kl, MovingReference, NearMovingReference, NearReference, Reference
+from mmr1.config.kl import Kl, MovingReference, Reference
 from mmr1.config.presets import PARTS, PRESETS, with_preset
 from mmr1.registry import suggest
 from mmr1.section import Coefficient, Interval, Need, Positive, Section, shapes
@@ -417,7 +417,7 @@ class AlgorithmConfig(Section):
         return getattr(self.advantage, "critic", None)
 
     @property
-    def reference(self) -> Reference | NearReference | Teacher | None:
+    def reference(self) -> Reference | Teacher | None:
         """The model besides the policy: the KL's reference, or the teacher; None for neither."""
         if isinstance(self.advantage, DistillationAdvantage):
             return self.advantage.teacher
@@ -430,10 +430,10 @@ class AlgorithmConfig(Section):
         return "algorithm.advantage.teacher" if teaches else "algorithm.kl.reference"
 
     @property
-    def moving_reference(self) -> MovingReference | NearMovingReference | None:
+    def moving_reference(self) -> MovingReference | None:
         """The reference that the policy is copied to now and then; None for any other."""
         reference = self.reference
-        return reference if isinstance(reference, MovingReference | NearMovingReference) else None
+        return reference if isinstance(reference, MovingReference) else None
 
     @property
     def reference_is_served(self) -> bool:

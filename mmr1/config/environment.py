@@ -5,13 +5,14 @@ Another package declares a type of it as an entry point in the group ``mmr1.envi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from mmr1.part import union_of
 from mmr1.registry import Registry
 from mmr1.rewards.kind import SandboxConfig
-from mmr1.section import Coefficient, EnvironmentSection, Need, Positive
+from mmr1.section import Coefficient, EnvironmentSection, Need, OwnPart, Positive
 
 
 class EnvironmentConfig(EnvironmentSection):
@@ -105,33 +106,27 @@ class ToolsConfig(EnvironmentConfig):
         return self.tools
 
 
-class CustomEnvironmentConfig(EnvironmentConfig):
-    """An environment of your own."""
-
-    type: Literal["custom"] = "custom"
-    use: str = Field(
-        description="file.py:Class with reset(sample) and step(action), or another project's "
-        "environment"
-    )
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+class OwnEnvironment(EnvironmentConfig, OwnPart):
+    """An environment of your own, such as a class with reset(sample) and step(action)."""
 
     @property
     def specs(self) -> tuple[str, ...]:
         """The class, by its name."""
-        return (self.use,)
+        return (self.type,)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Its keyword arguments."""
-        return self.options
+        return self.settings
 
 
 OF_PACKAGES = Registry("environment type", {}, group="mmr1.environment_types", attribute="NAME")
 """Each is an :class:`EnvironmentSection`."""
+ENVIRONMENTS = Registry("environment", {}, group="mmr1.environments", attribute="Class")
+"""Each is a class of installed packages, as :class:`OwnEnvironment` names it."""
 
 if TYPE_CHECKING:
     Environment = EnvironmentSection
 else:
-    _loaded = map(OF_PACKAGES.load, sorted(OF_PACKAGES.names()))
-    _types = Union[(ToolsConfig, CustomEnvironmentConfig, *_loaded)]
-    Environment = Annotated[_types, Field(discriminator="type")]
+    _of_packages = {name: OF_PACKAGES.load(name) for name in sorted(OF_PACKAGES.names())}
+    Environment = union_of({"tools": ToolsConfig, **_of_packages}, OwnEnvironment, ENVIRONMENTS)

@@ -116,8 +116,6 @@ def _wrong_value(place: _Place, problem: ErrorDetails) -> str:
         known = place.shape.variants
         names = [name for name in known if name != OWN]
         hint = near(tag, names) or f"; it may be {', '.join(names)}"
-        if tag.endswith(".py") and "custom" in known:
-            hint = f". Name the function of the file too: {place.key}={tag}:FUNCTION"
         return f"'{place.key}.type': there is no '{tag}'{hint}"
     message = _message(place, problem)
     value = redact(problem["input"], path=tuple(place.names))

@@ -18,13 +18,16 @@ class _Apart(Section):
     )
 
 
-class _Near(Section):
-    """A reference that stays beside the policy."""
+class InitialReference(_Apart):
+    """The policy at the start."""
 
-    offload: ClassVar[bool] = False
+    type: Literal["initial"] = "initial"
 
 
-class _Moving(Section):
+class MovingReference(_Apart):
+    """The policy, copied now and then."""
+
+    type: Literal["moving"] = "moving"
     sync_steps: Positive = Field(description="Copy the policy to it after every so many steps")
     mixup_alpha: Share = Field(
         1.0,
@@ -32,42 +35,8 @@ class _Moving(Section):
     )
 
 
-class InitialReference(_Apart):
-    """The policy at the start."""
-
-    type: Literal["initial"] = "initial"
-
-
-class MovingReference(_Apart, _Moving):
-    """The policy, copied now and then."""
-
-    type: Literal["moving"] = "moving"
-
-
-class NearInitialReference(_Near):
-    """The policy at the start, which stays beside the policy."""
-
-    type: Literal["initial"] = "initial"
-
-
-class NearModelReference(_Near):
-    """A model that stays beside the policy, such as a teacher."""
-
-    type: Literal["model"] = "model"
-    path: str = Field(description="Model directory, or name on the Hub")
-
-
-class NearMovingReference(_Near, _Moving):
-    """The policy, copied now and then, which stays beside the policy."""
-
-    type: Literal["moving"] = "moving"
-
-
 Reference = Annotated[
     InitialReference | TeacherModel | MovingReference | ServedModel, Field(discriminator="type")
-]
-NearReference = Annotated[
-    NearInitialReference | NearModelReference | NearMovingReference, Field(discriminator="type")
 ]
 
 
@@ -78,9 +47,6 @@ class KlConfig(Section):
     target: Coefficient | None = Field(
         None, description="Adapt coef to this KL per token; null: it is fixed"
     )
-
-
-class _Sampled(KlConfig):
     reference: Reference = Field(
         default_factory=InitialReference, description="What the policy is compared with"
     )
@@ -91,7 +57,7 @@ def _biased_kl(c: Any) -> bool:
     return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
 
 
-class KlLoss(_Sampled):
+class KlLoss(KlConfig):
     """A term of the loss."""
 
     needs: ClassVar[tuple[Need, ...]] = (
@@ -112,7 +78,7 @@ class KlLoss(_Sampled):
     )
 
 
-class KlReward(_Sampled):
+class KlReward(KlConfig):
     """A penalty in the reward."""
 
     type: Literal["reward"] = "reward"
@@ -122,14 +88,31 @@ class KlReward(_Sampled):
 class KlFull(KlConfig):
     """The exact divergence over the whole vocabulary, a term of the loss."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("algorithm.kl.type", "algorithm.kl.reference.type"),
+            lambda c: isinstance(c.algorithm.kl, KlFull) and c.algorithm.reference_is_served,
+            "a server gives log-probs of sampled tokens only, and the divergence needs those of "
+            "the whole vocabulary; set kl.type=loss, or load the reference",
+            ("algorithm.kl={type: full, coef: 1, reference: {type: server, url: 'http://a'}}",),
+        ),
+        Need(
+            ("algorithm.kl.type", "algorithm.kl.reference.offload"),
+            lambda c: (
+                isinstance(c.algorithm.kl, KlFull)
+                and getattr(c.algorithm.reference, "offload", False)
+            ),
+            "its reference is asked in each pass of the policy, and stays beside it; leave offload "
+            "out",
+            ("algorithm.kl={type: full, coef: 1, reference: {offload: true}}",),
+        ),
+    )
+
     type: Literal["full"] = "full"
     jsd_beta: Fraction = Field(
         1.0,
         description="GKD's divergence (TRL: beta of GKD). 1: KL(policy || reference), 0: "
         "KL(reference || policy), between: the generalized Jensen-Shannon divergence",
-    )
-    reference: NearReference = Field(
-        default_factory=NearInitialReference, description="What the policy is compared with"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from mmr1.boxes import SpaceName
-from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
+from mmr1.config import EnvironmentConfig, OwnEnvironment
 from mmr1.environments.environment import Action, Answer, Ending, Environment, Episode, Opening
 from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment, read_parts
@@ -34,19 +34,19 @@ def build_environment(
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
-    if not isinstance(config, CustomEnvironmentConfig) or described(config):
+    if not isinstance(config, OwnEnvironment) or described(config):
         return ToolEnvironment(config, timeout_s, model_space)
     fields = type(config).model_fields
     for key in ("parser", "max_calls", "boxes"):
         if (value := getattr(config, key)) != fields[key].default:
             raise ValueError(
-                f"environment.{key}={value}: {config.use} reads the text of a turn itself and has "
+                f"environment.{key}={value}: {config.type} reads the text of a turn itself and has "
                 f"no described tools; leave environment.{key} out"
             )
-    return OwnEnvironment(config)
+    return PlayedEnvironment(config)
 
 
-class OwnEnvironment:
+class PlayedEnvironment:
     """The environment of a custom class; an ``Environment``.
 
     Raises:
@@ -55,10 +55,10 @@ class OwnEnvironment:
 
     tools: Sequence[str] = ()
 
-    def __init__(self, config: CustomEnvironmentConfig) -> None:
+    def __init__(self, config: OwnEnvironment) -> None:
         self._config = config
-        job = Job("mmr1.environments.worker:check_environment", (config.use, config.options))
-        self._workers = tool_workers(config, [config.use], job)
+        job = Job("mmr1.environments.worker:check_environment", (config.type, config.settings))
+        self._workers = tool_workers(config, [config.type], job)
         self._numbers = count()
         self._workers.start()
 
@@ -73,14 +73,14 @@ class _OwnEpisode:
     """A conversation, in one process of the environment."""
 
     def __init__(
-        self, config: CustomEnvironmentConfig, workers: ToolWorkers, number: int, sample: Sample
+        self, config: OwnEnvironment, workers: ToolWorkers, number: int, sample: Sample
     ) -> None:
         self._config, self._workers, self._number = config, workers, number
         self._sample = sample
 
     def begin(self, prompt: str) -> Opening:
         config = self._config
-        arguments = (self._number, config.use, config.options, self._sample, prompt)
+        arguments = (self._number, config.type, config.settings, self._sample, prompt)
         answer = self._workers.call("reset", *arguments, worker=self._number)
         if answer.error is not None:
             return Opening(failure=(answer.status, f"reset: {answer.error}"))

@@ -1,4 +1,4 @@
-"""The environment that ``environment.use`` names: mmr1's own form, or a declared style."""
+"""The environment that ``environment.type`` names: mmr1's own form, or a declared style."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from mmr1.config.environment import ENVIRONMENTS
 from mmr1.environments.styles import (
     Candidate,
     SpokenEnvironment,
@@ -17,10 +18,9 @@ from mmr1.environments.styles import (
     required,
     tool_styles,
 )
-from mmr1.registry import Registry, check_options
+from mmr1.registry import check_settings
 from mmr1.types import Sample
 
-PLUGINS = Registry("environment", {}, group="mmr1.environments", attribute="Class")
 _OWN = "mmr1: class: reset(self, sample), step(self, action) -> (observation, done, reward)"
 
 
@@ -50,8 +50,8 @@ def load_environment(spec: str, options: Mapping[str, Any]) -> SpokenEnvironment
     """Load an environment.
 
     Args:
-        spec: Name in ``environment.use``.
-        options: ``environment.options``.
+        spec: Name in ``environment.type``.
+        options: Its settings.
 
     Raises:
         ValueError: If it cannot be imported, has no form that is known, or does not take the
@@ -62,13 +62,13 @@ def load_environment(spec: str, options: Mapping[str, Any]) -> SpokenEnvironment
 
 @lru_cache(64)
 def _load(spec: str, options: str) -> SpokenEnvironment | ToolClass:
-    candidate = Candidate(spec, PLUGINS.load(spec), json.loads(options))
+    candidate = Candidate(spec, ENVIRONMENTS.load(spec), json.loads(options))
     try:
         environment = _recognise(candidate)
     except ValueError as error:
         raise ValueError(f"environment '{spec}': {error}") from error
     if inspect.isclass(environment.factory):
-        check_options("environment", spec, environment.factory, candidate.options)
+        check_settings("environment", spec, environment.factory, candidate.options)
     return environment
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
+from mmr1.config import EnvironmentConfig, OwnEnvironment
 from mmr1.environments import worker
 from mmr1.environments.custom import load_environment
 from mmr1.environments.interpreter import python
@@ -82,7 +82,7 @@ def described(config: EnvironmentConfig) -> list[Tool]:
         ValueError: A tool cannot be loaded, or lacks type hints or a docstring. The parser cannot
             be loaded, or does not read an empty turn.
     """
-    own = isinstance(config, CustomEnvironmentConfig)
+    own = isinstance(config, OwnEnvironment)
     walls = config.sandbox is not None
     specs = for_processes(config.specs, walls)
     files = (*specs, *([config.parser] if config.parser else []))

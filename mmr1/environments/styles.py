@@ -91,7 +91,7 @@ class SpokenEnvironment:
     """An environment that reads the text of a turn.
 
     Attributes:
-        factory: Class or function that is called with ``environment.options``.
+        factory: Class or function that is called with the environment's settings.
         episode: Makes a conversation with it.
     """
 
@@ -104,7 +104,7 @@ class ToolClass:
     """An environment whose methods are tools.
 
     Attributes:
-        factory: Class or function that is called with ``environment.options``.
+        factory: Class or function that is called with the environment's settings.
         tools: Function behind each method, by name.
         episode: Makes a conversation with an object of its own.
     """
@@ -116,12 +116,12 @@ class ToolClass:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What ``environment.use`` names, before its style is known.
+    """What ``environment.type`` names, before its style is known.
 
     Attributes:
         spec: Name in the configuration.
         found: Object behind the name.
-        options: ``environment.options``.
+        options: The environment's settings.
     """
 
     spec: str
@@ -141,7 +141,7 @@ class Candidate:
             return self.found(**self.options)
         except TypeError as error:
             names = ", ".join(self.options)
-            given = f"environment.options ({names})" if names else "no arguments"
+            given = f"the settings {names}" if names else "no arguments"
             raise ValueError(
                 f"it is not a class, and cannot be called with {given}: {error}"
             ) from error

@@ -93,7 +93,7 @@ def load_functions(spec: str) -> dict[str, Callable[..., Any]]:
             files = [
                 f"tools of {style.name} by their {style.suffixes[0]} file" for style in in_files
             ]
-            named = [*files, "an environment in environment.use (environment.type=custom)"]
+            named = [*files, "an environment in environment.type"]
             raise ValueError(f"the tool '{spec}' is a class; name {', and '.join(named)}")
         if not inspect.isfunction(function):
             raise ValueError(f"the tool '{spec}' is a {type(function).__name__}, not a function")

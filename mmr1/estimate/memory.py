@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mmr1.algorithms.advantages.distillation import ServedModel, TeacherModel
-from mmr1.config import Config, NearModelReference
+from mmr1.config import Config
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.rollout.engines import abilities
@@ -203,7 +203,7 @@ def _reference(config: Config, shapes: Shapes) -> float | None:
     reference = config.algorithm.reference
     if reference is None or isinstance(reference, ServedModel) or reference.offload:
         return None
-    if isinstance(reference, TeacherModel | NearModelReference):
+    if isinstance(reference, TeacherModel):
         own = config.changed({"model.path": reference.path, "model.lora": None})
         return _weights(own, read_shapes(own, "algorithm.kl.reference.path"), trains=False)
     # Adapters are switched off instead.

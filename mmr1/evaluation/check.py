@@ -21,7 +21,7 @@ from rich.console import Console
 from transformers import AutoConfig
 
 from mmr1.algorithms.advantages.distillation import TeacherModel
-from mmr1.config import Config, NearModelReference
+from mmr1.config import Config
 from mmr1.environments.schemas import tool_schemas
 from mmr1.evaluation.floor import GOLD_FORMS, measure_floor
 from mmr1.progress import report_activity
@@ -185,7 +185,7 @@ def scaled_down(config: Config, folder: Path, steps: int) -> Config:
         "trainer.logging_steps": 1,
     }
     algorithm = config.algorithm
-    if isinstance(algorithm.reference, TeacherModel | NearModelReference):
+    if isinstance(algorithm.reference, TeacherModel):
         values[f"{algorithm.reference_key}.path"] = model
     if algorithm.critic is not None and algorithm.critic.path is not None:
         values["algorithm.advantage.critic.path"] = None

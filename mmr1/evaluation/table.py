@@ -30,6 +30,8 @@ def print_results(results: Results, comparisons: Sequence[Comparison], folder: s
         for table in tables(list(rows), console.width):
             console.print(table)
             console.print()
+    for line in _unreached(results):
+        console.print(line, soft_wrap=True)
     if folder:
         line = f"completions and results: {folder}"
     else:
@@ -86,8 +88,8 @@ def _numbers(mode: Mode) -> dict[str, str]:
     numbers = {
         "accuracy": f"{mode.accuracy:.3f}",
         "95%": _interval(mode.interval),
-        "truncated": str(mode.truncated),
-        "invalid": str(mode.invalid),
+        "truncated": f"{mode.truncated / mode.completions:.3f}",
+        "invalid": f"{mode.invalid / mode.completions:.3f}",
         "length": f"{mode.length_mean:.1f}",
         "completions": str(mode.completions),
     }
@@ -98,6 +100,19 @@ def _numbers(mode: Mode) -> dict[str, str]:
             numbers[name] = f"{value:.3f}"
     numbers |= {f"nats {name}": f"{value:.3f}" for name, value in mode.vision.items()}
     return numbers | {name: f"{value:.3f}" for name, value in mode.components.items()}
+
+
+def _unreached(results: Results) -> Iterator[str]:
+    """Explain an accuracy of 0 of answers that are paid: no answer reached the threshold."""
+    for (model, data), result in results.items():
+        for name, mode in result.modes.items():
+            if mode.at and not any(mode.at.values()) and mode.value_mean > 0:
+                least = min(map(float, mode.at))
+                names = ", ".join(filter(None, (model, data, name)))
+                yield (
+                    f"{names}: no answer reached {least:g} (eval.accuracy_thresholds); their mean "
+                    f"value is {mode.value_mean:.3f}"
+                )
 
 
 def _kinds(results: Results) -> Iterator[Row]:

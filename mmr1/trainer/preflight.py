@@ -12,7 +12,6 @@ from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import (
     Config,
     EnvironmentConfig,
-    NearModelReference,
     ToolsConfig,
 )
 from mmr1.data.forms import check_form
@@ -51,7 +50,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
     if samples and critic is not None and critic.path is not None:
         check_directory_of_model(critic.path, "algorithm.advantage.critic.path")
     reference = config.algorithm.reference
-    if samples and isinstance(reference, TeacherModel | NearModelReference):
+    if samples and isinstance(reference, TeacherModel):
         check_model_path(reference.path, f"{config.algorithm.reference_key}.path")
     train = config.data.train or {}
     for spec in [train] if isinstance(train, str) else train:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from mmr1.config import Config, CustomEnvironmentConfig
+from mmr1.config import Config, OwnEnvironment
 from mmr1.config.rewards import weights_of
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
@@ -325,7 +325,7 @@ def parity_summary(config: Config, inputs: Inputs, engine: Engine, policy: Suppo
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     sampling, max_tokens = config.rollout.sampling, PARITY_TOKENS
     if isinstance(engine, Conversing):  # two short turns, in place of one
-        limits = CustomEnvironmentConfig(use="two turns", max_tokens_per_turn=max_tokens)
+        limits = OwnEnvironment(type="two turns", max_tokens_per_turn=max_tokens)
         shows = "image" in inputs.family.placeholder_kinds.values()
         engine, max_tokens = (
             Player(

@@ -322,7 +322,7 @@ UNNEEDED = {
     "train.enable_ema": "there is no average of the policy besides "
     "algorithm.kl.reference.mixup_alpha",
     "train.ema_beta": "there is no average of the policy",
-    "train.agent_func_path": "environment.use of type custom names its AgentExecutor as it is "
+    "train.agent_func_path": "environment.type names its AgentExecutor as it is "
     "(docs/environments.md)",
     **because(_PROCESSES, "actor", "num_nodes num_gpus_per_node"),
     "actor.gradient_checkpointing_reentrant": _SPEED,

@@ -45,9 +45,9 @@ from mmr1_contrib.offline.preference_losses import (
 )
 from mmr1_contrib.offline.preferences import distinct_samples, labelled_answers, ranking_of
 from mmr1_contrib.offline.sections import (
-    CustomPreferenceLoss,
     DpoConfig,
     KtoLoss,
+    OwnPreferenceLoss,
     PreferenceLoss,
     PreferenceLossConfig,
 )
@@ -109,7 +109,7 @@ def check_loss(config: DpoConfig) -> None:
     Raises:
         ValueError: It cannot be loaded.
     """
-    if isinstance(config.loss, CustomPreferenceLoss):
+    if isinstance(config.loss, OwnPreferenceLoss):
         loss_on_pairs(config.loss)
 
 

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import logsigmoid
 
-from mmr1.registry import Registry, check_options
+from mmr1.registry import check_settings
 from mmr1_contrib.offline.sections import (
-    CustomPreferenceLoss,
+    PREFERENCE_LOSSES,
     IpoLoss,
     KtoLoss,
     OrpoLoss,
+    OwnPreferenceLoss,
     PreferenceLoss,
     RobustLoss,
     SigmoidLoss,
@@ -174,19 +175,18 @@ _ON_PAIRS: Mapping[str, Callable[[PairScores, Any], PairLoss]] = {
     "simpo": simpo,
     "orpo": orpo,
 }
-_OWN = Registry("preference loss", {}, group="mmr1.preference_losses")
 
 
 def loss_on_pairs(config: PreferenceLoss) -> LossOnPairs:
-    """The loss of ``dpo.loss``. One of your own is called with its section and its options.
+    """The loss of ``dpo.loss``. One of your own is called with its section and its settings.
 
     Raises:
         ValueError: The name of a loss of your own is unknown, its file or function is missing, or
-            its options do not fit.
+            its settings do not fit.
     """
-    if isinstance(config, CustomPreferenceLoss):
-        own = _OWN.load(config.use)
-        check_options("dpo.loss", config.use, own, config.options, given=2)
-        return lambda pairs: own(pairs, config, **config.options)
+    if isinstance(config, OwnPreferenceLoss):
+        own, settings = PREFERENCE_LOSSES.load(config.type), config.settings
+        check_settings("dpo.loss", config.type, own, settings, given=2)
+        return lambda pairs: own(pairs, config, **settings)
     function = _ON_PAIRS[config.type]
     return lambda pairs: function(pairs, config)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.section import Coefficient, CustomPart, Positive, Section
+from mmr1.part import union_of
+from mmr1.registry import Registry
+from mmr1.section import Coefficient, OwnPart, Positive, Section
 
 BETA = (
     "β of the loss; with a reference, larger keeps the policy closer to it. IPO's τ, ORPO's λ. "
@@ -23,6 +25,8 @@ class PreferenceLossConfig(Section):
 
     needs_reference: ClassVar[bool] = True
     paired: ClassVar[bool] = True
+    if TYPE_CHECKING:
+        type: str
     beta: Coefficient = Field(0.1, description=BETA)
 
     @property
@@ -98,23 +102,17 @@ class KtoLoss(PreferenceLossConfig):
     )
 
 
-class CustomPreferenceLoss(_WithNll, CustomPart):
+class OwnPreferenceLoss(_WithNll, OwnPart):
     """A loss of your own: of pairs, with a reference."""
 
-    type: Literal["custom"] = "custom"
 
-
-PreferenceLoss = Annotated[
-    SigmoidLoss
-    | SigmoidNormLoss
-    | IpoLoss
-    | RobustLoss
-    | SimpoLoss
-    | OrpoLoss
-    | KtoLoss
-    | CustomPreferenceLoss,
-    Field(discriminator="type"),
-]
+PREFERENCE_LOSSES = Registry("preference loss", {}, group="mmr1.preference_losses")
+_LOSSES = (SigmoidLoss, SigmoidNormLoss, IpoLoss, RobustLoss, SimpoLoss, OrpoLoss, KtoLoss)
+if TYPE_CHECKING:
+    PreferenceLoss = PreferenceLossConfig
+else:
+    _by_type = {loss.model_fields["type"].default: loss for loss in _LOSSES}
+    PreferenceLoss = union_of(_by_type, OwnPreferenceLoss, PREFERENCE_LOSSES)
 
 
 class RoundsConfig(Section):

@@ -1,10 +1,10 @@
-"""Write the tables of docs/exact.md: what exact recipes do not have as their originals do, and in
-which keys they differ from the practical ones.
+"""Write the tables of docs/exact.md: the settings of the originals, what exact recipes do not have
+as their originals do, and in which keys they differ from the practical ones.
 
 python scripts/dev/exact_table.py            write them
 python scripts/dev/exact_table.py --check    exit with 1 when they are not what they should be
 
-The first table is the end of each exact YAML: comments of the form ``# - what | there | here``.
+The second table is the end of each exact YAML: comments of the form ``# - what | there | here``.
 """
 
 from __future__ import annotations
@@ -51,6 +51,35 @@ def differences(file: Path) -> list[tuple[str, ...]]:
     return rows
 
 
+def settings() -> Iterator[str]:
+    """Yield the settings that decide most, of each original that samples."""
+    os.environ["ORIGINAL"] = "ORIGINAL"
+    for file in exact_files():
+        config = load_config(file, command=command_in(file))
+        if not config.samples:
+            continue
+        rollout, algorithm, loss = config.rollout, config.algorithm, config.algorithm.loss
+        pixels = config.data.image.max_pixels
+        clip = [getattr(loss, key, None) for key in ("clip_ratio_low", "clip_ratio_high")]
+        cells = (
+            _stage(file),
+            _model_name(config.model.path),
+            config.data.train_batch_size,
+            rollout.n,
+            algorithm.ppo_mini_batch_size or "all",
+            f"{config.optimizer.lr:g}",
+            "none" if algorithm.kl is None else f"{algorithm.kl.coef:g} ({algorithm.kl.type})",
+            " / ".join(f"{bound:g}" for bound in clip if bound is not None) or "none",
+            rollout.max_response_length,
+            "" if pixels is None else f"{pixels:,}",
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def _model_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 def from_originals() -> Iterator[str]:
     for file in exact_files():
         for row in differences(file):
@@ -86,5 +115,10 @@ def _shown(value: Any) -> str:
 if __name__ == "__main__":
     from page_table import write_or_check
 
+    write_or_check(
+        PAGE,
+        "| stage | model | prompts | n | mini-batch | lr | KL | clip | response | max pixels |",
+        settings(),
+    )
     write_or_check(PAGE, "| stage | what | in the original | here, and why |", from_originals())
     write_or_check(PAGE, "| stage | key | exact | here |", from_practical())

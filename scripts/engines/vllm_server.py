@@ -5,8 +5,8 @@ Start the server in development mode, so that it takes new weights:
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --dtype float32
         --logprobs-mode processed_logprobs
 
-Then set ``rollout.engine={type: custom, use: "scripts/engines/vllm_server.py:VllmServer", options:
-{url: "http://127.0.0.1:8000", folder: /shared}}``. Weights go through the folder, which both must
+Then set ``rollout.engine={type: "scripts/engines/vllm_server.py:VllmServer", url:
+"http://127.0.0.1:8000", folder: /shared}``. Weights go through the folder, which both must
 see. In development mode whoever reaches the port can call functions of the server: keep it closed.
 """
 

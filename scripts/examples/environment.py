@@ -1,4 +1,4 @@
-"""An environment: ``environment: {type: custom, use: scripts/examples/environment.py:Guess}``."""
+"""An environment: ``environment: {type: scripts/examples/environment.py:Guess}``."""
 
 from __future__ import annotations
 

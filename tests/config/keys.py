@@ -27,8 +27,6 @@ GIVEN: dict[str, Any] = {
     "algorithm.kl.reference.url": "http://127.0.0.1:9",
     "algorithm.advantage.teacher.url": "http://127.0.0.1:9",
     "environment.tools": ["zoom"],
-    "environment.use": "own.py:Game",
-    "rollout.engine.use": "own.py:ENGINE",
     "data.curriculum.function": "math",
     "trainer.validation.data": "eval.jsonl",
     "trainer.tracking.report_to": ["tensorboard"],

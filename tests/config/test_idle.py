@@ -281,12 +281,6 @@ CASES = [
         ["environment.tools=[zoom]", "environment.options.a=1"],
         "train",
     ),
-    (
-        "environment options with tools, tools with a class",
-        ["environment.type=custom", "environment.use=x.py:E", "environment.tools=[zoom]"],
-        "train",
-    ),
-    ("environment options with tools, tools with a class", ["environment.type=custom"], "train"),
     ("environment options with tools, tools with a class", ["environment.type=tools"], "train"),
     ("columns with another format", ["data.format=verl", "data.prompt_key=q"], "train"),
     ("columns with another format", ["data.format.name=verl", "data.format.prompt_key=q"], "train"),

@@ -129,8 +129,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
         "train",
         (
             "model.path={folder}/brief",
-            "environment.type=custom",
-            "environment.use={folder}/own.py:Game",
+            "environment.type={folder}/own.py:Game",
             "environment.workers=1",
         ),
     ),

@@ -27,7 +27,7 @@ def test_it_trains_with_pictures_and_follows_the_weights(tiny_model, files, tmp_
     )
     (folder := tmp_path / "shared").mkdir()
     with vllm_server(tiny_model, Path(tmp_path / "server.log"), *options) as url:
-        engine = {"type": "custom", "use": ENGINE, "options": {"url": url, "folder": str(folder)}}
+        engine = {"type": ENGINE, "url": url, "folder": str(folder)}
         run_training(config(tiny_model, files, tmp_path / "run", rollout={"engine": engine}))
     rows = metrics(tmp_path / "run")
     assert len(rows) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -43,13 +44,22 @@ def test_numbers_are_whole_at_any_width(monkeypatch, width, models):
     assert all(len(line) <= width for line in lines)
     assert "…" not in text
     rows = len(models) * 2 * 2
-    for number in ("0.512", "0.478 to 0.546", "1319", "217", "1234.5", "0.513", "0.997", "0.111"):
+    for number in ("0.512", "0.478 to 0.546", "1319", "0.165", "1234.5", "0.513", "0.997", "0.111"):
         assert sum(number in line for line in lines) == rows, number
     for number in ("0.625", "0.875", "0.611"):
         assert sum(number in line for line in lines) == rows // 2, number
     for head in ("truncated", "invalid", "completions", "temporal_contrast", "pass@8"):
         assert sum(head in line.split() for line in lines) >= 1, head
     assert "model" not in text or models != [""]
+
+
+def test_accuracy_of_zero_names_the_threshold(monkeypatch):
+    partial = replace(mode(False), accuracy=0.0, at={"1": 0.0}, value_mean=0.43)
+    found = {("", "boxes"): Evaluation(100, {"greedy": partial}, [])}
+    assert "no answer reached 1 (eval.accuracy_thresholds)" in printed(found, 200, monkeypatch)
+    assert "their mean value is 0.430" in printed(found, 200, monkeypatch)
+    reached = {("", "boxes"): Evaluation(100, {"greedy": replace(partial, at={"1": 0.1})}, [])}
+    assert "no answer reached" not in printed(reached, 200, monkeypatch)
 
 
 def test_one_table_where_there_is_room(monkeypatch):

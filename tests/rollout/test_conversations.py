@@ -16,8 +16,8 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import (
     AlgorithmConfig,
-    CustomEnvironmentConfig,
     OptimizerConfig,
+    OwnEnvironment,
     SamplingConfig,
     ToolsConfig,
 )
@@ -65,7 +65,7 @@ def requests(parts, digit_samples):
 
 def conversing(parts, system_prompt=None, **options):
     family, model, media = parts
-    kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+    kind = OwnEnvironment if "type" in options else ToolsConfig
     config = kind(**{"workers": 1, "max_tokens_per_turn": 40, **options})
     engine = HfEngine(model, family, media)
     return Player(
@@ -343,7 +343,7 @@ def test_a_picture_that_cannot_be_shown_is_an_error_of_its_call(parts, requests)
 
 def test_an_environment_of_ones_own(parts, requests):
     """It counts the turns of each conversation by itself, and gives a reward for each."""
-    engine = conversing(parts, use=f"{PLUGINS}:Counter", options={"until": 3}, workers=2)
+    engine = conversing(parts, type=f"{PLUGINS}:Counter", until=3, workers=2)
     groups = completed(engine, requests, SAMPLING)
     engine.close()
     for c in completions(groups):
@@ -360,7 +360,7 @@ def test_an_environment_of_ones_own(parts, requests):
 def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests):
     """What it answers is tokenised as it is, and its picture stands where it says."""
     family, model, media = parts
-    engine = conversing(parts, use=f"{STYLES}/agent_func.py:AgentInstance", timeout_s=60)
+    engine = conversing(parts, type=f"{STYLES}/agent_func.py:AgentInstance", timeout_s=60)
     groups = completed(engine, requests, SAMPLING)
     engine.close()
     whole = [(g.prompt.sample.answer, c) for g in groups for c in g.completions if c.turns == 3]
@@ -383,7 +383,7 @@ def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests
 def test_placeholders_without_pictures_are_a_status(parts, requests):
     sample = replace(requests[2].prompt.sample, answer="picture")
     request = asks(parts[0].render_prompt(sample), 1, 0)
-    engine = conversing(parts, use=f"{STYLES}/agent_func.py:Misuse", timeout_s=60)
+    engine = conversing(parts, type=f"{STYLES}/agent_func.py:Misuse", timeout_s=60)
     ((c,),) = (g.completions for g in completed(engine, [request], SAMPLING))
     engine.close()
     assert c.failure[0] == Status.ERROR
@@ -392,7 +392,7 @@ def test_placeholders_without_pictures_are_a_status(parts, requests):
 
 def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
     family, model, media = parts
-    own = {"use": f"{STYLES}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
+    own = {"type": f"{STYLES}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
     engine = conversing(parts, "Be brief.", **own, max_turns=3)
     samples = [replace(r.prompt.sample, answer="7", meta={"limit": 9}) for r in requests[1:]]
     prompts = [family.render_prompt(s, "Be brief.") for s in samples]
@@ -420,7 +420,7 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
 
 def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
     sample = Sample("1", (Message("system", (TextPart("Play."),)),), "7", meta={"limit": 9})
-    engine = conversing(parts, use=f"{STYLES}/trl_environment.py:NumberEnv", timeout_s=60)
+    engine = conversing(parts, type=f"{STYLES}/trl_environment.py:NumberEnv", timeout_s=60)
     requests = [asks(parts[0].render_prompt(sample), 1, 0)]
     ((c,),) = (group.completions for group in completed(engine, requests, SAMPLING))
     engine.close()
@@ -430,7 +430,7 @@ def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
 
 
 def test_texts_that_differ_within_a_group_are_refused(parts, requests):
-    engine = conversing(parts, use=f"{STYLES}/trl_environment.py:Varied")
+    engine = conversing(parts, type=f"{STYLES}/trl_environment.py:Varied")
     with pytest.raises(ValueError, match="reset returned different texts"):
         completed(engine, requests[2:], SAMPLING)
     engine.close()
@@ -448,7 +448,7 @@ def test_texts_that_differ_within_a_group_are_refused(parts, requests):
     ],
 )
 def test_a_broken_environment_is_a_status(parts, requests, name, status, message):
-    engine = conversing(parts, use=f"{PLUGINS}:{name}", timeout_s=1)
+    engine = conversing(parts, type=f"{PLUGINS}:{name}", timeout_s=1)
     groups = completed(engine, [replace(requests[0], seeds=(0,))], SAMPLING)
     engine.close()
     for c in completions(groups):

@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
+from mmr1.config import OwnEnvironment, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Answer, Ending, Opening
 from mmr1.rollout.conversations import Player
@@ -70,7 +70,7 @@ def prompts(parts):
 
 def conversing(parts, together=False, **options):
     family, _, media, process, _ = parts
-    kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+    kind = OwnEnvironment if "type" in options else ToolsConfig
     config = kind(**{"max_turns": 3, "max_tokens_per_turn": 40, **options})
     engine = Prefetching(process, media, together)
     return Player(engine, build_environment(config), config, family, media, together)

@@ -62,7 +62,7 @@ def test_a_loop_is_made_of_public_parts():
 
 def test_a_tool_and_an_environment():
     """Those of docs/tools.md and docs/environments.md, in under 20 lines each."""
-    from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
+    from mmr1.config import EnvironmentConfig, OwnEnvironment, ToolsConfig
     from mmr1.environments.build import build_environment
     from mmr1.environments.environment import Action
     from mmr1.types import Sample
@@ -78,7 +78,7 @@ def test_a_tool_and_an_environment():
     call = '<tool_call>{"name": "lookup", "arguments": {"side": "BC"}}</tool_call>'
     tool = ToolsConfig(tools=(f"{EXAMPLES}/tool.py:lookup",), workers=1)
     assert answers(tool, call) == [("4 cm", None)]
-    guess = CustomEnvironmentConfig(use=f"{EXAMPLES}/environment.py:Guess", workers=1)
+    guess = OwnEnvironment(type=f"{EXAMPLES}/environment.py:Guess", workers=1)
     said = [("larger", 0.0), ("smaller", 0.0), ("", 1.0)]
     assert answers(guess, "5", " 9", "7") == said
     for name in ("tool.py", "environment.py"):

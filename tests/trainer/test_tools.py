@@ -201,7 +201,7 @@ def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(mode
     ("environment", "message"),
     [
         ({}, r"'environment\.tools' is missing"),
-        ({"type": "custom", "use": "a.py:B", "tools": ["zoom"]}, "type 'custom' has no 'tools'"),
+        ({"type": "a.py:B", "tools": ["zoom"], "max_turns": 0}, "max_turns"),
         ({"tools": ["zoom", "zoom"]}, "a tool is named twice"),
         ({"tools": ["zoom"], "options": {"a": 1}}, "type 'tools' has no 'options'"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmr1.algorithms.advantages.distillation import DistillationAdvantage, ServedModel, TeacherModel
 from mmr1.algorithms.ratios import Correction, rollout_importance_weights
-from mmr1.config import Config, KlFull, NearModelReference, StoredLoraConfig
+from mmr1.config import Config, KlFull, StoredLoraConfig
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -124,7 +124,7 @@ def _reference(
     if isinstance(chosen, ServedModel):
         context = policy.process_group.context
         return ServedReference(chosen.url, policy.inputs, context, section)
-    path = chosen.path if isinstance(chosen, TeacherModel | NearModelReference) else None
+    path = chosen.path if isinstance(chosen, TeacherModel) else None
     if path is None and has_adapters(policy.model):
         reference = AdapterReference(policy)  # which needs no second model
         if isinstance(config.model.lora, StoredLoraConfig):

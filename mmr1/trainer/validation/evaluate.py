@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The mean score of some prompts, with its bootstrap interval over these prompts."""
+    """The mean score of some prompts, with its 95% interval over these prompts."""
 
     prompts: int
     accuracy: float
@@ -47,7 +47,7 @@ class Mode:
     Attributes:
         accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k).
             Completions without a valid reward are left out.
-        interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
+        interval: 95% interval of ``accuracy`` over the prompts; see ``statistics.interval``.
         truncated: Completions that were cut off.
         invalid: Completions without a valid reward.
         components: Mean of every component of the reward.
@@ -58,6 +58,7 @@ class Mode:
         best_of: Score of the completion that ``eval.sampled.best_of`` values most, or None without
             it.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
+        value_mean: Mean value of the accuracy function, before the thresholds.
         length_right, length_wrong: Mean tokens of the right and of the wrong completions, or None
             if there are none.
         vision: Nats that a token loses with ``blank`` and ``swapped`` pictures, of
@@ -78,6 +79,7 @@ class Mode:
     by: dict[str, Share] = field(default_factory=dict)
     length_right: float | None = None
     length_wrong: float | None = None
+    value_mean: float = 0.0
     vision: dict[str, float] = field(default_factory=dict)
 
 
@@ -263,6 +265,7 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         length_right=_mean_length(rows, right=True),
         length_wrong=_mean_length(rows, right=False),
         by=_by_kind(rows, scores),
+        value_mean=fmean(values) if values else 0.0,
         vision=_vision_means(rows),
     )
 

@@ -53,12 +53,28 @@ def majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean (Efron 1979), one value per prompt.
+    """Return the interval of the mean score, one score per prompt.
+
+    Of scores 0 and 1 it is Wilson's (1927) interval of a share, which has a width also where all
+    prompts are right, or none. Of other scores it is a percentile bootstrap (Efron 1979).
 
     Args:
-        values: At least one; of a single value the interval has no width.
-        seed: Of the :data:`RESAMPLES` resamples; equal seeds give equal intervals.
+        values: At least one; of a single value between 0 and 1 the interval has no width.
+        seed: Seed of the :data:`RESAMPLES` resamples; equal seeds give equal intervals.
+
+    >>> [round(bound, 2) for bound in interval([0.0] * 4)]
+    [0.0, 0.49]
     """
+    if {*values} <= {0, 1}:
+        with needs_extra("report", "the interval of a share"):
+            from scipy.stats import binomtest
+        share = binomtest(int(sum(values)), len(values))
+        low, high = share.proportion_ci(CONFIDENCE, method="wilson")
+        return float(low), float(high)
+    return _bootstrap(values, seed)
+
+
+def _bootstrap(values: Sequence[float], seed: int) -> tuple[float, float]:
     if len(values) == 1:  # scipy asks for two
         return float(values[0]), float(values[0])
     with needs_extra("report", "an interval by bootstrap"):
@@ -105,4 +121,4 @@ def paired(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Pa
     better, worse = int((differences > 0).sum()), int((differences < 0).sum())
     p_value = float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
     mean = float(differences.mean())
-    return Paired(len(first), mean, interval(differences.tolist(), seed), better, worse, p_value)
+    return Paired(len(first), mean, _bootstrap(differences.tolist(), seed), better, worse, p_value)

@@ -18,7 +18,7 @@ from mmr1_contrib.offline.preference_losses import (
     loss_on_pairs,
     reference_point,
 )
-from mmr1_contrib.offline.sections import CustomPreferenceLoss, DpoConfig, KtoLoss
+from mmr1_contrib.offline.sections import DpoConfig, KtoLoss, OwnPreferenceLoss
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
 PAIR = PairScores(
@@ -198,7 +198,7 @@ def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
         "    rewards = config.beta * pairs.log_ratios\n"
         "    return PairLoss((1 - rewards[:, 0] + rewards[:, 1]).relu(), rewards)\n"
     )
-    assert loss_of("custom", use=f"{file}:hinge", beta=0.1).item() == pytest.approx(0.7)
+    assert loss_of(f"{file}:hinge", beta=0.1).item() == pytest.approx(0.7)
 
 
 def test_a_loss_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
@@ -208,4 +208,4 @@ def test_a_loss_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: added_loss\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text("[mmr1.preference_losses]\nadded = added_loss:mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert loss_on_pairs(CustomPreferenceLoss(use="added"))(3) == 4
+    assert loss_on_pairs(OwnPreferenceLoss(type="added"))(3) == 4

@@ -47,8 +47,20 @@ def test_intervals_are_those_of_a_plain_bootstrap(values):
     assert interval(values) == (low, high)
 
 
+@pytest.mark.parametrize(("right", "of"), [(0, 4), (4, 4), (1, 1), (3, 40), (250, 500)])
+def test_intervals_of_shares_are_wilsons(right, of):
+    """Equation 4 of Wilson 1927, with the quantile of the normal distribution."""
+    z, share = 1.959963984540054, right / of
+    middle = (share + z**2 / (2 * of)) / (1 + z**2 / of)
+    half = z / (1 + z**2 / of) * (share * (1 - share) / of + z**2 / (4 * of**2)) ** 0.5
+    assert interval([1.0] * right + [0.0] * (of - right)) == pytest.approx(
+        (middle - half, middle + half), abs=1e-12
+    )
+
+
 def test_an_interval_of_equal_values_is_that_value():
     assert interval([0.25] * 8) == (0.25, 0.25)
+    assert paired([1.0] * 4, [1.0] * 4).interval == (0.0, 0.0)
 
 
 def test_paired_comparison():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.config import CustomEnvironmentConfig, ToolsConfig
+from mmr1.config import OwnEnvironment, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.schemas import described
@@ -41,7 +41,7 @@ def built():
     made = []
 
     def build(**options):
-        kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+        kind = OwnEnvironment if "type" in options else ToolsConfig
         config = kind(**{"workers": 1, "timeout_s": 20, **options})
         made.append(build_environment(config))
         return made[-1]
@@ -64,11 +64,9 @@ def test_trls_tools_are_functions_or_a_list_of_them(built):
 
 def test_trls_environment(built):
     """Its methods are tools; each conversation has an object of its own, which keeps its state."""
-    environment = built(use=f"{TRL}:NumberEnv")
+    environment = built(type=f"{TRL}:NumberEnv")
     assert set(environment.tools) == {"guess", "give_up", "crash", "rules"}
-    guess = next(
-        t for t in described(CustomEnvironmentConfig(use=f"{TRL}:NumberEnv")) if t.name == "guess"
-    )
+    guess = next(t for t in described(OwnEnvironment(type=f"{TRL}:NumberEnv")) if t.name == "guess")
     assert guess.schema["function"]["parameters"]["required"] == ["number"]
     first, second = environment.episode(SAMPLE), environment.episode(SAMPLE)
     for episode in (first, second):
@@ -85,22 +83,22 @@ def test_trls_environment(built):
 
 
 def test_trls_get_reward_and_a_function_that_makes_environments(built):
-    episode = built(use=f"{TRL}:make_environment").episode(SAMPLE)
+    episode = built(type=f"{TRL}:make_environment").episode(SAMPLE)
     episode.begin("")
     episode.step(turn("guess", number=7))
     assert episode.end().reward == 10.0
 
 
 def test_a_function_that_makes_environments_is_given_the_options(built):
-    environment = built(use=f"{TRL}:make_limited", options={"highest": 9})
+    environment = built(type=f"{TRL}:make_limited", highest=9)
     assert "guess" in environment.tools
     assert environment.episode(SAMPLE).begin("").failure is None
-    with pytest.raises(ValueError, match=r"with environment\.options \(lowest\): "):
-        built(use=f"{TRL}:make_limited", options={"lowest": 9})
+    with pytest.raises(ValueError, match=r"with the settings lowest: "):
+        built(type=f"{TRL}:make_limited", lowest=9)
 
 
 def test_a_reward_may_be_a_number_of_numpy(built, tmp_path):
-    episode = built(use=f"{TRL}:Float32").episode(SAMPLE)
+    episode = built(type=f"{TRL}:Float32").episode(SAMPLE)
     episode.begin("")
     episode.step(turn("guess", number=7))
     assert episode.end().reward == 0.25
@@ -111,7 +109,7 @@ def test_a_reward_may_be_a_number_of_numpy(built, tmp_path):
         "    def reset(self, sample): ...\n"
         "    def step(self, action): return '', True, np.array([0.5] * int(action), np.float32)\n"
     )
-    environment = built(use=f"{file}:Own")
+    environment = built(type=f"{file}:Own")
     one, two = environment.episode(SAMPLE), environment.episode(SAMPLE)
     for episode in (one, two):
         assert episode.begin("p").failure is None
@@ -122,9 +120,9 @@ def test_a_reward_may_be_a_number_of_numpy(built, tmp_path):
 
 
 def test_a_trl_environment_that_breaks_is_a_status(built):
-    begun = built(use=f"{TRL}:Breaks").episode(SAMPLE).begin("")
+    begun = built(type=f"{TRL}:Breaks").episode(SAMPLE).begin("")
     assert begun.failure == (Status.ERROR, "it cannot begin: RuntimeError: no server")
-    environment = built(use=f"{TRL}:NumberEnv")
+    environment = built(type=f"{TRL}:NumberEnv")
     dying, other = environment.episode(SAMPLE), environment.episode(SAMPLE)
     for episode in (dying, other):
         episode.begin("")
@@ -136,7 +134,7 @@ def test_a_trl_environment_that_breaks_is_a_status(built):
 
 
 def test_openrlhfs_agent(built):
-    environment = built(use=f"{AGENT}:AgentExecutor")
+    environment = built(type=f"{AGENT}:AgentExecutor")
     episode = environment.episode(SAMPLE)
     assert episode.begin("<|im_start|>user\nWhich?").failure is None
     first = episode.step(Action("one", (), last=False))
@@ -152,7 +150,7 @@ def test_openrlhfs_agent(built):
 
 
 def test_openrlhfs_step_has_the_modules_state_for_each_conversation(built):
-    environment = built(use=f"{FILES}/agent_step.py:step")
+    environment = built(type=f"{FILES}/agent_step.py:step")
     first, second = environment.episode(SAMPLE), environment.episode(SAMPLE)
     for episode in (first, second):
         assert episode.begin("p").failure is None
@@ -162,7 +160,7 @@ def test_openrlhfs_step_has_the_modules_state_for_each_conversation(built):
 
 
 def test_what_an_agent_cannot_do_is_told(built):
-    environment = built(use=f"{AGENT}:Misuse")
+    environment = built(type=f"{AGENT}:Misuse")
     for wrong, message in (
         ("prompt", "reset changed the observation"),
         ("sampling", "step returned sampling_params; those of the run are used"),
@@ -266,10 +264,10 @@ def test_an_environment_of_no_form_is_told(tmp_path, source, message):
     file = tmp_path / "own.py"
     file.write_text(source)
     with pytest.raises(ValueError, match=re.escape(message)):
-        build_environment(CustomEnvironmentConfig(use=f"{file}:E", workers=1))
+        build_environment(OwnEnvironment(type=f"{file}:E", workers=1))
 
 
-def test_options_that_a_class_does_not_take_are_told(tmp_path):
+def test_settings_that_a_class_does_not_take_are_told(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
         "class E:\n"
@@ -277,14 +275,14 @@ def test_options_that_a_class_does_not_take_are_told(tmp_path):
         "    def reset(self, sample): ...\n"
         "    def step(self, action): return '', True, 1.0\n"
     )
-    config = CustomEnvironmentConfig(use=f"{file}:E", options={"limt": 3}, workers=1)
-    with pytest.raises(ValueError, match=r"options do not fit .*own.py:E: .*'limt'; .*: limit"):
+    config = OwnEnvironment(type=f"{file}:E", limt=3, workers=1)
+    with pytest.raises(ValueError, match=r"own.py:E: .*'limt'; its settings: limit"):
         build_environment(config)
 
 
 def test_an_executor_with_a_loop_of_its_own_is_told():
     with pytest.raises(ValueError, match="execute samples turns itself"):
-        described(CustomEnvironmentConfig(use=f"{AGENT}:OwnLoop"))
+        described(OwnEnvironment(type=f"{AGENT}:OwnLoop"))
 
 
 def test_trl_environment_may_have_a_tool_named_execute(built, tmp_path):
@@ -299,7 +297,7 @@ def test_trl_environment_may_have_a_tool_named_execute(built, tmp_path):
         '        """\n'
         "        return command.upper()\n"
     )
-    episode = built(use=f"{file}:Shell").episode(SAMPLE)
+    episode = built(type=f"{file}:Shell").episode(SAMPLE)
     assert episode.begin("").failure is None
     assert texts(episode.step(turn("execute", command="ls"))) == ["LS"]
 
@@ -310,7 +308,7 @@ def test_a_class_is_no_tool():
 
 
 def test_a_parser_is_for_calls(tmp_path):
-    config = CustomEnvironmentConfig(use=f"{AGENT}:AgentInstance", parser="p.py:f", workers=1)
+    config = OwnEnvironment(type=f"{AGENT}:AgentInstance", parser="p.py:f", workers=1)
     with pytest.raises(ValueError, match=r"environment\.parser"):
         build_environment(config)
 
