@@ -19,9 +19,10 @@ from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.checks import check_own_parts
 from mmr1.config.commands import COMMANDS, EVAL, Command, command_named
-from mmr1.config.file import command_in, config_from, dump_yaml, load, load_config, refuse_masked
+from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.config.frequent import help_of_keys
 from mmr1.config.listing import listing
+from mmr1.config.run_folder import CONFIG
 from mmr1.config.show import DEFAULT, difference, values_with_origins
 from mmr1.contributed import HEADING, add_commands
 from mmr1.logs import LogLevel, failing_output_muted, log_to_terminal, printable
@@ -160,30 +161,6 @@ def reward_floor(
     raise typer.Exit(1 if floor.findings else 0)
 
 
-@app.command()
-def parity(
-    model: Annotated[str, typer.Argument(help="Model folder, or its name on the Hub")],
-    overrides: Overrides = None,
-    log_level: Log = LogLevel.WARNING,
-) -> None:
-    """Compare the log-probs of rollout engine and trainer, before and after an update."""
-    values = {
-        "model": {"path": model},
-        "rollout": {"max_prompt_length": 1024, "max_response_length": 32},
-        "rewards": {"format": 1.0},
-        "optimizer": {"lr": 1e-4},  # large enough to be seen in the log-probs
-    }
-    config = config_from(values, overrides or [])
-    preload_engine(config)
-    with failing_output_muted(), reporting_waits():
-        start.load_libraries()
-        from mmr1.evaluation.parity import measure_parity, print_parity
-
-        rows = measure_parity(config)
-        print_parity(config, rows)
-    raise typer.Exit(0 if all(row.agrees(config.parity_tolerance) for row in rows) else 1)
-
-
 @app.command(EVAL.name, help=EVAL.about)
 def evaluate(
     config: ConfigFile,
@@ -201,6 +178,30 @@ def evaluate(
 
             results, comparisons = run_evaluations(resolved)
             print_results(results, comparisons, resolved.eval.output_dir)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    overrides: Overrides = None,
+    before: Annotated[
+        str | None, typer.Option(help="Model to compare with; default: the run's own, model.path")
+    ] = None,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Show what the gain of a run is made of: prior, picture, length and format."""
+    config = load(run / CONFIG, overrides or [], "eval").config
+    preload_engine(config)
+    with failing_output_muted(), reporting_waits():
+        start.load_libraries()
+        from mmr1.evaluation.gain import explain_gain, print_gain
+        from mmr1.trainer.runs.checkpoint import checkpoints
+
+        found = checkpoints(run / "checkpoints")
+        if not found:
+            raise ValueError(f"{run} has no checkpoint, so there is no gain to explain")
+        gain = explain_gain(config, before or config.model.path, str(found[-1]))
+    print_gain(gain)
 
 
 @app.command()

@@ -38,6 +38,8 @@ class Part:
         name: Its value there, the key ``type``.
         section: Section class with its settings.
         build: Returns the part for a section and the inputs of the kind.
+        declared: What the decorator stands on, a function or a section class; None for a user's
+            own that has no decorator.
         papers: arXiv numbers, or an author and a year.
         package: Package that it needs. Empty if it needs none.
         extras: Extras of mmr1 that install that package.
@@ -48,6 +50,7 @@ class Part:
     name: str
     section: type[Section]
     build: Callable[..., Any]
+    declared: Any = None
     papers: tuple[str, ...] = ()
     package: str = ""
     extras: tuple[str, ...] = ()
@@ -135,7 +138,9 @@ class Kind:
                 build = _bound(declared, self._settings(declared))
             else:
                 build = declared if section else _from_settings(declared, self._settings(declared))
-            part = Part(self.key, name, made, build, papers, package, extras, example or {})
+            part = Part(
+                self.key, name, made, build, declared, papers, package, extras, example or {}
+            )
             if declared.__module__.startswith(f"{self.package}."):
                 assert name not in self._parts, f"two parts of {self.key} have the name {name}"
                 self._parts[name] = part

@@ -151,7 +151,7 @@ def _task(
 
 
 @contextmanager
-def _engine(
+def evaluation_engine(
     config: Config, inputs: Inputs, log: Path
 ) -> Iterator[tuple[Engine, PackedModel | None]]:
     """An engine here, or ``resources.engines`` on Ray; and the model for ``eval.vision_use``."""
@@ -177,7 +177,7 @@ def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
     """Evaluate one model on all its datasets with the same engines."""
     config, inputs = tasks[0].config, tasks[0].inputs
     log = folder / tasks[0].model / "engine.log"
-    with _engine(config, inputs, log) as (engine, policy):
+    with evaluation_engine(config, inputs, log) as (engine, policy):
         for task in tasks:
             name = " ".join(filter(None, (task.model, task.data)))
             name = f"evaluating {name}" if name else "evaluating"

@@ -152,8 +152,16 @@ class HfEngine:
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:
             own = self._model.state_dict()
-            for name, weight in weights.items():  # not those that it has from the model's files
-                own[name].copy_(weight)
+            # Not those that it has from the model's files. All or nothing: a failure changes none.
+            pairs = [(name, own[name], weight) for name, weight in weights.items()]
+            for name, mine, weight in pairs:
+                if mine.shape != weight.shape:
+                    raise ValueError(
+                        f"the new {name} has the shape {list(weight.shape)}, and the engine's has "
+                        f"{list(mine.shape)}; trainer and engine must load the same model.path"
+                    )
+            for _, mine, weight in pairs:
+                mine.copy_(weight)
         self._version = version
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:

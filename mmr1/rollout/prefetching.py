@@ -84,7 +84,8 @@ class Prefetching:
     def _chunk(self) -> tuple[list[int], bool]:
         """Tickets of about ``CHUNK_BYTES``, and whether their media are ready.
 
-        Those that share a medium are in one chunk. Without anything ready it is the first request.
+        Those that share a medium are in one chunk, so it is sent once. Without anything ready they
+        are those with the media of the first request.
         """
         tickets = list(self._waiting)
         prompts = [self._waiting[ticket].prompt for ticket in tickets]
@@ -93,7 +94,8 @@ class Prefetching:
         if self._together:
             return [tickets[place] for place in order], True
         if not any(ready):
-            return [tickets[order[0]]], False
+            first = prompts[order[0]].media
+            return [tickets[place] for place in order if prompts[place].media == first], False
         chunk, held = list[int](), dict[str, int]()
         for place in order[: sum(ready)]:
             media: list[Any] = [self._media[m] for m in prompts[place].media]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -15,20 +15,25 @@ from mmr1.algorithms.interface import Advantage, AdvantageInputs, Loss, LossInpu
 from mmr1.algorithms.kl import ESTIMATORS, bounded, k3
 from mmr1.algorithms.ratios import LossAggMode
 from mmr1.config import AlgorithmConfig, KlFull, KlLoss, KlReward
+from mmr1.types import ScoredGroup
 
 Scorer = Literal["policy", "reference", "critic"]
 Inputs = TypeVar("Inputs", AdvantageInputs, LossInputs)
+
+
+OwnViews = Callable[[Sequence[ScoredGroup]], Sequence[ScoredGroup]]
 
 
 def build_algorithm(
     config: AlgorithmConfig,
     max_tokens: int | None = None,
     reward_weights: Mapping[str, float] | None = None,
+    own_views: OwnViews | None = None,
 ) -> Algorithm:
     """The algorithm of ``algorithm.advantage`` and ``algorithm.loss``.
 
     Args:
-        max_tokens, reward_weights: See ``Algorithm``.
+        max_tokens, reward_weights, own_views: See ``Algorithm``.
 
     Raises:
         ValueError: If one of a user's own cannot be loaded, is something else, or lacks the returns
@@ -47,6 +52,7 @@ def build_algorithm(
         config,
         max_tokens,
         dict(reward_weights or {}),
+        own_views,
     )
 
 
@@ -66,6 +72,8 @@ class Algorithm:
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         reward_weights: Weights of the reward functions, by name; advantages of each function need
             them.
+        own_views: Cuts groups where the view changes, so that the loss reads each completion under
+            the view that it saw. None: it reads all under the prompt's own.
         reward_state: The moments of all rewards so far, with ``normalize_rewards``.
     """
 
@@ -74,7 +82,12 @@ class Algorithm:
     config: AlgorithmConfig
     max_tokens: int | None = None
     reward_weights: Mapping[str, float] = field(default_factory=dict)
+    own_views: OwnViews | None = None
     reward_state: dict[str, float] = field(default_factory=dict)
+
+    def shown(self, scored: Sequence[ScoredGroup]) -> Sequence[ScoredGroup]:
+        """Return the groups as the loss reads them."""
+        return scored if self.own_views is None else self.own_views(scored)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
         """The policy and KL terms, less entropy bonus and perception, plus the loss's own penalty.
@@ -223,5 +236,5 @@ def _perception(x: LossInputs) -> torch.Tensor:
     The masked side has no gradient (arXiv 2507.06448, and its authors' code by default).
     """
     masked = x.masked_logprobs
-    assert masked is not None, "build_experience is given them"
+    assert masked is not None, "the learner adds them"
     return k3(x.logprobs, torch.where(masked.isnan(), x.logprobs.detach(), masked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmr1.config import Config
@@ -33,17 +34,15 @@ class Learner:
         """Advantages, masks and log-probs of the batch of step ``number``."""
         config, parts, masked = self._config, self._parts, None
         if (perception := config.algorithm.perception) is not None:
-            groups = [scored.group for scored in batch.learned]
+            # First: the inputs of what is scored last are kept for the update.
+            groups = [scored.group for scored in parts.algorithm.shown(batch.groups)]
             seed = request_seed(config.seed, number, "mask")
             masked = masked_logprobs(parts.policy, groups, perception.mask_ratio, seed)
         experience = build_experience(
-            batch.groups,
-            parts.algorithm,
-            self._models,
-            parts.coefficients,
-            masked,
-            batch.learned if batch.learned is not batch.groups else None,
+            batch.groups, parts.algorithm, self._models, parts.coefficients
         )
+        tokens = replace(experience.tokens, masked_logprobs=masked)
+        experience = replace(experience, tokens=tokens)
         if parts.demonstrations is not None:
             experience = experience.with_demonstrations(parts.demonstrations.next())
         return experience

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from statistics import fmean
 from threading import Condition
 from types import TracebackType
@@ -41,7 +40,7 @@ from mmr1.trainer.sampling.dynamic_sampling import (
     no_signal,
 )
 from mmr1.trainer.sampling.open_groups import OpenGroups
-from mmr1.trainer.sampling.other_views import by_own_view, view_stats
+from mmr1.trainer.sampling.other_views import view_stats
 from mmr1.trainer.sampling.plan import ROLES, planner
 from mmr1.trainer.sampling.views import check_changed
 from mmr1.types import Completion, Prompt, Sample, ScoredGroup, StepStats
@@ -68,7 +67,6 @@ class Batch:
             from.
         state: Gives the state after this batch of what sampling moves on, as JSON values. When
             steps are sampled ahead, later ones move it on before this step has learned.
-        own_views: The update reads completions under the views that they saw.
     """
 
     groups: list[ScoredGroup]
@@ -77,12 +75,6 @@ class Batch:
     seconds: Mapping[str, float]
     oldest_version: int
     state: Callable[[], Mapping[str, Any]]
-    own_views: bool = False
-
-    @cached_property
-    def learned(self) -> list[ScoredGroup]:
-        """``groups`` as the update reads them: cut where the view changes, if it reads each."""
-        return by_own_view(self.groups) if self.own_views else self.groups
 
 
 @dataclass
@@ -251,18 +243,17 @@ class Sampler:
         stats: StepStats,
         timer: PhaseTimer,
     ) -> Batch:
-        parts, views, own = self._parts, self._config.rollout.views, False
+        parts, views = self._parts, self._config.rollout.views
         if views is not None:
             strength = views.strength_at(step, self._config.trainer.steps)
             stats = {**stats, **view_stats(everything), "views/strength": strength}
-            own = views.loss == "own"
         if parts.replay is not None:
             groups, replayed = parts.replay.fill(step, groups)
             stats = stats | replayed
         if parts.loader.curriculum is not None:
             stats = stats | parts.loader.curriculum.stats()
         oldest = min(c.policy_version for s in groups for c in s.group.completions)
-        return Batch(groups, everything, stats, timer.phases, oldest, self._state(), own)
+        return Batch(groups, everything, stats, timer.phases, oldest, self._state())
 
     def _state(self) -> Callable[[], Mapping[str, Any]]:
         """A function that gives what sampling moves on; a stream's as it is when it is called."""

@@ -48,6 +48,7 @@ from mmr1.trainer.sampler import refuse_without_media
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.open_groups import OpenGroups
+from mmr1.trainer.sampling.other_views import by_own_view
 from mmr1.trainer.sampling.parity import PARITY_TOKENS, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.plan import planner
 from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
@@ -226,8 +227,10 @@ def _components(
     workers: Workers,
     sampling: SamplingRun,
 ) -> TrainerComponents:
+    rollout, views = config.rollout, config.rollout.views
+    own_views = by_own_view if views is not None and views.loss == "own" else None
     algorithm = build_algorithm(
-        config.algorithm, config.rollout.max_response_length, weights_of(config.rewards)
+        config.algorithm, rollout.max_response_length, weights_of(config.rewards), own_views
     )
     kept = _kept(config, inputs)
     return TrainerComponents(

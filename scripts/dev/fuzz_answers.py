@@ -24,7 +24,10 @@ from mmr1.rewards.kind import reward, section_named
 from mmr1.rewards.sandbox.pool import Pool
 
 SETS = Path(__file__).parents[2] / "tests" / "rewards" / "answer_sets"
-TABLES = ("answers", "first_sight", "second_sight", "third_sight", "fourth_sight", "fifth_sight")
+TABLES = (
+    *("answers", "first_sight", "second_sight", "third_sight", "fourth_sight", "fifth_sight"),
+    "sixth_sight",
+)
 SIGNS = [
     *"0123456789.,:;-+*/^%$°'\"()[]{}\\<>=!?~ \n\t#|_", "not ", " or ", " but ", " and ", "no ",
     "\\frac", "\\text{", "\\boxed{", "\u200b", "²", "½", "到", "不是", "１", " to ", "wait, ",

@@ -53,7 +53,7 @@ ROOMS = {
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data", 3900),
     "vision": Room(4351, 3600, 3000, "mmr1/vision"),
-    "rewards": Room(6864, 4500, 3600, "mmr1/rewards mmr1/reward_cli.py"),
+    "rewards": Room(6864, 4500, 3600, "mmr1/rewards mmr1/reward_cli.py", 6800),
     "environments": Room(2082, 1000, 700, "mmr1/environments"),
     "rollout": Room(4092, 2700, 2400, "mmr1/rollout"),
     "trainer": Room(5835, 4200, 3700, f"mmr1/trainer {SFT}"),
@@ -61,15 +61,15 @@ ROOMS = {
     "distributed": Room(2004, 1700, 1500, "mmr1/distributed mmr1/trainer/distributed"),
     "runs": Room(1541, 1300, 1200, "mmr1/runs mmr1/trainer/runs"),
     "estimate": Room(1047, 600, 400, "mmr1/estimate"),
-    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 980),
+    "evaluation": Room(988, 900, 700, "mmr1/evaluation", 1005),
     "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300),
     "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
-    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11310),
+    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11800),
     "datasets_prep": Room(4381, 3600, 3000, "datasets_prep", 3950),
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1", 44300)
+WHOLE = Room(46043, 32900, 27000, "mmr1", 44000)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 

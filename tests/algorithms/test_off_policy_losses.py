@@ -1,4 +1,4 @@
-"""GMPO, TOPR and DPPO against plain loops, away from the policy that sampled."""
+"""GMPO, TOPR, VESPO and DPPO against plain loops, away from the policy that sampled."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def test_topr_tapers_gradient_of_worse_completions(tokens, advantage):
     alpha = min(1.0, ratio) if advantage < 0 else 1.0
     _, gradient = of_tokens("topr", tokens, advantage)
     assert gradient == pytest.approx([-alpha * advantage] * len(tokens))
+
+
+@given(COMPLETION, st.sampled_from([-1.5, 0.5]))
+def test_vespo_weights_gradient_by_gamma_density(tokens, advantage):
+    """phi(w) = w^k exp(lambda (1 - w)) of the product of ratios, without a gradient of its own."""
+    ratio = 1.0
+    for n, o in tokens:
+        ratio *= math.exp(abs(o) - abs(n))
+    k, decay = (2.0, 3.0) if advantage > 0 else (3.0, 2.0)
+    phi = ratio**k * math.exp(decay) / math.exp(decay * ratio) if ratio < 200 else 0.0
+    _, gradient = of_tokens("vespo", tokens, advantage)
+    assert gradient == pytest.approx([-phi * advantage] * len(tokens), abs=1e-12)
 
 
 @given(COMPLETION, st.sampled_from([-1.5, 0.5]), st.sampled_from([0.05, 0.3]))

@@ -18,6 +18,7 @@ from PIL import Image
 import mmr1
 from mmr1 import StoppedError, Trainer, evaluate
 from mmr1.config.file import load_layers, read_written
+from mmr1.config.rewards import weights_of
 from mmr1.data.record import read_records
 from mmr1.data.sources import load_samples
 from mmr1.python.trainer import given_data
@@ -206,8 +207,8 @@ def test_functions_have_their_own_names():
         return 1 / (1 + len(completion))
 
     config = small(Path("run"), **{"model.path": "m", "data.train": "d.jsonl"})
-    assert Trainer(rewards=[short], config=config).config.rewards.weights == {"short": 1.0}
-    assert Trainer(rewards=short, config=config).config.rewards.weights == {"short": 1.0}
+    assert weights_of(Trainer(rewards=[short], config=config).config.rewards) == {"short": 1.0}
+    assert weights_of(Trainer(rewards=short, config=config).config.rewards) == {"short": 1.0}
     for rewards, message in (
         ([lambda completion: 1.0], "<lambda> has no name of its own"),
         ([short, short], "a mapping by name"),
@@ -294,7 +295,7 @@ def test_a_model_and_a_dataset_that_are_objects(tiny_model, digits, tmp_path):
     trainer.train()
     assert len(seen) == 8
     assert {answer for answer, _ in seen} <= {"0", "1", "2", "3"}
-    assert trainer.config.rewards.weights == {"mine": 0.5, "format": 0.1}
+    assert weights_of(trainer.config.rewards) == {"mine": 0.5, "format": 0.1}
 
     held_out = rows_of(digits, "eval.jsonl", 3)
     result = trainer.evaluate(held_out)
@@ -368,9 +369,9 @@ def test_what_is_given_goes_before_the_configuration(tmp_path):
     )
     config = Trainer("m", "d.jsonl", {"exact": 1.0, "format": 0.2}, yaml).config
     assert (config.model.path, config.data.train, config.seed) == ("m", "d.jsonl", 3)
-    assert config.rewards.weights == {"exact": 1.0, "format": 0.2}
+    assert weights_of(config.rewards) == {"exact": 1.0, "format": 0.2}
     assert config.scoring.timeout_s == 7
-    assert Trainer(config=yaml).config.rewards.weights == {"math": 1.0, "format": 0.5}
+    assert weights_of(Trainer(config=yaml).config.rewards) == {"math": 1.0, "format": 0.5}
     values = {"algorithm.name": "dapo", "rollout": {"n": 4}, "rollout.engine.type": "hf"}
     config = Trainer("m", config=values).config
     assert (config.algorithm.name, config.rollout.n, config.rollout.uses_vllm) == ("dapo", 4, False)

@@ -96,7 +96,7 @@ def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
     groups = complete(own, requests)
     own.close()
     assert (engine.versions, engine.closed) == ([3], True)
-    assert engine.chunks == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
+    assert engine.chunks == [["text", "b1", "b2", "c"], ["a1", "a2"]]
     assert [g.prompt.text for g in groups] == [p.text for p in prompts]
     assert cache.processor_calls == 3
 

@@ -667,8 +667,12 @@ def prefill_rows(prompts: list[tuple[int, ...]], n: int) -> int:
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["tower learns", "tower frozen"])
-def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
-    """Two epochs of 16 prompts on 4 images, 8 completions each, new weights in between."""
+def test_nothing_is_encoded_twice(frozen, parts, tmp_path, monkeypatch):
+    """Two epochs of 16 prompts on 4 images, 8 completions each, new weights in between.
+
+    A picture is sent to the engine's process once in an epoch, and counts once while it is under
+    way, however many completions are of it.
+    """
     family, model, _, _ = parts
     path, log = model.config._name_or_path, tmp_path / "rows"
     refs = []
@@ -688,6 +692,13 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
     )
     engine = Prefetching(process, media)
     image_rows = 36  # 168 / 28 squared
+    sent, truncate = list[int](), os.ftruncate
+
+    def noted(descriptor: int, size: int) -> None:
+        sent.append(size)
+        truncate(descriptor, size)
+
+    monkeypatch.setattr("mmr1.rollout.media_pipe.os.ftruncate", noted)
     try:
         for epoch in range(2):
             engine.load(model.state_dict(), epoch)
@@ -695,6 +706,10 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
             requests = [asks(p, 8, i) for i, p in enumerate(prompts)]
             groups = completed(engine, requests, SAMPLING)
             rows = counted(log)
+            patches = [media[ref].patches for ref in refs]
+            own, sent[:] = sum(sent), []
+            assert own == sum((p.nbytes // 64 + 1) * 64 for p in patches)
+            assert rows["held"] == 4 * image_rows
             expected = 0 if frozen and epoch else 4 * image_rows
             assert rows["vision"] == expected, (epoch, rows)
             decoded = sum(len(c.token_ids) - 1 for g in groups for c in g.completions)

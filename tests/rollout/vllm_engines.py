@@ -43,14 +43,22 @@ def counting_engine(media, path: str, log: str, vision_frozen: bool):
         layer.register_forward_hook(lambda _, inputs, outputs: note("language", len(outputs[0])))
 
     engine._llm.collective_rpc(watch)
+    admit = engine._queue.admit
+
+    def admitted():
+        requests = admit()
+        note("held", engine._queue._used)
+        return requests
+
+    engine._queue.admit = admitted
     return engine
 
 
 def counted(log: Path) -> dict[str, int]:
-    """The rows since the last time."""
-    rows = {"vision": 0, "language": 0}
+    """The rows since the last time, and the most vision tokens that were under way."""
+    rows = {"vision": 0, "language": 0, "held": 0}
     for line in log.read_text().splitlines():
         name, count = line.split()
-        rows[name] += int(count)
+        rows[name] = max(rows[name], int(count)) if name == "held" else rows[name] + int(count)
     log.write_text("")
     return rows

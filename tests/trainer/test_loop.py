@@ -15,6 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.config.presets import PRESETS
+from mmr1.config.rewards import weights_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
@@ -90,7 +91,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
     config = config.changed({"model.path": str(path)})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(
-        config.algorithm, config.rollout.max_response_length, config.rewards.weights
+        config.algorithm, config.rollout.max_response_length, weights_of(config.rewards)
     )
     inputs = ModelInputs(family, media)
     policy = PackedModel(model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), 4096)

@@ -16,6 +16,7 @@ import torch
 from mmr1.algorithms.ratios import rollout_importance_weights
 from mmr1.config import Config
 from mmr1.config.file import config_from
+from mmr1.config.rewards import weights_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
@@ -96,7 +97,7 @@ def sampler_of(parts, digit_samples):
             engine=engine,
             rewards=Ones(),
             algorithm=build_algorithm(
-                config.algorithm, config.rollout.max_response_length, config.rewards.weights
+                config.algorithm, config.rollout.max_response_length, weights_of(config.rewards)
             ),
             policy=Policy(),
             reference=None,

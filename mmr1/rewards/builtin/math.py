@@ -47,7 +47,8 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
     Args:
         completion: The whole completion.
-        answer: The gold answer: text, LaTeX or a number. Of a list of texts one is to be met.
+        answer: A number, quantity, clock time, date, yes or no, set, tuple, interval, equation,
+            expression or words, as text, LaTeX or a number. Of a list of texts one is to be met.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
     """
     golds = references(answer)

@@ -58,7 +58,7 @@ def numeric(
 
     Args:
         completion: The whole completion.
-        answer: The gold number; of a list of texts one is to be met.
+        answer: The gold number, with or without a unit; of a list of texts one is to be met.
         tolerance: Largest absolute difference.
         relative: Largest difference as a share of the gold's magnitude; the larger bound counts.
         precision: Decimal places that the answer is rounded to first, where the record has it by
@@ -91,7 +91,7 @@ def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | R
 
     Args:
         completion: The whole completion.
-        answer: The gold count.
+        answer: The gold count, with or without a unit; of a list of texts one is to be met.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> count("<answer>There are three.</answer>", 3), count("<answer>3 or 4</answer>", 3).status
@@ -119,7 +119,7 @@ def regression(
 
     Args:
         completion: The whole completion.
-        answer: The gold number.
+        answer: The gold number, with or without a unit.
         floor: Smallest scale, for golds at or near 0; in the gold's unit, above 0.
         mean_relative: Pay the mean relative accuracy of VSI-Bench (arXiv:2412.14171, eq. 1)
             instead: the share of 0.5, 0.55, ..., 0.95 that the value above reaches beyond.

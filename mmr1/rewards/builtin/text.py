@@ -73,7 +73,7 @@ def exact(
 
     Args:
         completion: The whole completion.
-        answer: The gold text, or a list of texts of which any is right.
+        answer: The gold text, or yes or no; of a list of texts any is right.
         ignore_case: Compare without case.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 

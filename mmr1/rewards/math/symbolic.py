@@ -103,14 +103,18 @@ def _read(latex: str, mode: PredictionMode) -> Any:
         return parser
 
     reader.create_parser = fast_parser
-    # A literal is the number it is; latex2sympy would have sympy compile it as Python source.
-    reader.parse_number = lambda text: sympy.Rational(text.replace(",", ""))
+    reader.parse_number = _exact_number
     try:
         return reader.parse(latex)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # the grammar raises bare Exception
         raise ValueError(str(error).partition("\n")[0]) from error
+
+
+def _exact_number(text: str) -> sympy.Rational:
+    """A literal as the number it is; latex2sympy would have sympy compile it as Python source."""
+    return sympy.Rational(*Fraction(text.replace(",", "")).as_integer_ratio())
 
 
 def warm() -> None:

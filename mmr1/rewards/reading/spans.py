@@ -10,6 +10,7 @@ from typing import Any
 
 from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back
 from mmr1.rewards.reading.units import parse_unit
+from mmr1.rewards.reading.vocabulary import rewriter
 from mmr1.rewards.reading.words import with_digits
 
 Span = tuple[float, float]
@@ -34,7 +35,7 @@ _SPAN = re.compile(rf"(?i)(?<![A-Za-z0-9_.:])(?P<a>{_TIME})(?:{_JOINT})(?P<b>{_T
 _PAIR = re.compile(rf"(?i)[\[(]\s*(?P<a>{_TIME})\s*[,;]\s*(?P<b>{_TIME})\s*[\])]")
 _BARE = re.compile(rf"(?i)\W*(?P<a>{_TIME})\s*[,;\s]\s*(?P<b>{_TIME})\W*")
 _FRAMES = re.compile(r"(?i)\bframes?\W{0,3}\d|\d\s*(?:st|nd|rd|th)?\s*frames?\b|帧")
-_NAMED_UNIT = re.compile(r"(?i)\b(minute|hour|second)s? (\d+(?:\.\d+)?)(?![\d:])")
+_plainly = rewriter("spans")
 _STARTS, _ENDS = re.compile(r"(?i)start|begin|from|onset"), re.compile(r"end|stop|^to$|offset")
 _MAX_TEXT = 2_000  # two times fit into less
 
@@ -58,7 +59,7 @@ def read_span(text: str) -> Span | Unread:
         return span_of(json.loads(text))
     except (ValueError, RecursionError):
         pass
-    text = _NAMED_UNIT.sub(r"\2 \1", with_digits(text))
+    text = _plainly(with_digits(text))
     if _FRAMES.search(text):
         return Unread("frames without a rate")
     _, text = conclusion(text, lambda part: _SPAN.search(part) is not None)

@@ -85,22 +85,18 @@ def build_experience(
     algorithm: Algorithm,
     models: Models,
     coefficients: Coefficients | None = None,
-    masked_logprobs: torch.Tensor | None = None,
-    shown: Sequence[ScoredGroup] | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
     Args:
         coefficients: Their current values; by default those of the configuration.
-        masked_logprobs: See ``views.masked_logprobs``; ``algorithm.perception`` needs them.
-        shown: The same completions, in parts that have the prompt they were sampled for; by default
-            ``scored``, whatever view they saw. Advantages are of ``scored``.
 
     Raises:
         ValueError: The groups are not of one size.
     """
     config, advantage = algorithm.config, algorithm.advantage
-    groups = [s.group for s in shown or scored]
+    shown = algorithm.shown(scored)
+    groups = [s.group for s in shown]
     coefficients = coefficients or Coefficients(config)
 
     old_logprobs = old_entropy = ref_logprobs = None
@@ -149,14 +145,13 @@ def build_experience(
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         chosen=chosen,
-        masked_logprobs=masked_logprobs,
         after_picture=after_picture(groups),
         versions=_versions(groups, mask.shape),
         kept=kept_counts(groups),
-        other_view=None if shown is not None else _other_view(groups, mask.shape),
+        other_view=_other_view(groups, mask.shape) if shown is scored else None,
     )
     return Experience(
-        groups=tuple(shown or scored),
+        groups=tuple(shown),
         tokens=tokens,
         mini_batches=tuple(MiniBatch(part & learning) for part in parts),
         coefficients=LossCoefficients(*weighed),

@@ -20,7 +20,7 @@ from mmr1.vision.views import view_options
 LEAST_MOVE = 1e-6
 """Nats that a seen picture moves the log-prob of a token at least. The compared forward passes have
 equal shapes, so where nothing reaches the model they give the same bits."""
-_CHANGED = (view_options("blank", 1.0, 0), view_options("noise", 1.0, 0))
+OTHER_PICTURES = (view_options("blank", 1.0, 0), view_options("noise", 1.0, 0))
 """A picture may be grey already, but not grey and noise."""
 
 
@@ -49,7 +49,7 @@ def check_sight(
         return None
     mask = completion_mask(groups)
     moves = torch.zeros(len(groups))
-    for options in _CHANGED:
+    for options in OTHER_PICTURES:
         # Prompts without media stay among them: equal shapes are rounded alike.
         changed = [as_if(group, under(group.prompt, options)) for group in groups]
         moved = (policy.logprobs(changed) - logprobs).abs() * mask

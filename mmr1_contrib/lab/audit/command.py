@@ -141,7 +141,7 @@ def _audit_step(run: StepFile, folder: Path | None, every: bool) -> int:
     dtype = recipe.get("model.dtype")
     own = recompute(run, recipe, folder, EXACT[dtype])
     rounded = recompute(run, recipe, folder, getattr(torch, dtype))
-    tolerances = measured_tolerances(own.file, rounded.file)
+    tolerances = measured_tolerances(own, rounded)
     tokens = len(run.tensors["token/ids"])
     typer.echo(
         f"step {manifest.get('step')} of {manifest['config']['model']['path']}: "
@@ -152,7 +152,7 @@ def _audit_step(run: StepFile, folder: Path | None, every: bool) -> int:
         typer.echo(f"  {note}")
     if first is None:
         typer.echo(f"the step is what its configuration says ({time.perf_counter() - start:.1f} s)")
-        for what in cannot_tell(own):
+        for what in cannot_tell(own, tolerances):
             typer.echo(f"  this step cannot tell {what}")
         return 0
     mistake = guess(first, run, own)

@@ -178,7 +178,8 @@ def _optimal_baseline(recipe: Recipe, r: torch.Tensor, x: Scored) -> torch.Tenso
     lengths = torch.tensor([int(mask.sum()) for mask in x.counted]).view(r.shape).double()
     lengths = torch.where(r.isnan(), 0.0, lengths)
     baseline = (lengths * r.nan_to_num()).sum(1, keepdim=True) / lengths.sum(1, keepdim=True)
-    return torch.where(_centred(r) == 0, _centred(r), r - baseline)
+    differ = (_centred(r).nan_to_num() != 0).any(1, keepdim=True)
+    return torch.where(differ, r - baseline, 0.0)
 
 
 def _gpg(recipe: Recipe, r: torch.Tensor, x: Scored) -> torch.Tensor:
@@ -394,10 +395,10 @@ def _log_ratio(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
     """Logarithm of the ratio to the policy before the update, as the loss takes it."""
     difference = x.logp - x.old
     kind = recipe.get("algorithm.loss.type")
-    if kind not in ("gspo", "sequence_ppo"):
+    if kind not in ("gspo", "gmpo", "sequence_ppo"):
         return difference
     total = (difference * x.counted).sum()
-    if kind == "gspo":
+    if kind != "sequence_ppo":
         total = total / max(1, int(x.counted.sum()))
     return total.expand(len(difference))
 
@@ -445,6 +446,25 @@ def _unclipped(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
     return -_ratio(x.logp - x.old) * x.advantage
 
 
+def _gmpo(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
+    log_ratio, low = x.logp - x.old, recipe.get("algorithm.loss.clip_low")
+    above = log_ratio.clamp(max=recipe.get("algorithm.loss.clip_high"))
+    clipped = torch.where(x.advantage < 0, log_ratio.clamp(min=-low), above) * x.counted
+    return -x.advantage * (clipped.sum() / max(1, int(x.counted.sum()))).exp()
+
+
+def _topr(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
+    product = _ratio(((x.logp - x.old) * x.counted).detach().sum())
+    taper = torch.where(x.advantage < 0, product.clamp(max=1), 1.0)
+    return -taper * x.advantage * x.logp
+
+
+def _dppo(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
+    moved = x.logp.detach().exp() - x.old.exp()
+    away = torch.where(x.advantage < 0, -moved, moved) > recipe.get("algorithm.loss.delta")
+    return torch.where(away, 0.0, -_ratio(x.logp - x.old) * x.advantage)
+
+
 def _clip_cov(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
     assert x.chosen is not None
     return _clipped(recipe, x).masked_fill(x.chosen, 0.0)
@@ -460,6 +480,9 @@ POLICY: Mapping[str, Callable[[Recipe, TokenInputs], torch.Tensor]] = {
     "ppo_kl": _unclipped,
     "kl_cov": _unclipped,
     "clip_cov": _clip_cov,
+    "gmpo": _gmpo,
+    "topr": _topr,
+    "dppo": _dppo,
 }
 
 
@@ -504,7 +527,8 @@ def divergence(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.T
         return kl(log_p, log_q)
     if beta == 0:
         return kl(log_q, log_p)
-    mixed = (beta * log_q.exp() + (1 - beta) * log_p.exp()).log()
+    mixed = beta * log_q.exp() + (1 - beta) * log_p.exp()
+    mixed = torch.where(mixed > 0, mixed, 1.0).log()  # of ids that are cut, nothing is read
     return beta * kl(log_q, mixed) + (1 - beta) * kl(log_p, mixed)
 
 

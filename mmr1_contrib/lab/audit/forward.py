@@ -103,8 +103,12 @@ class Model:
             inputs["position_ids"] = torch.cat([positions, following], 1)[:, None]
             inputs.pop("second_per_grid_ts", None)
         dtype = self.module.dtype
-        cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
-        logits = self.module(input_ids=whole, use_cache=False, **cast).logits[0, -count - 1 : -1]
+        inputs["input_ids"], device = whole, self.module.device
+        cast = {
+            k: v.to(device, dtype) if v.is_floating_point() else v.to(device)
+            for k, v in inputs.items()
+        }
+        logits = self.module(use_cache=False, **cast).logits[0, -count - 1 : -1].cpu()
         logits = logits if dtype == torch.float64 else logits.float()
         logits = logits / (temperature or self._temperature)
         allowed = torch.ones(logits.shape[-1], dtype=torch.bool)

@@ -16,9 +16,18 @@ from mmr1_contrib.lab.audit import formulas
 from mmr1_contrib.lab.audit.formulas import AGG_MODES, ESTIMATORS, AdamW
 from mmr1_contrib.lab.audit.recipe import Recipe
 from mmr1_contrib.lab.audit.recompute import Recomputed
-from mmr1_contrib.lab.audit.step_file import LADDER, Finding, StepFile, allowed, difference
+from mmr1_contrib.lab.audit.step_file import (
+    LADDER,
+    Finding,
+    StepFile,
+    Tolerance,
+    allowed,
+    difference,
+)
 
 Guess = Callable[[], torch.Tensor]
+COARSE = 0.01
+"""Tolerance of gradients that a step which passes confesses."""
 RUNGS = {rung.name: rung for rung in LADDER}
 
 
@@ -49,8 +58,10 @@ def guess(finding: Finding, run: StepFile, own: Recomputed) -> str | None:
     return None
 
 
-def cannot_tell(own: Recomputed) -> Iterator[str]:
-    """Name the mistakes that would give this step the same numbers."""
+def cannot_tell(
+    own: Recomputed, tolerances: Mapping[tuple[str, int | None], Tolerance]
+) -> Iterator[str]:
+    """Name what this step is no evidence of: mistakes that would give it the same numbers."""
     recipe, tensors = own.recipe, own.file.tensors
     sound = tensors["token/advantage"]
     if not sound.any():
@@ -73,6 +84,9 @@ def cannot_tell(own: Recomputed) -> Iterator[str]:
     norms = tensors.get("update/grad_norm")
     if norms is not None and float(norms.max()) <= recipe.get("optimizer.max_grad_norm"):
         yield "the clip of the gradient: its norm is smaller"
+    gradients = [t.relative for (name, _), t in tolerances.items() if name == "param/grad_norm"]
+    if max(gradients, default=0.0) > COARSE:
+        yield f"a gradient that is off by less than {max(gradients):.0%}: rounding decides as much"
 
 
 def _same_formula(recipe: Recipe) -> tuple[str, ...]:
@@ -184,7 +198,7 @@ def _constant_shift(run: StepFile, own: Recomputed) -> str | None:
     if len(shift) > 1 and float(shift.std()) < 1e-4 < abs(float(shift.mean())):
         return f"a constant {float(shift.mean()):+.3g} on every token"
     ratio = theirs[sound.abs() > 1e-6] / sound[sound.abs() > 1e-6]
-    if len(ratio) > 1 and float(ratio.std()) < 1e-4:
+    if len(ratio) > 1 and torch.allclose(theirs, sound * ratio.mean(), atol=1e-4):
         return f"every advantage times {float(ratio.mean()):.4g}"
     return None
 

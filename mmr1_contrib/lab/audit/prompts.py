@@ -131,12 +131,11 @@ def _sampling(part: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     """Options of a medium: the configuration's, under those of the record."""
     if part["type"] != "video":
         return dict(part["options"])
-    names = {"fps": "fps", "max_frames": "max_frames", "num_frames": "nframes"}
-    names |= {key: key for key in ("min_pixels", "max_pixels", "total_pixels")}
-    found = {theirs: recipe.get(f"data.video.{ours}") for ours, theirs in names.items()}
-    if found["nframes"] is not None:
+    names = ("fps", "max_frames", "num_frames", "min_pixels", "max_pixels", "total_pixels")
+    found = {**{name: recipe.get(f"data.video.{name}") for name in names}, **part["options"]}
+    if "nframes" in found:  # in place of a rate
         found |= {"fps": None, "max_frames": None}
-    return {key: value for key, value in {**found, **part["options"]}.items() if value is not None}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _parts(conversation: Sequence[Mapping[str, Any]], kind: str) -> list[Any]:
@@ -187,13 +186,25 @@ def _videos(processor: Any, parts: Sequence[Any], seconds: list[float]) -> dict[
         )
         for part in parts
     ]
-    seconds += [2 / float(rate) for _, rate in fetched]
+    read = [_shown(*each) for each in zip(fetched, parts, strict=True)]
+    seconds += [2 / rate for _, _, rate in read]
     return {
-        "videos": [frames for (frames, _), _ in fetched],
-        "video_metadata": [metadata for (_, metadata), _ in fetched],
+        "videos": [frames for frames, _, _ in read],
+        "video_metadata": [metadata for _, metadata, _ in read],
         "do_sample_frames": False,
         "do_resize": False,
     }
+
+
+def _shown(video: Any, part: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any], float]:
+    """Frames, metadata and rate of a fetched video; ``num_frames`` of them, evenly spread."""
+    ((frames, metadata), rate), count = video, part.get("num_frames")
+    if count is None:
+        return frames, metadata, float(rate)
+    places = torch.linspace(0, len(frames) - 1, count).long().tolist()
+    indices = [int(metadata["frames_indices"][place]) for place in places]
+    rate = float(rate) * count / len(frames)
+    return frames[places], {**metadata, "frames_indices": indices}, rate
 
 
 def _read_video(element: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any], float]:

@@ -54,6 +54,7 @@ ADVANTAGES = (
 )
 LOSSES = (
     *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
+    *("gmpo", "topr", "dppo"),
 )
 USED: Mapping[str, tuple[Any, ...] | None] = {
     "model.path": None,
@@ -87,6 +88,9 @@ USED: Mapping[str, tuple[Any, ...] | None] = {
     "algorithm.loss.clip_ratio_high": None,
     "algorithm.loss.clip_ratio_dual": None,
     "algorithm.loss.top_entropy_quantile": None,
+    "algorithm.loss.clip_low": None,
+    "algorithm.loss.clip_high": None,
+    "algorithm.loss.delta": None,
     "algorithm.loss.tau_pos": None,
     "algorithm.loss.tau_neg": None,
     "algorithm.loss.ratio": None,

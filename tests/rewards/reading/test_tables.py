@@ -1,12 +1,12 @@
 """Tables of answers with the verdict of a careful reader, over every reward that reads one.
 
-``answers.jsonl`` was open while the reader was written. The tables of first to fifth sight
-were written before their first run, in which 131 of 132, 136 of 147, 168 of 185, 150 of 166 and 38
-of 79 were right, and 0, 3, 1, 4 and 5 wrong ones were rewarded; the fifth holds kinds that were
-known to be unread: shorthand (2k), temperatures, options with numbers, more units, and letters that
-stand right behind a digit. A row holds a completion, its gold and
-what is expected: a number, or the status of an answer that is not there, cannot be read, or has an
-unreadable gold.
+``answers.jsonl`` was open while the reader was written. The tables of first to sixth sight
+were written before their first run, in which 131 of 132, 136 of 147, 168 of 185, 150 of 166, 38 of
+79 and 64 of 66 were right, and 0, 3, 1, 4, 5 and 0 wrong ones were rewarded; the fifth holds kinds
+that were known to be unread: shorthand (2k), temperatures, options with numbers, more units, and
+letters that stand right behind a digit; the sixth holds all kinds of the open table. A row holds a
+completion, its gold and what is expected: a number, or the status of an answer that is not there,
+cannot be read, or has an unreadable gold.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ RIGHT = {
     "third_sight": 181,
     "fourth_sight": 163,
     "fifth_sight": 79,
+    "sixth_sight": 66,
 }
 STATUSES = {"unread": {"unread", "no_answer"}, "no_answer": {"no_answer"}, "bad_gold": {"bad_gold"}}
 

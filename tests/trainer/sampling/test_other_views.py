@@ -77,7 +77,9 @@ def noisy(parts) -> list[ScoredGroup]:
     return [half(scored) for scored in parts[3]]
 
 
-def gradients(parts, config: AlgorithmConfig, scored, shown=None) -> tuple[Any, dict[str, float]]:
+def gradients(
+    parts, config: AlgorithmConfig, scored, own_views=None
+) -> tuple[Any, dict[str, float]]:
     own, model = policy(parts, config, 10_000)
     caught: dict[str, torch.Tensor] = {}
 
@@ -86,8 +88,8 @@ def gradients(parts, config: AlgorithmConfig, scored, shown=None) -> tuple[Any, 
         return {"grad_norm": 0.0, "lr": 0.0}
 
     own.optimizer.step = step
-    algorithm = build_algorithm(config)
-    return caught, own.update(build_experience(scored, algorithm, Models(own), shown=shown))
+    algorithm = build_algorithm(config, own_views=own_views)
+    return caught, own.update(build_experience(scored, algorithm, Models(own)))
 
 
 def naive(parts, scored, prompts) -> Any:
@@ -155,7 +157,7 @@ def test_the_loss_reads_each_completion_under_its_own_view(parts, noisy):
     ]
     viewed = [[s.group.prompt] * 2 + [under(s.group.prompt, OPTIONS)] * 2 for s in noisy]
     without = AlgorithmConfig(rollout_correction={"importance_sampling": None})
-    found, stats = gradients(parts, without, noisy, shown)
+    found, stats = gradients(parts, without, noisy, by_own_view)
     assert_close(found, naive(parts, noisy, viewed))
     assert "views/logprob_diff_mean" not in stats  # the engine saw what the policy sees
     clean, _ = gradients(parts, without, noisy)
@@ -169,7 +171,8 @@ def test_before_several_updates_log_probs_are_those_of_the_view_of_the_loss(part
     )
     algorithm = build_algorithm(AlgorithmConfig(ppo_epochs=2))
     clean = build_experience(noisy, algorithm, Models(read)).tokens
-    own = build_experience(noisy, algorithm, Models(read), shown=by_own_view(noisy)).tokens
+    own_views = replace(algorithm, own_views=by_own_view)
+    own = build_experience(noisy, own_views, Models(read)).tokens
     for tokens, options in ((clean, {}), (own, OPTIONS)):
         for number, group in enumerate(s.group for s in noisy):
             last = RolloutGroup(under(group.prompt, options), group.completions[2:])

@@ -1,0 +1,1 @@
+"""Conformance of rollout engines: what each must do, checked against transformers alone."""
