@@ -106,7 +106,7 @@ def explain_gain(config: Config, before: str, after: str) -> Gain:
     measured, longest = {}, LONGER * config.rollout.max_response_length
     for model in (before, after):
         with ExitStack() as stack:
-            reward = stack.enter_context(build_composite_reward(config.rewards))
+            reward = stack.enter_context(build_composite_reward(config.rewards, config.scoring))
             changed = {"model.path": model, "rollout.max_response_length": longest}
             own = config.changed(changed)
             inputs = check_inputs(own, reward, train=False)
