@@ -1,5 +1,5 @@
-# An image with everything that mmr1 needs to run, without the tools of development. The CPU stack has
-# the versions of scripts/env/cpu.lock, and was built with buildah on Debian 12. That for GPUs was never built.
+# An image with everything that mmr1 needs to run, without the tools of development. The stacks have
+# the versions of scripts/env/*.lock. That of the CPU was built with buildah on Debian 12. That for GPUs was never built.
 #
 #   docker build -t mmr1 .                                             for NVIDIA GPUs
 #   docker build -t mmr1-cpu --build-arg STACK=cpu --build-arg BASE=ubuntu:24.04 .

@@ -2,18 +2,19 @@
 # Creates .venv with everything that mmr1 needs: the CUDA stack if there is an NVIDIA GPU, otherwise the
 # CPU stack. It can be run again, and takes a second when nothing has changed.
 #
-# The CPU stack has the versions of scripts/env/cpu.lock.
+# The stacks have the versions of scripts/env/cpu.lock and cuda.lock.
 #
 #   PYTHON=python3.12 scripts/setup_env.sh     use this interpreter
 #   MMR1_STACK=cpu    scripts/setup_env.sh     use the CPU stack on a machine with a GPU
 #   MMR1_EXTRA=ray    scripts/setup_env.sh     without the tools of development
+#   MMR1_VENV=.other  scripts/setup_env.sh     in another folder than .venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: FAILED: %s\n' "$*" >&2; exit 1; }
 
-venv=.venv
+venv=${MMR1_VENV:-.venv}
 extra=${MMR1_EXTRA:-dev}
 log=$venv/setup.log
 
@@ -27,7 +28,7 @@ case "$stack" in
     *) fail "MMR1_STACK is '$stack'; it can be cpu or cuda." ;;
 esac
 
-stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py scripts/env/cpu.lock | cksum | cut -d' ' -f1)-$stack-$extra
+stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py scripts/env/*.lock | cksum | cut -d' ' -f1)-$stack-$extra
 if [ -f "$venv/.stamp" ] && [ "$(cat "$venv/.stamp")" = "$stamp" ]; then
     say "environment is up to date ($stack stack, $venv)"
     exit 0
@@ -35,7 +36,7 @@ fi
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             printf '%s' "$candidate"
             return
@@ -43,7 +44,7 @@ find_python() {
     done
     return 1
 }
-python=$(find_python) || fail "Python 3.11 or newer is needed; python3 is $(python3 --version 2>&1 || echo missing). Install one and run again with PYTHON=/path/to/python3.11."
+python=$(find_python) || fail "Python 3.11 or newer is needed; ${PYTHON:-python3} is $(${PYTHON:-python3} --version 2>&1 || echo missing). Install one and run again with PYTHON=/path/to/python3.11."
 
 if [ "$stack" = cpu ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "vLLM's CPU kernels need libnuma.so.1. Install it (on Debian: apt install libnuma1; on Fedora: dnf install numactl-libs) and run again."
@@ -130,12 +131,14 @@ if [ "$stack" = cpu ]; then
     echo 'import mmr1_torchvision_cpu' >"$site/mmr1_torchvision_cpu.pth"
 else
     # An index of CPU builds in pip's settings would otherwise win: 2.13.0+cpu sorts above 2.13.0.
-    install "mmr1 with vLLM for CUDA" --editable ".[vllm,$extra]" "torch!=2.13.0+cpu"
+    install "mmr1 with vLLM for CUDA" --constraint scripts/env/cuda.lock --editable ".[vllm,$extra]" "torch!=2.13.0+cpu"
     rm -f "$site/mmr1_torchvision_cpu.pth"
 fi
 
 say "checking that torch, transformers, torchvision and vLLM load together"
-"$venv/bin/python" -c 'import torch, torchvision, transformers.models.qwen2_5_vl.processing_qwen2_5_vl, vllm' >"$log" 2>&1 \
+loaded="torch, torchvision, transformers.models.qwen2_5_vl.processing_qwen2_5_vl, vllm"
+[ "$stack" = cpu ] || loaded="$loaded, flashinfer" # whose import decides whether vLLM finds an attention
+"$venv/bin/python" -c "import $loaded" >"$log" 2>&1 \
     || { tail -n 5 "$log" >&2; fail "the installed packages do not load together; remove $venv and run again. The whole output is in $log."; }
 
 printf '%s' "$stamp" >"$venv/.stamp"

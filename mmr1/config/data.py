@@ -90,11 +90,6 @@ class VideoConfig(Section):
         description="Area of all sampled frames of a video together, a pair of frames counted as "
         "one; null: 115,200 tokens, as in qwen-vl-utils",
     )
-    backend: Literal["auto", "pyav", "decord", "torchcodec"] = Field(
-        "auto",
-        description="What decodes frames. auto is PyAV; the others do not tell damaged pictures, "
-        "and refuse files that they read wrongly",
-    )
 
 
 class DataConfig(Section):

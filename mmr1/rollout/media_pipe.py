@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 _ALIGNED = 64
 _SIZE_BYTES = 8  # in front of each message: those of the memory that follows it, or 0
@@ -87,7 +87,7 @@ class _Pickler(ForkingPickler):
         self._dtype = dtype
 
     def persistent_id(self, value: Any) -> Any:
-        if not isinstance(value, PreparedMedia):
+        if not isinstance(value, Medium):
             return None
         patches = value.patches
         if value.digest not in self.media:
@@ -96,7 +96,7 @@ class _Pickler(ForkingPickler):
             self.media[value.digest] = (self.size, patches, kind)
             self.size += (patches.numel() * kind.itemsize // _ALIGNED + 1) * _ALIGNED
         start, _, kind = self.media[value.digest]
-        others = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "patches"}
+        others = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "stored"}
         return others, start, tuple(patches.shape), kind
 
 
@@ -105,10 +105,10 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._memory = memory
 
-    def persistent_load(self, value: Any) -> PreparedMedia:
+    def persistent_load(self, value: Any) -> Medium:
         others, start, shape, kind = value
         assert self._memory is not None
-        return PreparedMedia(patches=_view(self._memory, start, shape, kind), **others)
+        return Medium(stored=_view(self._memory, start, shape, kind), **others)
 
 
 def _mapped(descriptor: int, size: int) -> torch.Tensor:

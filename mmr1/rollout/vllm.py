@@ -166,7 +166,7 @@ class VllmEngine:
             **({"enable_return_routed_experts": True} if returns_experts else {}),
             **({"return_sampling_mask": True} if self._returns_masks else {}),
             **({"max_logprobs": self._candidates} if self._candidates else {}),
-            **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
+            **(cpu_settings(config, family) if self._on_cpu else gpu_settings(config, batch)),
         }
         try:
             with starts_core(apart):

@@ -22,6 +22,7 @@ CPU_KV_CACHE_GIB = 1
 """Of vLLM's CPU backend; the variable ``VLLM_CPU_KVCACHE_SPACE`` wins over it."""
 _PREFILL_TOKENS = 4096  # in one step of the engine
 _RECURRENT_PROMPTS = 16  # of the longest kind, likewise
+_SEQUENCES = 256  # that run at once, though training samples fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +122,41 @@ def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     }
 
 
-def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
+def gpu_settings(config: RolloutConfig, batch: int) -> dict[str, Any]:
     """Return vLLM's arguments on a GPU, for long prompts and exact log-probs.
+
+    Args:
+        batch: The most sequences that training gives the engine at a time.
 
     vLLM takes no image or video of more tokens than one step of the engine has, and refuses it when
     it comes, in the middle of the run. No medium is longer than the longest prompt. Its own number
-    for this GPU, where it is larger, prefills faster.
+    for this GPU, where it is larger, prefills faster. One in ``engine_kwargs`` wins over both.
 
     The head multiplies into float32: rounded to bfloat16, logits of a large vocabulary alone are a
     gap of 0.01 to 0.03 nats. vLLM keeps a quantized head as it is.
+
+    For each sequence that it may run at once it holds the counts of penalties, four bytes for each
+    id of the vocabulary: of vLLM's 1,024 on a large GPU 622 MB, of which a run uses what it samples
+    together. An evaluation may have more prompts; at least 256 run at once.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    default = EngineArgs.get_batch_defaults(config.gpus_per_engine)[0][UsageContext.LLM_CLASS]
-    settings: dict[str, Any] = {"max_num_batched_tokens": max(default, config.max_model_len)}
-    engine = config.engine
-    if isinstance(engine, VllmConfig) and not rounds(engine.engine_kwargs):
+    defaults = EngineArgs.get_batch_defaults(config.gpus_per_engine)
+    tokens, sequences = (default[UsageContext.LLM_CLASS] for default in defaults)
+    engine, settings = config.engine, dict[str, Any]()
+    given = engine.engine_kwargs if isinstance(engine, VllmConfig) else {}
+    if (asked := given.get("max_num_batched_tokens")) is None:
+        settings["max_num_batched_tokens"] = max(tokens, config.max_model_len)
+    elif asked < config.max_model_len:
+        raise ValueError(
+            f"rollout.engine.engine_kwargs.max_num_batched_tokens={asked}: vLLM takes no medium of "
+            f"more tokens; set at least {config.max_model_len}, as long as a prompt with its "
+            "response may be, or leave it out"
+        )
+    if "max_num_seqs" not in given:
+        settings["max_num_seqs"] = min(sequences, max(_SEQUENCES, batch))
+    if isinstance(engine, VllmConfig) and not rounds(given):
         settings["hf_overrides"] = {"head_dtype": "float32"}
     return settings
 

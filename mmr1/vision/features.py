@@ -12,14 +12,11 @@ from mmr1.vision.prepare import Medium
 
 MAX_BYTES = 2 * 1024**3
 
-Features = torch.Tensor | list[torch.Tensor]
-
 
 class FeatureCache:
     """Features by the digest of the medium; the least recently used go first.
 
-    Those of a family's model are ``[tokens, H]``. Of other models it is what their encoder gives,
-    and by the digests of all media that were encoded together.
+    They are ``[tokens, H]``, of models of a family.
 
     One cache serves every model whose (frozen) tower has the same weights: rollouts, log-probs,
     reference, update and all epochs.
@@ -30,7 +27,7 @@ class FeatureCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._kept: dict[str, Features] = {}
+        self._kept: dict[str, torch.Tensor] = {}
         self._bytes = 0
 
     def __contains__(self, digest: str) -> bool:
@@ -39,26 +36,18 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, digest: str) -> Any:
+    def __getitem__(self, digest: str) -> torch.Tensor:
         rows = self._kept.pop(digest)
         self._kept[digest] = rows  # re-inserted last: dicts keep insertion order
         return rows
 
-    def __setitem__(self, digest: str, rows: Features) -> None:
-        tensors = [rows] if isinstance(rows, torch.Tensor) else rows
-        trained = any(tensor.requires_grad for tensor in tensors)
-        assert not trained, "features of a trained tower change every step"
+    def __setitem__(self, digest: str, rows: torch.Tensor) -> None:
+        assert not rows.requires_grad, "features of a trained tower change every step"
         assert digest not in self._kept, "features are made once"
-        copies = [tensor.clone() for tensor in tensors]  # a slice would keep the whole batch alive
-        self._kept[digest] = copies[0] if isinstance(rows, torch.Tensor) else copies
-        self._bytes += _bytes(rows)
+        self._kept[digest] = rows.clone()  # a slice would keep the whole batch alive
+        self._bytes += rows.nbytes
         while self._bytes > self._max_bytes and self._kept:
-            oldest = self._kept.pop(next(iter(self._kept)))
-            self._bytes -= _bytes(oldest)
-
-
-def _bytes(rows: Features) -> int:
-    return sum(tensor.nbytes for tensor in ([rows] if isinstance(rows, torch.Tensor) else rows))
+            self._bytes -= self._kept.pop(next(iter(self._kept))).nbytes
 
 
 def encode_media(

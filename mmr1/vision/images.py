@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -149,12 +148,6 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     Raises:
         ValueError: As :func:`load_image`, as far as the header shows it.
     """
-    try:
-        webp = _webp_head(ref, _start(ref))
-    except OSError:
-        webp = None  # opening it properly will say what is wrong
-    if webp is not None and not webp.may_be_turned:
-        return webp.size
     with _opened(ref, header=True) as image:
         width, height = image.size
         return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
@@ -200,7 +193,6 @@ def _opened(ref: MediaRef, header: bool = False) -> Iterator[Image.Image]:
     try:
         content = ref.data if header else _content(ref)
         start = _start(ref) if content is None else content[:_START]
-        _webp_head(ref, start)  # refuses a canvas over the cap before PIL allocates it
         source = ref.path if content is None else io.BytesIO(content)
         assert source is not None
         with Image.open(source, formats=_formats(start)) as image:
@@ -243,14 +235,6 @@ def _start(ref: MediaRef) -> bytes:
 
 
 _START = 64
-
-
-def _webp_head(ref: MediaRef, start: bytes) -> WebpHead | None:
-    """The head of a WebP image, or None for other formats."""
-    head = webp_head(start[:HEAD])
-    if head is not None and head.size[0] * head.size[1] > MAX_PIXELS:
-        raise ValueError(f"{ref}: {_too_large(head.size)}")
-    return head
 
 
 def _formats(start: bytes) -> tuple[str, ...]:
@@ -371,42 +355,3 @@ def _say_scaled() -> None:
         "16-bit pictures that use few of their bits are scaled: white is the value that the file "
         "states, or its largest"
     )
-
-
-HEAD = 30
-"""Bytes that are enough."""
-_EXIF_FLAG = 0x08
-
-
-@dataclass(frozen=True, slots=True)
-class WebpHead:
-    """The header of a WebP image.
-
-    Attributes:
-        size: ``(width, height)`` in pixels.
-        may_be_turned: True when the file says that it has EXIF data.
-    """
-
-    size: tuple[int, int]
-    may_be_turned: bool
-
-
-def webp_head(head: bytes) -> WebpHead | None:
-    """Read the head of a file (RFC 9649), or None when it is not a WebP image.
-
-    >>> webp_head(b"RIFF....WEBPVP8X....\\x08...\\x0f\\x00\\x00\\x1f\\x00\\x00")
-    WebpHead(size=(16, 32), may_be_turned=True)
-    """
-    if len(head) < HEAD or head[:4] != b"RIFF" or head[8:12] != b"WEBP":
-        return None
-    kind = head[12:16]
-    if kind == b"VP8X":
-        width, height = (int.from_bytes(head[i : i + 3], "little") + 1 for i in (24, 27))
-        return WebpHead((width, height), bool(head[20] & _EXIF_FLAG))
-    if kind == b"VP8L":
-        bits = int.from_bytes(head[21:25], "little")
-        return WebpHead(((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1), False)
-    if kind == b"VP8 ":
-        width, height = (int.from_bytes(head[i : i + 2], "little") & 0x3FFF for i in (26, 28))
-        return WebpHead((width, height), False)
-    return None

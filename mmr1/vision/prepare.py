@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -15,61 +15,15 @@ from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.budget import tokens
 
 
-class Medium(Protocol):
-    """One image or video as a prompt shows it to the model; see :class:`PreparedMedia`."""
-
-    @property
-    def kind(self) -> MediaKind: ...
-
-    @property
-    def patches(self) -> torch.Tensor: ...
-
-    @property
-    def grid(self) -> tuple[int, int, int]: ...
-
-    @property
-    def merge(self) -> int: ...
-
-    @property
-    def seconds_per_grid(self) -> float | None: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def patch_size(self) -> int: ...
-
-    @property
-    def times(self) -> tuple[float, ...]: ...
-
-    @property
-    def pixels(self) -> tuple[int, int]: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def kept_bytes(self) -> int:
-        """The size that a cache counts."""
-        ...
-
-    def begin(self) -> None:
-        """Announce that the patches will be asked for."""
-        ...
-
-    def frames(self, begin: int, end: int) -> Medium:
-        """The temporal patches from ``begin`` on, before ``end``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class PreparedMedia:
-    """One image or video, ready for the vision tower.
+class Medium:
+    """One image or video as a prompt shows it to the model: prepared, or by its header alone.
 
     Attributes:
         kind: ``"image"`` or ``"video"``.
-        patches: ``[t * h * w, patch_dim]`` float32, normalised pixels in the tower's patch order.
-            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels.
+        stored: ``[t * h * w, patch_dim]`` float32, normalised pixels in the tower's patch order.
+            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels. None
+            where only the header was read.
         grid: ``(t, h, w)`` in patches, before the spatial merge.
         merge: Side of the square of patches that becomes one token.
         seconds_per_grid: Seconds between two temporal positions (video only).
@@ -79,10 +33,12 @@ class PreparedMedia:
         metadata: Fields of transformers' ``VideoMetadata``, for a processor that is given whole
             prompts (video only).
         counted: Tokens, where another than the grid tells.
+        prepared: Gives the medium with what is stored, where it is not; None where nobody needs it.
+        prefetch: Has it made in another process, where there is one.
     """
 
     kind: MediaKind
-    patches: torch.Tensor
+    stored: torch.Tensor | None = field(compare=False)
     grid: tuple[int, int, int]
     merge: int
     seconds_per_grid: float | None
@@ -91,6 +47,26 @@ class PreparedMedia:
     times: tuple[float, ...] = ()
     metadata: Mapping[str, Any] | None = None
     counted: int | None = None
+    prepared: Callable[[], Medium] | None = field(default=None, compare=False)
+    prefetch: Callable[[], None] | None = field(default=None, compare=False)
+
+    @property
+    def patches(self) -> torch.Tensor:
+        """What is stored here, or of the medium that is prepared on each access.
+
+        Raises:
+            ValueError: If that is not what the header says.
+        """
+        if self.stored is not None:
+            return self.stored
+        assert self.prepared is not None, "of these media only the sizes are known"
+        made = self.prepared()
+        if (made.grid, made.times) != (self.grid, self.times):
+            raise ValueError(
+                f"{self.kind} {self.digest}: by its header it has {self.grid} patches, and decoded "
+                f"{made.grid}, or other times; write the file anew"
+            )
+        return made.patches
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -101,25 +77,26 @@ class PreparedMedia:
     @property
     def tokens(self) -> int:
         """Merged vision tokens: the length of its placeholder run in the prompt."""
-        if self.counted is not None:
-            return self.counted
-        return tokens(self.grid, self.merge)
+        return tokens(self.grid, self.merge) if self.counted is None else self.counted
 
     @property
     def kept_bytes(self) -> int:
-        return self.patches.nbytes
+        """The size that a cache counts: of the patches, or about what the object itself takes."""
+        return 1024 if self.stored is None else self.stored.nbytes
 
     def begin(self) -> None:
-        """Do nothing: the patches exist."""
+        """Announce that the patches will be asked for."""
+        if self.prefetch is not None:
+            self.prefetch()
 
-    def frames(self, begin: int, end: int) -> PreparedMedia:
+    def frames(self, begin: int, end: int) -> Medium:
+        """The temporal patches from ``begin`` on, before ``end``."""
         _, h, w = self.grid
-        return replace(
-            self,
-            patches=self.patches[begin * h * w : end * h * w],
-            grid=(end - begin, h, w),
-            digest=f"{self.digest} frames {begin}-{end}",
-        )
+        part = replace(self, grid=(end - begin, h, w), digest=f"{self.digest} frames {begin}-{end}")
+        if self.stored is not None:
+            return replace(part, stored=self.stored[begin * h * w : end * h * w])
+        late = replace(self, prefetch=None)
+        return replace(part, prepared=lambda: replace(late, stored=late.patches).frames(begin, end))
 
     def __reduce__(self) -> Any:
         """Pickle patches by value, for other processes.
@@ -127,88 +104,19 @@ class PreparedMedia:
         Torch would put each of them into shared memory and hold a file descriptor for as long as
         it is kept.
         """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _from_arrays, ({**values, "patches": self.patches.numpy()},)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        stored = None if self.stored is None else self.stored.numpy()
+        return _from_arrays, ({**values, "stored": stored},)
 
 
-def _from_arrays(values: dict[str, Any]) -> PreparedMedia:
-    return PreparedMedia(**{**values, "patches": torch.from_numpy(values["patches"])})
+def _from_arrays(values: dict[str, Any]) -> Medium:
+    stored = values["stored"]
+    return Medium(**{**values, "stored": None if stored is None else torch.from_numpy(stored)})
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredMedia:
-    """One image or video by its header, and the function that prepares its patches.
-
-    Attributes:
-        prepared: Gives the patches; None where nobody needs them.
-        prefetch: Has them made in another process, where there is one.
-        others: As of ``PreparedMedia``.
-    """
-
-    kind: MediaKind
-    grid: tuple[int, int, int]
-    merge: int
-    seconds_per_grid: float | None
-    digest: str
-    patch_size: int
-    times: tuple[float, ...]
-    prepared: Callable[[], Medium] | None = None
-    prefetch: Callable[[], None] | None = None
-
-    @property
-    def patches(self) -> torch.Tensor:
-        """The patches, fetched on each access; raises as ``_checked``."""
-        return self._checked().patches
-
-    @property
-    def pixels(self) -> tuple[int, int]:
-        _, h, w = self.grid
-        return w * self.patch_size, h * self.patch_size
-
-    @property
-    def tokens(self) -> int:
-        return tokens(self.grid, self.merge)
-
-    @property
-    def kept_bytes(self) -> int:
-        """About what the object itself takes."""
-        return 1024
-
-    def begin(self) -> None:
-        if self.prefetch is not None:
-            self.prefetch()
-
-    def frames(self, begin: int, end: int) -> MeasuredMedia:
-        return replace(
-            self,
-            grid=(end - begin, *self.grid[1:]),
-            digest=f"{self.digest} frames {begin}-{end}",
-            prepared=lambda: self._checked().frames(begin, end),
-        )
-
-    def _checked(self) -> Medium:
-        """The prepared one. Raises ValueError where it is not what the header says."""
-        assert self.prepared is not None, "of these media only the sizes are known"
-        prepared = self.prepared()
-        if (prepared.grid, prepared.times) != (self.grid, self.times):
-            raise ValueError(
-                f"{self.kind} {self.digest}: by its header it has {self.grid} patches, and decoded "
-                f"{prepared.grid}, or other times; write the file anew"
-            )
-        return prepared
-
-
-def measured(prepared: Medium) -> MeasuredMedia:
+def measured(prepared: Medium) -> Medium:
     """The medium without its patches."""
-    return MeasuredMedia(
-        prepared.kind,
-        prepared.grid,
-        prepared.merge,
-        prepared.seconds_per_grid,
-        prepared.digest,
-        prepared.patch_size,
-        prepared.times,
-    )
+    return replace(prepared, stored=None)
 
 
 class MediaWorkers(Protocol):
@@ -345,6 +253,5 @@ def as_decoded(medium: Medium) -> Any:
 
     if medium.kind == "image":
         return Image.fromarray(medium.patches[0].numpy())
-    assert isinstance(medium, PreparedMedia)
     assert medium.metadata is not None
     return medium.patches.permute(0, 3, 1, 2), VideoMetadata(**medium.metadata)

@@ -40,7 +40,6 @@ from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoHeader
 from mmr1.vision.containers import open_video
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image, size_of_all
-from mmr1.vision.other_decoders import MATROSKA, MP4, READS, frames_by
 from mmr1.vision.paths import resolve_media
 
 MAX_FRAMES = 1_000_000
@@ -201,8 +200,9 @@ def upright(pixels: np.ndarray, matrix: tuple[int, int, int, int]) -> np.ndarray
     return pixels[:: d or 1, :: a or 1]
 
 
-SEEKABLE = {MP4, MATROSKA}
-"""Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
+SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""Containers, in FFmpeg's names, whose timestamps and key frames can be relied on. Others are
+decoded in order."""
 
 MEMORY = 64 << 30
 """Bytes of address space, of which libraries reserve most and use little."""
@@ -239,20 +239,17 @@ def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
 
     if path.endswith(".frames.json"):
         header, files, hashes = probe_list(Path(path))
-        return {"backend": "images"}, resized(_listed(files, hashes, indices), header)
+        return {}, resized(_listed(files, hashes, indices), header)
     index, container = _index_of(path, stamp(Path(path)))
     if indices[-1] >= index.header.frames:
         raise ValueError("it was changed while it was read")
     wanted = index.at_even_times(indices)
-    if (backend := request["backend"]) in READS:
-        frames = frames_by(backend, path, container, index.header.frames, wanted)
-        return {"backend": backend}, resized(frames, index.header)
     try:
         frames = _frames(path, index, wanted, seek=container in SEEKABLE)
         pixels = resized(frames, index.header)
     except _SeekError:
         pixels = resized(_frames(path, index, wanted, seek=False), index.header)
-    return {"backend": "pyav"}, pixels
+    return {}, pixels
 
 
 @lru_cache(maxsize=1)

@@ -3,8 +3,8 @@
     python scripts/bench/agents.py
 
 256 episodes, 16 at once, each of four requests with 256 sampled tokens, by a scripted engine whose
-tokens cost nothing. The programs are processes of their own. CPU time of the server's process, for
-a request and for a sampled token; the smallest of the repeats.
+tokens cost nothing. The programs are processes of their own. CPU time of this process, and of the
+server's, for a request, and for a sampled token; the smallest of the repeats.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.protocol import Finished, Request, complete
@@ -92,6 +93,8 @@ def main() -> None:
     sampling = SamplingConfig(max_tokens=args.tokens)
     record = Sample("0", (Message("user", (TextPart("What is in the picture?"),)),))
     request = Request(family.render_prompt(record), tuple(range(args.episodes)), sampling)
+    children = psutil.Process().children()
+    (front,) = [child for child in children if "mmr1_contrib.agents.front" in child.cmdline()]
     seconds = []
     for _ in range(args.repeats):
         begin = time.process_time()
@@ -100,6 +103,7 @@ def main() -> None:
         for each in group.completions:
             assert each.failure is None, each.failure
             assert (each.turns, len(each.sequences)) == (TURNS, 1), "a conversation each"
+    of_server = sum(front.cpu_times()[:2]) / args.repeats
     engine.close()
     requests = args.episodes * TURNS
     print(
@@ -109,6 +113,7 @@ def main() -> None:
                 "requests": requests,
                 "tokens": requests * args.tokens,
                 "cpu_ms_per_request": round(1e3 * min(seconds) / requests, 2),
+                "server_ms_per_request": round(1e3 * of_server / requests, 2),
                 "cpu_us_per_token": round(1e6 * min(seconds) / requests / args.tokens, 1),
                 "repeats_ms": [round(1e3 * s / requests, 2) for s in seconds],
             }

@@ -27,7 +27,7 @@ from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 # Published shapes of Qwen2.5-VL's language model. The vision tower is the same in both.
 SHAPES: dict[str, dict[str, int]] = {
@@ -105,7 +105,7 @@ def _group(
         patch, merge = 14, 2
         side = pixels // (patch * merge) * merge
         patches = torch.tensor(rng.standard_normal((side * side, 1176)), dtype=torch.float32)
-        media = [PreparedMedia("image", patches, (1, side, side), merge, None, f"random {seed}")]
+        media = [Medium("image", patches, (1, side, side), merge, None, f"random {seed}")]
         ids.insert(3, family.image_id)
     ids = family.expand_placeholders(ids, media)
     completions = tuple(torch.tensor(rng.integers(20, 600, response)) for _ in range(n))

@@ -26,7 +26,7 @@ from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, TextPart
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 
 PROMPT_TOKENS = 1124
 VOCABULARY = 150_000
@@ -78,7 +78,7 @@ def step(groups: list[RolloutGroup], config: Config, ranks: int) -> dict[str, st
     }
 
 
-def not_there(medium: MediaRef) -> PreparedMedia:
+def not_there(medium: MediaRef) -> Medium:
     raise ValueError(f"the prompts have no media, and {medium} was asked for")
 
 

@@ -14,8 +14,8 @@ import common
 import torch
 
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
+from tests.padded_forward import padded_scores
 
 CASES = {
     "unshared": (padded_scores, False, False),

@@ -26,13 +26,13 @@ from PIL import Image
 
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.any_model.forward import verdict_of
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, group_input
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.types import Completion, MediaRef, Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.padded_forward import padded_scores
 
 
 def main() -> None:

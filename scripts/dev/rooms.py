@@ -52,12 +52,12 @@ ROOMS = {
     "config": Room(3819, 2200, 1600, "mmr1/config mmr1/engines"),
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data", 3900),
-    "vision": Room(4351, 3600, 3000, "mmr1/vision"),
+    "vision": Room(4351, 3600, 3000, "mmr1/vision", 3710),
     "rewards": Room(6864, 4500, 3600, "mmr1/rewards mmr1/reward_cli.py", 6800),
     "environments": Room(2082, 1000, 700, "mmr1/environments"),
     "rollout": Room(4092, 2700, 2400, "mmr1/rollout"),
     "trainer": Room(5835, 4200, 3700, f"mmr1/trainer {SFT}"),
-    "forward": Room(2785, 2300, 2000, "mmr1/forward mmr1/trainer/forward"),
+    "forward": Room(2785, 2300, 2000, "mmr1/forward mmr1/trainer/forward", 2625),
     "distributed": Room(2004, 1700, 1500, "mmr1/distributed mmr1/trainer/distributed"),
     "runs": Room(1541, 1300, 1200, "mmr1/runs mmr1/trainer/runs"),
     "estimate": Room(1047, 600, 400, "mmr1/estimate"),
@@ -69,7 +69,7 @@ ROOMS = {
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),
 }
-WHOLE = Room(46043, 32900, 27000, "mmr1", 44000)
+WHOLE = Room(46043, 32900, 27000, "mmr1", 43500)
 """``mmr1`` alone; its limit is less than the sum of its rooms' limits."""
 ROOM_OF = {path: name for name, room in ROOMS.items() for path in room.paths.split()}
 

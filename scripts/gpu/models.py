@@ -16,10 +16,10 @@ from mmr1.attention import Blocks, attend, attend_backward
 from mmr1.config import Config, OptimizerConfig
 from mmr1.estimate.load import Load
 from mmr1.estimate.memory import estimate
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer
 from scripts.gpu.figures import Figures, Setting, SkippedError, within
+from tests.padded_forward import padded_scores
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import common

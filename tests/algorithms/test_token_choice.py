@@ -16,9 +16,9 @@ from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.sampling.experience import first_advantages
+from tests.padded_forward import padded_scores
 from tests.trainer.models.policies import assert_close, experience, policy
 from tests.trainer.models.recorded_updates import recorded
 

@@ -20,7 +20,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.paths import REPOSITORY
 
 
@@ -164,13 +164,13 @@ def group(
     completions: list[int], image: tuple[int, int, int] | None = None, text: int = 100
 ) -> GroupInput:
     """A prompt with ``text`` tokens around an image or video of this grid of patches."""
-    media: tuple[PreparedMedia, ...] = ()
+    media: tuple[Medium, ...] = ()
     ids = [1] * text
     if image is not None:
         t, h, w = image
         pixels = torch.zeros(t * h * w, 1176)
         kind = "image" if t == 1 else "video"
-        media = (PreparedMedia(kind, pixels, image, 2, None, f"{image} {completions}"),)
+        media = (Medium(kind, pixels, image, 2, None, f"{image} {completions}"),)
         token = 151655 if t == 1 else 151656
         ids[text // 2 : text // 2] = [token] * media[0].tokens
     positions = torch.arange(len(ids)).expand(3, -1).contiguous()

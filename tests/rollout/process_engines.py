@@ -14,10 +14,10 @@ import torch
 
 from mmr1.rollout.protocol import Finished, Probe, Request
 from mmr1.types import Completion, MediaRef, Prompt
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
-def no_media(ref: MediaRef) -> PreparedMedia:
+def no_media(ref: MediaRef) -> Medium:
     raise ValueError("no picture is prepared")
 
 

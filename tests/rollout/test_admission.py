@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from mmr1.rollout.admission import AdmissionQueue, Prepared
 from mmr1.types import Message, Prompt, Sample
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.asking import asks
 
 
 def ready(name: str, tokens: int) -> Prepared:
     """A prompt with one image of so many tokens, or with none."""
-    image = PreparedMedia("image", torch.zeros(0), (1, 2, 2 * tokens), 2, None, name)
+    image = Medium("image", torch.zeros(0), (1, 2, 2 * tokens), 2, None, name)
     prompt = Prompt(Sample(name, (Message("user", ()),)), name, ())
     return Prepared(asks(prompt, 1, 0), (image,) if tokens else ())
 

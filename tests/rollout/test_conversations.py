@@ -27,7 +27,6 @@ from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.two_turns import TwoTurns, two_turns
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -38,6 +37,7 @@ from mmr1.types import Message, Reward, Sample, ScoredGroup, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.trainer.conversations import picture
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")

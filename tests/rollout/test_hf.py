@@ -19,7 +19,6 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.protocol import Request
 from mmr1.rollout.vllm_environment import IEEE_PRODUCTS
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -31,6 +30,7 @@ from mmr1.vision.families.loading import load_family, unwrapped
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.media_pipe import receive, send
 from mmr1.rollout.protocol import complete
 from mmr1.types import MediaRef, Message, Prompt, Sample
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.asking import asks
 from tests.rollout.media_images import image
 from tests.rollout.process_engines import build
 
 
-def request(text: str, *media: PreparedMedia) -> Prepared:
+def request(text: str, *media: Medium) -> Prepared:
     return Prepared(asks(Prompt(Sample("1", ()), text, ()), 1, 0), media)
 
 
@@ -33,7 +33,7 @@ def traces() -> list[str]:
     return [line for line in (*held, *maps) if "mmr1-media" in line]
 
 
-def named(medium: PreparedMedia) -> list[Path]:
+def named(medium: Medium) -> list[Path]:
     """Files in /dev/shm, where other programs have theirs, that begin with a medium's pixels."""
     begin = medium.patches.numpy().tobytes()[:64]
     files = [path for path in Path("/dev/shm").iterdir() if path.is_file()]
@@ -41,12 +41,12 @@ def named(medium: PreparedMedia) -> list[Path]:
 
 
 def test_all_that_is_sent_arrives():
-    video = PreparedMedia(
+    video = Medium(
         "video", torch.randn(8, 3), (2, 2, 2), 2, 0.5, "v", 16, (0.0, 1.5), {"fps": 2}, 7
     )
-    pixels = PreparedMedia("image", torch.arange(27, dtype=torch.uint8).view(1, 3, 3, 3),
+    pixels = Medium("image", torch.arange(27, dtype=torch.uint8).view(1, 3, 3, 3),
                            (1, 3, 3), 1, None, "p")  # fmt: skip
-    empty = PreparedMedia("image", torch.zeros(0, 3), (0, 2, 2), 2, None, "e")
+    empty = Medium("image", torch.zeros(0, 3), (0, 2, 2), 2, None, "e")
     near, far = multiprocessing.Pipe()
     sent = ("stream", [pixels, {"videos": (video, image(3)), 1: "text"}, empty], pixels)
     send(near, sent)
@@ -67,7 +67,7 @@ def test_all_that_is_sent_arrives():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_float32_pixels_get_the_engines_type_and_bytes_stay_bytes(dtype):
     near, far = multiprocessing.Pipe()
-    frames = PreparedMedia("image", torch.full((1, 2, 2, 3), 200, dtype=torch.uint8),
+    frames = Medium("image", torch.full((1, 2, 2, 3), 200, dtype=torch.uint8),
                            (1, 2, 2), 1, None, "frames")  # fmt: skip
     send(near, [image(5), frames], dtype)
     cast, kept = receive(far)
@@ -108,7 +108,7 @@ def test_an_engine_that_dies_with_media_leaves_nothing(tmp_path):
     large = image(300)
     media = {"die": large, "b": image(200)}
 
-    def prepared(ref: MediaRef) -> PreparedMedia:
+    def prepared(ref: MediaRef) -> Medium:
         return media[ref.data.decode()]
 
     engine = EngineProcess(

@@ -22,7 +22,7 @@ from mmr1.rollout.protocol import Finished, Request, complete
 from mmr1.types import Completion, MediaRef, Message, Prompt, Sample
 from mmr1.vision.build import Preparers
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 from tests.asking import asks
 
 
@@ -74,11 +74,9 @@ def prompt(name: str, *media: MediaRef) -> Prompt:
     return Prompt(Sample(name, (Message("user", media),)), name, ())
 
 
-def prepared(media: MediaRef) -> PreparedMedia:
+def prepared(media: MediaRef) -> Medium:
     red = Image.open(media.path).getpixel((0, 0))[0]
-    return PreparedMedia(
-        "image", torch.full((16, 4), float(red)), (1, 4, 4), 2, None, media.digest()
-    )
+    return Medium("image", torch.full((16, 4), float(red)), (1, 4, 4), 2, None, media.digest())
 
 
 def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
@@ -149,18 +147,18 @@ def _load() -> object:
     return _elsewhere
 
 
-def _elsewhere(media: MediaRef) -> PreparedMedia:
+def _elsewhere(media: MediaRef) -> Medium:
     """Named after the process that prepared it."""
     actual = prepared(media)
     if float(actual.patches[0, 0]) == 9:
         raise ValueError(f"{media} is not what it says")
     time.sleep(0.2)
-    return PreparedMedia(
+    return Medium(
         actual.kind, actual.patches, actual.grid, actual.merge, float(os.getpid()), actual.digest
     )
 
 
-def _fail(media: MediaRef) -> PreparedMedia:
+def _fail(media: MediaRef) -> Medium:
     pytest.fail("this process prepared a medium itself")
 
 

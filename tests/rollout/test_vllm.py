@@ -25,6 +25,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from vllm.config.speculative import RejectionSampleMethod
 from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
 
 from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig, ViewsConfig
 from mmr1.data.record import read_records
@@ -36,7 +37,6 @@ from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import Prefetching
 from mmr1.rollout.protocol import Finished, complete
 from mmr1.rollout.vllm_settings import cpu_settings, further_arguments, gpu_settings
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -49,6 +49,7 @@ from mmr1.types import MediaRef, Message, Prompt, Reward, Sample, ScoredGroup, T
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.rollout.vllm_engines import BLOCK, SAMPLING, counted, counting_engine, shake
 
 pytestmark = pytest.mark.vllm
@@ -243,11 +244,18 @@ def test_two_workers_of_one_engine_share_its_weights(
 
 
 def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
-    own = gpu_settings(RolloutConfig())["max_num_batched_tokens"]
+    own = gpu_settings(RolloutConfig(), 1)["max_num_batched_tokens"]
     for prompt in (own // 2, 2 * own):
         long = RolloutConfig(max_prompt_length=prompt, max_response_length=1024)
         expected = max(own, prompt + 1024)
-        assert gpu_settings(long)["max_num_batched_tokens"] == expected
+        assert gpu_settings(long, 1)["max_num_batched_tokens"] == expected
+        given = {"type": "vllm", "engine_kwargs": {"max_num_batched_tokens": own}}
+        asked = long.model_copy(update={"engine": RolloutConfig(engine=given).engine})
+        if expected > own:
+            with pytest.raises(ValueError, match=f"set at least {expected}"):
+                gpu_settings(asked, 1)
+        else:
+            assert "max_num_batched_tokens" not in gpu_settings(asked, 1)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +264,16 @@ def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
 def test_engine_on_a_gpu_has_logits_in_float32_unless_quantized(arguments, exact):
     rollout = RolloutConfig(engine={"type": "vllm", "engine_kwargs": arguments})
     expected = {"head_dtype": "float32"} if exact else None
-    assert gpu_settings(rollout).get("hf_overrides") == expected
+    assert gpu_settings(rollout, 1).get("hf_overrides") == expected
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(1, 256), (320, 320), (5000, 1024)])
+def test_engine_on_a_gpu_holds_sequences_of_a_batch(monkeypatch, batch, expected):
+    own = {UsageContext.LLM_CLASS: 16384}, {UsageContext.LLM_CLASS: 1024}
+    monkeypatch.setattr(EngineArgs, "get_batch_defaults", lambda size: own)
+    assert gpu_settings(RolloutConfig(), batch)["max_num_seqs"] == expected
+    given = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {"max_num_seqs": 8}})
+    assert "max_num_seqs" not in gpu_settings(given, batch)  # else it would be refused
 
 
 def limited_engine(media, path: str, log: str):

@@ -23,12 +23,12 @@ from mmr1.rollout.conversations import Player
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.prefetching import Prefetching
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.rollout.vllm_engines import BLOCK, counted, counting_engine
 from tests.trainer.conversations import picture
 

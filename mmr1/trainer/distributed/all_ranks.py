@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -50,6 +51,26 @@ def cost_of_group(
     shown = {m.digest(): m for c in completions for m in c.media if m.digest() not in asked}
     tokens = sum(len(c.token_ids) for c in completions)
     return prompt_cost(replace(prompt, observed=tuple(shown.values()))) + tokens
+
+
+def cut_rows(completions: int, pieces: int) -> list[slice]:
+    """Cut the completions of a group into at most so many pieces of about equal numbers."""
+    pieces = max(1, min(completions, pieces))
+    ends = [completions * i // pieces for i in range(pieces + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def cut_groups(groups: Sequence[RolloutGroup], shares: int) -> list[RolloutGroup]:
+    """Cut groups where there are fewer than shares, which would leave some idle.
+
+    The rows stay in order. Each piece computes its prompt again, at the same time as the others.
+    """
+    pieces = -(-shares // max(1, len(groups)))
+    return [
+        replace(group, completions=group.completions[rows])
+        for group in groups
+        for rows in cut_rows(len(group.completions), pieces)
+    ]
 
 
 class AllRanks(Generic[Built]):
@@ -236,7 +257,8 @@ class OnRanks(Generic[Part]):
         groups: Sequence[RolloutGroup],
     ) -> torch.Tensor:
         """``[B, R]``: the ranks compute the numbers of their shares of the groups."""
-        return self.in_order(groups, self.by_group(method, groups))
+        pieces = cut_groups(groups, len(self.ranks))
+        return self.in_order(pieces, self.by_group(method, pieces))
 
     def in_order(
         self, groups: Sequence[RolloutGroup], results: Sequence[torch.Tensor]

@@ -13,7 +13,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
-from mmr1.trainer.distributed.all_ranks import OnRanks, PromptCost, cost_of_group
+from mmr1.trainer.distributed.all_ranks import (
+    OnRanks,
+    PromptCost,
+    cost_of_group,
+    cut_groups,
+    cut_rows,
+)
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
@@ -119,8 +125,9 @@ class RayCritic:
         return self._critic.by_token(LocalCritic.values, groups)
 
     def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        results = self._critic.by_group(LocalCritic.final_values, groups)
-        return self._critic.in_order(groups, [result[:, None] for result in results])[:, 0]
+        pieces = cut_groups(groups, len(self._critic.ranks))
+        results = self._critic.by_group(LocalCritic.final_values, pieces)
+        return self._critic.in_order(pieces, [result[:, None] for result in results])[:, 0]
 
     def update(self, experience: Experience) -> StepStats:
         if not experience.tokens.mask.any():  # nothing to learn; a new head is fitted later
@@ -201,6 +208,7 @@ def parts_of_update(
     experience: Experience, prompt_cost: PromptCost, ranks: int
 ) -> list[Experience]:
     """Each rank's part of the experience of an update."""
+    experience = cut_experience(experience, ranks)
     rows, of_demonstrations = rows_of_groups(experience), []
     for mini_batch in experience.mini_batches:
         own = mini_batch.demonstrations
@@ -215,6 +223,27 @@ def parts_of_update(
         )
         parts.append(replace(part, mini_batches=mini_batches))
     return parts
+
+
+def cut_experience(experience: Experience, ranks: int) -> Experience:
+    """Cut the groups of an update where a mini-batch has fewer that learn than there are ranks."""
+    rows = rows_of_groups(experience)
+    learning = [
+        sum(bool(own.learning[group.start : group.stop].any()) for group in rows)
+        for own in experience.mini_batches
+    ]
+    pieces = -(-ranks // min(filter(None, learning), default=ranks))
+    cut = (
+        replace(
+            scored,
+            group=replace(scored.group, completions=scored.group.completions[own]),
+            rewards=scored.rewards[own],
+            steps=scored.steps and scored.steps[own],
+        )
+        for scored in experience.groups
+        for own in cut_rows(len(scored.rewards), pieces)
+    )
+    return replace(experience, groups=tuple(cut)) if pieces > 1 else experience
 
 
 def rows_of_groups(experience: Experience) -> list[range]:

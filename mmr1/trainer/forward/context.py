@@ -11,7 +11,7 @@ the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,20 +74,6 @@ class Context:
         """Sum numbers of which each rank has some, and 0 in place of the others. Differentiable."""
         return _Join.apply(own, self)
 
-    def exchange(
-        self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int]
-    ) -> torch.Tensor:
-        """Send rows to each rank, and receive some from each. Differentiable.
-
-        Args:
-            rows: ``[sum(sent), ...]``, those for rank 0 first.
-            sent, received: Numbers of rows, by rank.
-
-        Returns:
-            ``[sum(received), ...]``, those of rank 0 first.
-        """
-        return _Exchange.apply(rows, self, list(sent), list(received))
-
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
@@ -112,24 +98,3 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None  # the loss is counted once: each rank follows it to what it has
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, context: Context, sent: list[int], received: list[int]
-    ) -> torch.Tensor:
-        ctx.context, ctx.sent, ctx.received = context, sent, received
-        return _exchange(rows, context, sent, received)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _exchange(grad, ctx.context, ctx.received, ctx.sent), None, None, None
-
-
-def _exchange(
-    rows: torch.Tensor, context: Context, sent: list[int], received: list[int]
-) -> torch.Tensor:
-    out = rows.new_empty(sum(received), *rows.shape[1:])
-    dist.all_to_all_single(out, rows.contiguous(), received, sent, group=context.group)
-    return out

@@ -1,8 +1,8 @@
 """A packed sequence cut over the ranks of a context: each rank's part, and its attention.
 
 Every rank packs the same groups, in main memory, and takes its part. An image, or some frames of a
-video, go through the vision tower of one rank; their features are sent to the ranks that have the
-placeholders. (The tower's attention never looks beyond a frame.)
+video, go through the vision tower of one rank; the features are gathered, and each rank takes those
+of its placeholders. (The tower's attention never looks beyond a frame.)
 
 Queries stay where they are. A query's keys are those before it in its own piece, which are here,
 and others that lie anywhere: its prefix, and what was cut off before its piece. Those are gathered
@@ -13,12 +13,13 @@ tokens only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 import torch
+from torch.nn.functional import pad
 
 from mmr1.attention import Blocks, attend, attend_backward, merge
 from mmr1.trainer.forward.context import Context
@@ -258,8 +259,8 @@ def pack_own(
     # Padding is given token 0 at position 0; nothing attends to it and nothing is read there.
     padding = cut.padded - cut.tokens
     own = cut.tokens_of(context.rank)
-    ids = torch.nn.functional.pad(whole.ids, (0, padding))[own]
-    positions = torch.nn.functional.pad(whole.positions, (0, padding))[:, own]
+    ids = pad(whole.ids, (0, padding))[own]
+    positions = pad(whole.positions, (0, padding))[:, own]
     places = cut.gathered()
     owner, local = places // (2 * cut.chunk), places % (2 * cut.chunk)
     read_here = owner[whole.rows] == context.rank
@@ -267,7 +268,7 @@ def pack_own(
     def there(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, non_blocking=True)
 
-    media, sent, exchange = _own_media(whole, owner, context)
+    media, row_of, gather = _own_media(whole, context)
     shown_here = owner[whole.feature_slots] == context.rank
     return Packed(
         ids=there(ids),
@@ -279,58 +280,32 @@ def pack_own(
         ),
         targets=there(whole.targets[read_here]),
         media=media,
-        feature_rows=there(sent),
+        feature_rows=there(row_of[whole.feature_rows[shown_here]]),
         feature_slots=there(local[whole.feature_slots[shown_here]]),
-        exchange=None if exchange is None else replace(exchange, order=there(exchange.order)),
+        gather=gather,
     )
 
 
-@dataclass(frozen=True)
-class FeatureExchange:
-    """Brings the features of a rank's placeholders to it.
-
-    Attributes:
-        sent, received: Numbers of rows, by rank.
-        order: ``[sum(received)]`` int64, the received row of each placeholder here.
-    """
-
-    context: Context
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
-    order: torch.Tensor
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """``[sum(sent), H]``, by the rank they are for, to the ``[F, H]`` of this rank's tokens."""
-        received = self.context.exchange(rows, self.sent, self.received)
-        return received.index_select(0, self.order)
-
-
 def _own_media(
-    whole: Packed, owner: torch.Tensor, context: Context
-) -> tuple[tuple[Medium, ...], torch.Tensor, FeatureExchange | None]:
-    """The media that this rank encodes, the rows that it sends, and the exchange, if any."""
+    whole: Packed, context: Context
+) -> tuple[tuple[Medium, ...], torch.Tensor, Callable[[torch.Tensor], torch.Tensor] | None]:
+    """The media that this rank encodes, the row of each feature among those of all ranks one after
+    the other, and what gathers these, if there are any.
+    """
     if not whole.media:
         return (), torch.zeros(0, dtype=torch.int64), None
     parts = [part for medium in whole.media for part in frame_parts(medium, context.size)]
-    tokens = torch.tensor([part.tokens for _, part in parts])
-    encoder = torch.tensor([rank for rank, _ in parts])
-    # Of every feature row of all media: who encodes it, and as which of its rows.
-    encoder_of = encoder.repeat_interleave(tokens)
-    row_of = torch.zeros_like(encoder_of)
-    for rank in range(context.size):
-        mine = encoder_of == rank
-        row_of[mine] = torch.arange(int(mine.sum()))
-    source, target = encoder_of[whole.feature_rows], owner[whole.feature_slots]
-    rows = row_of[whole.feature_rows]
-    ranks = range(context.size)
-    mine, here = source == context.rank, target == context.rank
-    sent = [rows[mine & (target == rank)] for rank in ranks]
-    received = tuple(int((here & (source == rank)).sum()) for rank in ranks)
-    arrival = torch.argsort(source[here], stable=True)  # of the placeholders, by sender
-    order = torch.empty_like(arrival).index_copy_(0, arrival, torch.arange(len(arrival)))
-    exchange = FeatureExchange(context, tuple(map(len, sent)), received, order)
-    own = tuple(part for rank, part in parts if rank == context.rank)
-    return own, torch.cat(sent), exchange
+    encoders = torch.tensor([rank for rank, _ in parts])
+    encoder_of = encoders.repeat_interleave(torch.tensor([part.tokens for _, part in parts]))
+    counts = encoder_of.bincount(minlength=context.size)
+    longest, row_of = int(counts.max()), torch.zeros_like(encoder_of)
+    for rank, count in enumerate(counts.tolist()):
+        row_of[encoder_of == rank] = rank * longest + torch.arange(count)
+
+    def gather(rows: torch.Tensor) -> torch.Tensor:
+        return context.gathered(pad(rows, (0, 0, 0, longest - len(rows))))
+
+    return tuple(part for rank, part in parts if rank == context.rank), row_of, gather
 
 
 def frame_parts(medium: Medium, ranks: int) -> list[tuple[int, Medium]]:

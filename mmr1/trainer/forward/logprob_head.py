@@ -105,6 +105,39 @@ def kept_rows(support: Support, device: torch.device) -> KeptRows:
     return KeptRows(order, ids, valid, widths.tolist())
 
 
+class _Sums(NamedTuple):
+    """The gradients of a head's inputs, chunk by chunk; None of what needs none.
+
+    Attributes:
+        hidden: ``[N, H]``, in its own precision.
+        weight: ``[V, H]``, summed in float32, whatever the weight's own precision.
+    """
+
+    hidden: torch.Tensor | None
+    weight: torch.Tensor | None
+
+    @staticmethod
+    def of(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> _Sums:
+        of_hidden, of_weight = ctx.needs_input_grad[:2]
+        return _Sums(
+            torch.empty_like(hidden) if of_hidden else None,
+            torch.zeros_like(weight, dtype=torch.float32) if of_weight else None,
+        )
+
+    def add(
+        self, part: slice, of_logits: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor
+    ) -> None:
+        """Add a chunk of rows, by the gradients ``[C, V]`` of their logits."""
+        if self.hidden is not None:
+            torch.mm(of_logits, weight, out=self.hidden[part])
+        if self.weight is not None:
+            add_product(self.weight, of_logits.T, hidden[part])
+
+    def rounded(self, dtype: torch.dtype) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The gradients of both inputs; the weight's in its precision."""
+        return self.hidden, None if self.weight is None else self.weight.to(dtype)
+
+
 class _KeptLogprobs(torch.autograd.Function):
     """Log-probs and entropies over kept ids: dot products with their rows of the weight alone."""
 
@@ -143,28 +176,21 @@ class _KeptLogprobs(torch.autograd.Function):
         no_gradient = torch.zeros_like(entropy)
         grad_logprobs = (no_gradient if grad_logprobs is None else grad_logprobs) / ctx.temperature
         grad_entropy = (no_gradient if grad_entropy is None else grad_entropy) / ctx.temperature
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        grad_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-            if ctx.needs_input_grad[1]
-            else None
-        )
+        sums = _Sums.of(ctx, hidden, weight)
         pairs = zip(distributions[::2], distributions[1::2], strict=True)
         for (part, width), (log_p, is_target) in zip(ctx.chunks, pairs, strict=True):
             rows, kept = order[part], ids[part, :width]
             p = log_p.exp()
             grad = grad_logprobs[rows, None] * (is_target.float() - p)
             grad -= grad_entropy[rows, None] * p * (log_p + entropy[rows, None])
-            if grad_hidden is not None:
+            if sums.hidden is not None:
                 of_rows = torch.bmm(grad[:, None], weight[kept].float())[:, 0]
-                grad_hidden[rows] = of_rows.to(hidden.dtype)
-            if grad_weight is not None:
+                sums.hidden[rows] = of_rows.to(hidden.dtype)
+            if sums.weight is not None:
                 states = hidden.index_select(0, rows).float()
                 products = grad[:, :, None] * states[:, None]
-                grad_weight.index_add_(0, kept.flatten(), products.flatten(0, 1))
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None
+                sums.weight.index_add_(0, kept.flatten(), products.flatten(0, 1))
+        return *sums.rounded(weight.dtype), None, None, None, None
 
 
 def _kept_chunks(
@@ -214,13 +240,7 @@ class _TokenLogprobs(torch.autograd.Function):
         # The temperature's part is that of the rows: it costs no pass over the vocabulary.
         grad_logprobs = grad_logprobs / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        # Summed over chunks in float32, whatever the weight's own precision.
-        grad_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-            if ctx.needs_input_grad[1]
-            else None
-        )
+        sums = _Sums.of(ctx, hidden, weight)
         for part in ctx.chunks:
             if kept is not None:
                 log_p, p = None if grad_entropy is None else kept.clone(), kept.exp()
@@ -240,13 +260,8 @@ class _TokenLogprobs(torch.autograd.Function):
             )
             del of_entropy
             del p, log_p
-            if grad_hidden is not None:
-                torch.mm(grad_logits, weight, out=grad_hidden[part])
-            if grad_weight is not None:
-                add_product(grad_weight, grad_logits.T, hidden[part])
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None
+            sums.add(part, grad_logits, hidden, weight)
+        return *sums.rounded(weight.dtype), None, None, None, None
 
 
 def row_chunks(hidden: torch.Tensor, width: int, chunk_elements: int | None) -> list[slice]:
@@ -411,12 +426,7 @@ class _TokenKl(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_kl: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, ref_hidden, ref_weight, forbidden, ids = ctx.saved_tensors
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        grad_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-            if ctx.needs_input_grad[1]
-            else None
-        )
+        sums = _Sums.of(ctx, hidden, weight)
         scale = (ctx.temperature, forbidden)
         for part in ctx.chunks:
             kept = None if ids is None else ids[part]
@@ -424,10 +434,5 @@ class _TokenKl(torch.autograd.Function):
             log_p, log_q = (_mask_cut(logits_of(*of, *scale), kept).log_softmax(-1) for of in both)
             grad = divergence_gradient(log_p, log_q, ctx.beta)
             grad = rounded_product(grad, grad_kl[part, None] / ctx.temperature, weight.dtype)
-            if grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[part])
-            if grad_weight is not None:
-                add_product(grad_weight, grad.T, hidden[part])
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, *[None] * 7
+            sums.add(part, grad, hidden, weight)
+        return *sums.rounded(weight.dtype), *[None] * 7

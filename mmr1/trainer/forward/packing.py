@@ -80,8 +80,8 @@ class Packed:
         feature_rows: ``[F]`` int64, row in the concatenated features of ``media`` for each
             placeholder token; a medium that two prompts show occurs twice.
         feature_slots: ``[F]`` int64, those placeholder tokens.
-        exchange: Of a cut sequence with media: ``feature_rows`` are those of ``media`` that other
-            ranks or this one need, and it gives those of ``feature_slots`` for them.
+        gather: Of a cut sequence with media: gives the features of all ranks, whose rows
+            ``feature_rows`` are, for those of ``media``.
     """
 
     ids: torch.Tensor
@@ -93,7 +93,7 @@ class Packed:
     media: tuple[Medium, ...]
     feature_rows: torch.Tensor
     feature_slots: torch.Tensor
-    exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
+    gather: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def pack(

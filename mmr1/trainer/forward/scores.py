@@ -47,15 +47,15 @@ def completion_states(
 
     By the packed forward of a family: all groups are one sequence, in which each image, video and
     prompt goes through the network once however many completions it has, and which equals
-    ``padded.py`` in what it computes. For other models by the packed forward of any model, or by
-    transformers' own where the layers cannot share a prompt.
+    ``tests/padded_forward.py`` in what it computes. For other models by the packed forward of any
+    model, or by transformers' own where the layers cannot share a prompt.
 
     Args:
         model: A transformers model of a known family, as it is or inside a peft model.
         groups: B sequences in all.
         read: ``"before"``: the state each token is predicted from (critics). ``"at"``: the state
             at the token, the last one included (reward models).
-        features: Vision features of a frozen tower, kept from call to call.
+        features: Vision features of a family's frozen tower, kept from call to call.
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
         context: Ranks that are given the same groups, and share the work; the states are those of
@@ -68,14 +68,14 @@ def completion_states(
         if context is not None:
             check_context(model)
         if not is_admitted(model):
-            return unshared_states(model, groups, read, run_tower, features)
-        return shared_states(model, groups, read, run_tower, features, context)
+            return unshared_states(model, groups, read, run_tower)
+        return shared_states(model, groups, read, run_tower, context)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
     packed = pack(*inputs) if context is None else pack_own(*inputs, context)
     embeddings = parts.embed_tokens(packed.ids)
     tokens = {"inputs_embeds": embeddings[None]}
-    if packed.media or packed.exchange is not None:
+    if packed.media or packed.gather is not None:
         placed = _placed_features(model, packed, features, embeddings.dtype)
         tokens = architecture.language_inputs(embeddings[None], packed.feature_slots, placed)
     elif run_tower:
@@ -107,8 +107,9 @@ def _placed_features(
         encoded = encode_media(model, packed.media, features)
     else:  # other ranks have them all; where the tower is sharded, they call it together
         encoded = encode_nothing(model)[:0]
-    rows = encoded.to(dtype).index_select(0, packed.feature_rows)
-    return rows if packed.exchange is None else packed.exchange(rows)
+    rows = encoded.to(dtype)
+    every = rows if packed.gather is None else packed.gather(rows)
+    return every.index_select(0, packed.feature_rows)
 
 
 def _check_lengths(config: Any, groups: Sequence[GroupInput], context: Context | None) -> None:

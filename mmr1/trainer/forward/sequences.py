@@ -20,14 +20,6 @@ from mmr1.vision.families.rows import Piece, joined, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
 
-class Seen(NamedTuple):
-    """A run of tokens, the media that it shows, and what a model's own forward takes for them."""
-
-    tokens: int
-    media: tuple[Medium, ...]
-    arguments: Mapping[str, torch.Tensor]
-
-
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The environment's part of a completion of R tokens.
@@ -38,20 +30,20 @@ class Observed:
             fork begins where the prompt ended.
         media: What the environment showed, in placeholder order.
         sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
-        seen: The tokens, run by run, for a model's own forward; empty where media are prepared
-            one by one.
+        seen: What a model's own forward takes for the tokens, run by run; empty where media are
+            prepared one by one.
     """
 
     sampled: torch.Tensor
     positions: torch.Tensor
     media: tuple[Medium, ...]
     sequences: tuple[tuple[int, int], ...]
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[Piece, ...] = ()
 
     @property
     def arguments(self) -> Mapping[str, torch.Tensor]:
         """What the model's own forward takes for all tokens beside the ids."""
-        return joined([(run.tokens, run.arguments) for run in self.seen])
+        return joined(self.seen)
 
     def parts(self) -> Iterator[Observed]:
         """Each sequence as a separate completion."""
@@ -60,8 +52,8 @@ class Observed:
         for tokens, media in self.sequences:
             own = slice(token, token := token + tokens)
             shown = self.media[medium : (medium := medium + media)]
-            seen: list[Seen] = []
-            while self.seen and sum(run.tokens for run in seen) < tokens:
+            seen: list[Piece] = []
+            while self.seen and sum(length for length, _ in seen) < tokens:
                 seen.append(next(runs))
             yield Observed(
                 self.sampled[own], self.positions[:, own], shown, ((tokens, media),), tuple(seen)
@@ -299,12 +291,12 @@ def _observed(
             parts.append(family.prompt_positions(whole, seen)[:, length:])
         return Observed(sampled, torch.cat(parts, dim=1), shown, sequences)
     rows = torch.cat([length + torch.arange(tokens)[None] for tokens, _ in sequences], dim=1)
-    ids, remaining, runs = torch.tensor(completion.token_ids), iter(shown), list[Seen]()
+    ids, remaining, runs = torch.tensor(completion.token_ids), iter(shown), list[Piece]()
     lengths = [span.tokens for span in completion.spans]
     for span, own_ids in zip(completion.spans, ids.split(lengths), strict=True):
         own_media = tuple(islice(remaining, len(span.media)))
         arguments = cast(WholeFamily, family).arguments_of_media(own_ids, own_media)
-        runs.append(Seen(span.tokens, own_media, arguments))
+        runs.append((span.tokens, arguments))
     return Observed(sampled, rows, shown, sequences, tuple(runs))
 
 

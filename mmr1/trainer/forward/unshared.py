@@ -14,7 +14,6 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.body import body_of
-from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
     GroupInput,
@@ -25,7 +24,6 @@ from mmr1.trainer.forward.sequences import (
 )
 from mmr1.vision.families.loading import model_parts, unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
-from mmr1.vision.features import FeatureCache
 
 
 def unshared_states(
@@ -33,7 +31,6 @@ def unshared_states(
     groups: Sequence[GroupInput],
     read: Read = "before",
     run_tower: bool = False,
-    features: FeatureCache | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``. On ranks there must be one group, as everywhere."""
     base = unwrapped(model)
@@ -41,7 +38,7 @@ def unshared_states(
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
     apart = [group.unforked() for group in groups]
     with vision_in_graph(base) if run_tower else nullcontext():
-        hidden = torch.cat([_group_states(base, group, read, features) for group in apart])
+        hidden = torch.cat([_group_states(base, group, read) for group in apart])
     sampled = mask[length_mask([len(row) for g in groups for row in g.completions])]
     rows = torch.cat([_read_rows(group, read) for group in apart])[sampled].to(base.device)
     return CompletionStates(hidden[sampled], completion_ids[mask].to(base.device), padded, rows)
@@ -55,9 +52,7 @@ def _read_rows(group: GroupInput, read: Read) -> torch.Tensor:
     return torch.cat([n * width + first + torch.arange(k) for n, k in enumerate(lengths)])
 
 
-def _group_states(
-    base: Any, group: GroupInput, read: Read, features: FeatureCache | None
-) -> torch.Tensor:
+def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
     """Hidden states ``[N, H]`` of one group's completions, by the model without a head."""
     rows = [torch.cat([group.prompt_ids, row]) for row in group.completions]
     # Padded with a token that was sampled: another might be a placeholder of an image.
@@ -66,12 +61,11 @@ def _group_states(
     # Of a sharded model the precision of what is gathered; its own weights are in float32.
     dtype = base.get_input_embeddings().weight.dtype
     pieces = [group.pieces(i, len(row)) for i, row in enumerate(group.completions)]
-    arguments = arguments_of_rows(pieces, width, base.device, dtype)
     hidden = body_of(base)(
         input_ids=ids.to(base.device),
         attention_mask=length_mask([len(row) for row in rows]).long().to(base.device),
         use_cache=False,
-        **with_kept_features(arguments, base, [group], True, features),
+        **arguments_of_rows(pieces, width, base.device, dtype),
     ).last_hidden_state
     first = prompt - 1 if read == "before" else prompt
     lengths = [len(row) for row in group.completions]

@@ -19,7 +19,6 @@ from mmr1.routers import watch_routers
 from mmr1.trainer.forward.any_model.forward import check_context
 from mmr1.trainer.forward.any_model.sharing import Examples, settle
 from mmr1.trainer.forward.body import body_of
-from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.routing import RouterUse
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -310,12 +309,7 @@ def build_packed_model(
     """
     if config.resources.context_parallel_size > 1 and not architecture_of(model).shares_prompts:
         check_context(model)
-    if features is not None and not _keeps_features(model):
-        logger.warning(
-            "%s computes the features of its frozen vision tower in each pass: it does not take "
-            "kept ones",
-            type(unwrapped(model)).__name__,
-        )
+    if not architecture_of(model).shares_prompts:
         features = None
     return PackedModel(
         model,
@@ -326,11 +320,6 @@ def build_packed_model(
         features,
         process_group or SingleProcess(),
     )
-
-
-def _keeps_features(model: Any) -> bool:
-    always = architecture_of(model).shares_prompts or model_parts(model).tower is None
-    return always or keeps_features(unwrapped(model))
 
 
 def router_use(config: Config, model: Any) -> RouterUse | None:

@@ -16,7 +16,7 @@ import torch
 from mmr1.boxes import SpaceName
 from mmr1.types import MediaKind, MediaRef, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions
-from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ModelFamily(Protocol):
         """Tokens of a prompt with its placeholders expanded, media measured by their headers."""
         ...
 
-    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+    def prepare_media(self, media: MediaRef) -> Medium:
         """Decode one medium and run the processor on it, once."""
         ...
 
@@ -172,7 +172,7 @@ class PackedFamily(ModelFamily, Protocol):
     and the positions of every token are known.
     """
 
-    def measure_media(self, media: MediaRef) -> MeasuredMedia:
+    def measure_media(self, media: MediaRef) -> Medium:
         """The measurements of ``prepare_media``, from the header: nothing is decoded.
 
         Raises:
@@ -180,7 +180,7 @@ class PackedFamily(ModelFamily, Protocol):
         """
         ...
 
-    def check_media(self, media: MediaRef) -> MeasuredMedia:
+    def check_media(self, media: MediaRef) -> Medium:
         """The measurements of a medium, after decoding all that the model will see.
 
         Raises:
@@ -452,7 +452,7 @@ class PackedArchitecture(Architecture, Protocol):
         """
         ...
 
-    def blank_medium(self, tower: Any) -> PreparedMedia:
+    def blank_medium(self, tower: Any) -> Medium:
         """The smallest input of the tower."""
         ...
 

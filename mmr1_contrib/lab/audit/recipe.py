@@ -22,7 +22,7 @@ IRRELEVANT = (
     *("model.trust_remote_code", "model.lora.merge", "optimizer.offload"),
     *("data.train", "data.train_batch_size", "data.format", "data.prompt_template"),
     *("data.media_root", "data.curriculum", "data.num_workers"),
-    *("data.max_bad_fraction", "data.max_invalid_fraction", "data.video.backend"),
+    *("data.max_bad_fraction", "data.max_invalid_fraction"),
     *("data.image.resize", "rollout", "rewards"),
     *(f"scoring.{key}" for key in ("workers", "timeout_s", "allow_weak_sandbox")),
     "scoring.max_invalid_fraction",
@@ -53,7 +53,7 @@ ADVANTAGES = (
     *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
-    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
+    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "clip_cov", "kl_cov"),
     *("gmpo", "topr", "dppo"),
 )
 USED: Mapping[str, tuple[Any, ...] | None] = {
@@ -132,7 +132,7 @@ class Recipe:
 
     Attributes:
         tree: The configuration.
-        coefficients: Coefficients of the loss in this step: kl, ppo_kl, entropy.
+        coefficients: Coefficients of the loss in this step: kl, entropy.
     """
 
     tree: Tree

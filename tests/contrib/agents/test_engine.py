@@ -17,7 +17,6 @@ pytest.importorskip("openai", reason="openai is not installed")
 from mmr1.config import SamplingConfig
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import Message, RolloutGroup, Sample, Status, TextPart
@@ -28,6 +27,7 @@ from mmr1_contrib.agents import programs
 from mmr1_contrib.agents.engine import AgentEngine
 from mmr1_contrib.agents.sections import AgentConfig
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 LIBRARIES = ("gymnasium", "openenv", "verifiers")

@@ -24,7 +24,6 @@ from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.forward.micro_batches import SingleProcess
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_trainable
@@ -56,6 +55,7 @@ from mmr1_contrib.offline.reward_model import (
 from mmr1_contrib.offline.sections import DpoConfig, KtoLoss, RoundsConfig
 from tests.contrib.offline.runs import LENGTH_PARITY, config_of
 from tests.jsonl import read_jsonl
+from tests.padded_forward import padded_scores
 from tests.trainer.gradients import assert_gradient, caught_gradient
 from tests.trainer.same_runs import assert_same
 from tests.trainer.scalar_models import new_scalar_model, padded_values

@@ -26,7 +26,6 @@ from mmr1.rollout.protocol import Request
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.ray_engines import Router
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.models.packed_model import PackedModel
@@ -34,6 +33,7 @@ from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.trainer.conversations import brief_model
 from tests.trainer.distributed.engine_processes import processes
 

@@ -17,8 +17,6 @@ ARCHITECTURES = {
     "gemma2": "Gemma2ForCausalLM",  # soft caps, windows
     "exaone4": "Exaone4ForCausalLM",  # windows, layers without positions
     "lfm2": "Lfm2ForCausalLM",  # short convolutions
-    "mamba2": "Mamba2ForCausalLM",
-    "nemotron_h": "NemotronHForCausalLM",  # Mamba-2 and attention
     "olmo_hybrid": "OlmoHybridForCausalLM",  # gated delta rule
     "deepseek_v3": "DeepseekV3ForCausalLM",  # values narrower than keys
     "mixtral": "MixtralForCausalLM",

@@ -3,8 +3,8 @@
 import torch
 
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
+from tests.padded_forward import padded_scores
 from tests.trainer.tiny_groups import group, image, video
 
 TOLERANCE = 1e-5

@@ -135,9 +135,7 @@ FAULTS = {
         lambda own: lambda *a, **k: own(*a, **{**k, "softcap": None})),
     "positions continue too late": ("gpt_oss", SharedLayout, "of",
         lambda own: lambda *given: later(own(*given))),
-    "a state runs on": ("nemotron_h", recurrent, "_scanned", lambda own: run_on),
-    "a delta rule's state runs on": ("qwen3_next", recurrent, "_scanned_together",
-        lambda own: run_on),
+    "a state runs on": ("qwen3_next", recurrent, "_scanned", lambda own: run_on),
     "a convolution begins anew": ("lfm2", recurrent, "pad",
         lambda own: lambda prompt, ends: own(torch.zeros_like(prompt), ends)),
 }  # fmt: skip
@@ -179,6 +177,7 @@ def test_a_model_whose_tokens_see_later_ones_is_refused():
         ("bloom", "compute with the mask themselves"),
         ("deepseek_v32", "computes otherwise"),
         ("zaya", "differ by"),
+        ("mamba2", "carry a state"),
         ("bert", "see"),
     ],
 )

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import completion_batch, completion_mask, group_input
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
+from tests.padded_forward import padded_scores
 from tests.trainer.conversations import conversations, picture
 from tests.trainer.forward.packed_groups import assert_gradients, assert_same, gradients
 from tests.trainer.forward.plain_conversations import plain_logprobs

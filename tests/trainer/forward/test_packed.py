@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import completion_batch, length_mask, to_rows
 from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.features import FeatureCache, encode_media
+from tests.padded_forward import padded_scores
 from tests.trainer.forward.packed_groups import (
     GROUPS,
     TOLERANCE,

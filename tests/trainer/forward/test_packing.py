@@ -11,7 +11,7 @@ from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packing import pack
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.trainer.tiny_groups import family, group, image, new_model
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ PLACEHOLDERS = (family().image_id, family().video_id)
 
 def hand_made():
     """A prompt ``30 <image of 1x2> 31`` with completions of 3, 1 and 2; text with one of 2."""
-    medium = PreparedMedia("image", torch.zeros(8, 1176), (1, 2, 4), 2, None, "two tokens")
+    medium = Medium("image", torch.zeros(8, 1176), (1, 2, 4), 2, None, "two tokens")
     pad = family().image_id
     ids = [30, pad, pad, 31]
     positions = family().prompt_positions(ids, [medium])

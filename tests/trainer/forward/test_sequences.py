@@ -20,7 +20,6 @@ from mmr1.trainer.forward.sequences import (
     GroupInput,
     ModelInputs,
     Observed,
-    Seen,
     completion_batch,
     completion_mask,
     group_input,
@@ -32,7 +31,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import Completion, MediaRef, RolloutGroup, Span
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 
 
 class Threads:
@@ -43,10 +42,10 @@ class Threads:
         self._pool = ThreadPoolExecutor(2)
         self._both = Barrier(2)
 
-    def submit(self, media: MediaRef) -> Future[PreparedMedia]:
+    def submit(self, media: MediaRef) -> Future[Medium]:
         return self._pool.submit(self._run, media)
 
-    def _run(self, media: MediaRef) -> PreparedMedia:
+    def _run(self, media: MediaRef) -> Medium:
         self._both.wait(timeout=20)
         return self._prepare(media)
 
@@ -89,7 +88,7 @@ def test_no_more_patches_are_held_than_the_cache_may_keep(tiny_model, mixed, fro
     """Those of a micro-batch, or what is kept of those before; the numbers are the same."""
     prepare, made = load_family(str(tiny_model)).prepare_media, []
 
-    def counting(medium: MediaRef) -> PreparedMedia:
+    def counting(medium: MediaRef) -> Medium:
         prepared = prepare(medium)
         made.append(weakref.ref(prepared.patches))
         return prepared
@@ -113,7 +112,7 @@ def test_no_more_patches_are_held_than_the_cache_may_keep(tiny_model, mixed, fro
 def test_a_medium_that_is_not_what_its_header_says_is_an_error(tiny_model, mixed):
     prepare = load_family(str(tiny_model)).prepare_media
 
-    def other(medium: MediaRef) -> PreparedMedia:
+    def other(medium: MediaRef) -> Medium:
         prepared = prepare(medium)
         t, h, w = prepared.grid
         return replace(prepared, grid=(t, w * h, 1))
@@ -131,7 +130,7 @@ def observed_group() -> GroupInput:
     """
     experts = [torch.full((tokens, 1, 2), tokens) for tokens in (3, 4, 1, 3)]
     runs = tuple(
-        Seen(n, (), {"types": torch.full((1, n), n), "pixels": torch.full((1, 4), float(n))})
+        (n, {"types": torch.full((1, n), n), "pixels": torch.full((1, 4), float(n))})
         for n in (3, 2)
     )
     first = Observed(length_mask([3, 5])[0], torch.arange(3, 8)[None], (), ((3, 0), (2, 0)), runs)
@@ -181,7 +180,7 @@ def test_forks_become_completions_with_their_own_parts():
     assert none is None
     assert (first.sampled.tolist(), second.sampled.tolist()) == ([True] * 3, [False] * 2)
     assert (first.positions.tolist(), second.positions.tolist()) == ([[3, 4, 5]], [[6, 7]])
-    assert [[run.tokens for run in part.seen] for part in (first, second, last)] == [[3], [2], []]
+    assert [[tokens for tokens, _ in part.seen] for part in (first, second, last)] == [[3], [2], []]
     assert (first.sequences, second.sequences) == (((3, 0),), ((2, 0),))
     whole = replace(observed_group(), observed=(None,) * 3)
     assert whole.unforked() is whole

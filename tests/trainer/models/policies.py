@@ -9,12 +9,12 @@ import torch
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import Models, build_experience
+from tests.padded_forward import padded_scores
 
 
 def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-3):

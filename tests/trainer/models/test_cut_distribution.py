@@ -16,7 +16,6 @@ from mmr1.config import AlgorithmConfig, OptimizerConfig, SamplingConfig
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -27,6 +26,7 @@ from mmr1.types import Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.asking import asks, completed
+from tests.padded_forward import padded_scores
 from tests.trainer.gradients import caught_gradient
 
 CUTS = {

@@ -14,12 +14,17 @@ from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
 from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
+from mmr1.trainer.distributed.all_ranks import cut_groups
+from mmr1.trainer.distributed.ray_policy import (
+    parts_of_update,
+    select_groups,
+    shares_of_update,
+)
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import MiniBatch
 from tests.conftest import REWARDS
+from tests.padded_forward import padded_scores
 from tests.trainer.models import test_critic
 from tests.trainer.models.policies import assert_close, experience, naive_gradient, policy
 from tests.trainer.models.recorded_updates import Gradients, recorded
@@ -156,6 +161,31 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
         for mini_batch, members in zip(selected.mini_batches, of_selected, strict=True):
             rows = [m for m, g in zip(members, share, strict=True) for _ in batch.groups[g].rewards]
             assert mini_batch.learning.tolist() == rows
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_groups_are_cut_for_more_ranks_than_groups(parts, ranks):
+    """Two groups and one of four completions: each rank that can have a row of each has one."""
+    config = AlgorithmConfig(**TWO_AND_ONE)
+    own, _ = policy(parts, config)
+    batch = experience(parts, config, own)
+    own_parts = parts_of_update(batch, lambda prompt: 1.0, ranks)
+    for index, whole in enumerate(batch.mini_batches):
+        learning = [part.mini_batches[index].learning for part in own_parts]
+        assert sum(map(int, map(torch.sum, learning))) == whole.learning.sum()
+        assert sum(bool(rows.any()) for rows in learning) == min(ranks, whole.learning.sum())
+        weights = [
+            part.tokens.loss_weights[rows].sum()
+            for part, rows in zip(own_parts, learning, strict=True)
+        ]
+        torch.testing.assert_close(sum(weights), batch.tokens.loss_weights[whole.learning].sum())
+    for part in own_parts:
+        rows = [reward for scored in part.groups for reward in scored.rewards]
+        assert len(rows) == len(part.tokens.mask) == len(part.mini_batches[0].learning)
+    groups = [scored.group for scored in batch.groups]
+    pieces = cut_groups(groups, ranks)
+    assert len(pieces) >= ranks
+    assert [c for g in pieces for c in g.completions] == [c for g in groups for c in g.completions]
 
 
 @pytest.mark.parametrize(

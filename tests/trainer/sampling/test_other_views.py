@@ -15,7 +15,6 @@ from mmr1.config.file import load_config
 from mmr1.rollout.distribution import Distribution
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.codec import decoded, encoded
@@ -29,6 +28,7 @@ from mmr1.types import RolloutGroup, ScoredGroup
 from mmr1.vision.views import view_options
 from tests.asking import asks, completed
 from tests.jsonl import read_jsonl
+from tests.padded_forward import padded_scores
 from tests.trainer.models.policies import assert_close, policy
 from tests.trainer.resumption import assert_resumes_to_the_same_bits, rl
 from tests.trainer.tiny_groups import new_model

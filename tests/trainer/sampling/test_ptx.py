@@ -15,7 +15,6 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
@@ -24,6 +23,7 @@ from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
 from tests.conftest import REWARDS
+from tests.padded_forward import padded_scores
 from tests.trainer.forward.kl_heads import moved
 from tests.trainer.forward.kl_heads import naive as all_logits
 from tests.trainer.gradients import assert_gradient

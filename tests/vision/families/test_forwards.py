@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.padded import padded_hidden, padded_scores
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.vision.families.loading import architecture_of, model_parts, unwrapped
 from mmr1.vision.features import FeatureCache
+from tests.padded_forward import padded_hidden, padded_scores
 from tests.vision.families.comparisons import TOLERANCE, assert_same, gradients
 from tests.vision.families.tiny_family import FAMILIES, VISION, TinyFamily, plain_scores
 from tests.vision.media import noise
@@ -151,7 +151,7 @@ def test_the_processors_own_picture_is_one_grey_level_off_if_it_is_resized(name,
     assert (0 < (off > 0.5 * level).float().mean() < 0.01) == resized
     states = []
     for patches in (medium.patches, theirs):
-        shown = replace(medium, patches=patches)
+        shown = replace(medium, stored=patches)
         group = tiny.group([shown], 11, [5], 1)
         with torch.no_grad():
             packed = completion_states(model, [group]).hidden

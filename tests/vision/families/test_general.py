@@ -24,12 +24,9 @@ from mmr1.estimate.load import Load
 from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.distribution import Distribution
-from mmr1.trainer.forward.kept_features import keeps_features
 from mmr1.trainer.forward.scores import completion_scores, completion_states
-from mmr1.trainer.forward.sequences import Observed, Seen
 from mmr1.trainer.inputs import check_inputs
 from mmr1.trainer.models.loading import check_head
-from mmr1.trainer.models.parts import outside_language_model
 from mmr1.types import Message, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.families.loading import (
@@ -40,7 +37,6 @@ from mmr1.vision.families.loading import (
     names_in_files,
     unwrapped,
 )
-from mmr1.vision.features import FeatureCache
 from tests.estimate.kept_bytes import kept_bytes
 from tests.vision.families.comparisons import assert_same
 from tests.vision.families.general_family import (
@@ -84,70 +80,6 @@ def test_each_completion_is_scored_as_if_it_were_alone(general, packed):
         alone = RolloutGroup(group.prompt, (completion,))
         scores = completion_scores(model, general.inputs([alone])).logprobs[0]
         torch.testing.assert_close(together[index, : len(scores)], scores, atol=1e-5, rtol=0)
-
-
-def test_kept_features_are_those_computed_again(general, packed):
-    """With the tower frozen. Once they are kept, nothing of the tower is looked at any more."""
-    model, groups = general.model(packed), general.groups()
-    frozen = outside_language_model(model)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    inputs, forbidden = general.inputs(groups), general.family.forbidden_ids
-    features = FeatureCache()
-    if general.name == "qwen3_omni_moe_thinker":  # has features of inner layers beside them
-        assert not keeps_features(model)
-        got = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden), features)
-        assert_same(
-            model, got, completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden))
-        )
-        assert len(features) == 0
-        return
-    for _ in range(2):
-        got = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden), features)
-        assert_same(
-            model, got, completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden))
-        )
-    assert len(features) >= sum(bool(g.prompt.media) for g in groups)
-    wanted = completion_scores(model, inputs, Distribution(0.7, forbidden=forbidden)).logprobs
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in frozen:
-                parameter.fill_(torch.nan)
-    kept = completion_scores(
-        model, inputs, Distribution(0.7, forbidden=forbidden), features
-    ).logprobs
-    torch.testing.assert_close(kept, wanted, atol=1e-5, rtol=0)
-
-
-def test_kept_features_of_tools_pictures(packed):
-    """A tool's picture stands in a completion, beside one without."""
-    general = GENERAL["llava"]
-    model, group = general.model(packed).requires_grad_(False), general.group((IMAGE,), 1)
-    model.train().gradient_checkpointing_enable({"use_reentrant": False})
-    (inputs,) = general.inputs([group])
-    shown = general.family.prepare_media(SQUARE)
-    of_prompt = int((inputs.prompt_ids == model.config.image_token_id).sum())  # of any picture
-    tokens = torch.tensor([model.config.image_token_id] * of_prompt)
-    row = torch.cat([tokens, inputs.completions[0]])
-    arguments = general.family.arguments_of_media(row, [shown])
-    observed = Observed(
-        torch.arange(len(row)) >= len(tokens),
-        len(inputs.prompt_ids) + torch.arange(len(row))[None],
-        (shown,),
-        ((len(row), 1),),
-        (Seen(len(row), (shown,), arguments),),
-    )
-    turned = replace(
-        inputs,
-        completions=(inputs.completions[1], row),
-        observed=(None, observed),
-    )
-    features = FeatureCache()
-    wanted = completion_scores(model, [turned]).logprobs
-    for _ in range(2):
-        got = completion_scores(model, [turned], features=features).logprobs
-        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
-    assert len(features) == 2
 
 
 def test_adapters(general, packed):

@@ -82,7 +82,7 @@ def test_what_is_refused(tmp_path):
         parts_of(REFUSED)
     family, _ = parts_of("olmo2")
     seen = Sample("seen", (Message("user", (MediaRef("image", data=b"x"),)),))
-    with pytest.raises(ValueError, match=r"'seen' shows <image.*is a text model"):
+    with pytest.raises(ValueError, match="leaves images out"):
         family.render_prompt(seen)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5"]}))
     with pytest.raises(ValueError, match=r"is a 't5' model.*ForCausalLM"):

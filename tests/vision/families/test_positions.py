@@ -18,7 +18,7 @@ from transformers.video_utils import VideoMetadata
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.budget import fit_frame
 from mmr1.vision.families.qwen_vl.media import processed
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.vision.families.tiny_family import FAMILIES, VISION, lasts_longer_than_wide
 from tests.vision.media import encoded, noise, write_video
 
@@ -58,7 +58,7 @@ def decoded(tiny, medium):
 @dataclass
 class Read:
     prompt: Prompt
-    prepared: list[PreparedMedia]
+    prepared: list[Medium]
     ids: list[int]
     positions: torch.Tensor
     batch: BatchFeature

@@ -21,7 +21,7 @@ from mmr1.types import MediaRef
 from mmr1.vision.families import tiny
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import architecture_named, load_family, unwrapped
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from tests.vision.media import encoded, noise, write_video
 
 TEXT = ("qwen2", "qwen3", "llama")
@@ -70,12 +70,12 @@ class TinyFamily:
         return model
 
     @functools.cache  # noqa: B019 (the families are module constants)
-    def image(self, width: int, height: int, seed: int = 0) -> PreparedMedia:
+    def image(self, width: int, height: int, seed: int = 0) -> Medium:
         picture = encoded(Image.fromarray(noise(width, height, seed)))
         return self.family.prepare_media(MediaRef("image", data=picture))
 
     @functools.cache  # noqa: B019
-    def video(self, frames: int, width: int, height: int, fps: float = 2.0) -> PreparedMedia:
+    def video(self, frames: int, width: int, height: int, fps: float = 2.0) -> Medium:
         path = self.folder / f"{frames}-{width}-{height}-{fps}.mp4"
         write_video(path, frames, width, height, fps=10)
         return self.family.prepare_media(
@@ -83,7 +83,7 @@ class TinyFamily:
         )
 
     def group(
-        self, media: Sequence[PreparedMedia], text: int, completions: Sequence[int], seed: int
+        self, media: Sequence[Medium], text: int, completions: Sequence[int], seed: int
     ) -> GroupInput:
         """Random ids: ``text`` prompt tokens around the media, completions of the given lengths."""
         rng = np.random.default_rng(seed)
@@ -162,6 +162,6 @@ def plain_logits(model: Any, one: GroupInput) -> torch.Tensor:
     ).logits
 
 
-def lasts_longer_than_wide(medium: PreparedMedia) -> bool:
+def lasts_longer_than_wide(medium: Medium) -> bool:
     """Then transformers' own positions of Qwen2.5-VL are not those of its release: see mrope.py."""
     return medium.kind == "video" and medium.grid[0] * 4 > max(medium.grid[1:]) // medium.merge

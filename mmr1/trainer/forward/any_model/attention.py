@@ -8,7 +8,6 @@ and those of the prompt that any of them sees.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mmr1.trainer.forward.any_model.layout import GroupRows, NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import GroupRows, NotSharedError
 from mmr1.trainer.forward.any_model.masks import OWN, GroupMask, SharedMask, running, shared_name
-from mmr1.trainer.forward.any_model.part import OwnRows, Part
 
 _HARMLESS = frozenset({"sliding_window", "position_ids", "seq_idx", "layout", "logits_to_keep"})
 """Numbers and tensors that layers hand to their attention and that change nothing here: a window is
 in the mask already."""
+
+
+MORE_THAN_CAUSAL = "which is more than causal (windows, caps, sinks, pictures that see each other)"
 
 
 def _shared_attention(
@@ -58,8 +59,8 @@ def _shared_attention(
         return layout.causal.attention(q, k, v, scale)[None], None
     attend = partial(_attend, scale=scale, softcap=softcap, sinks=s_aux, dropout=dropout)
     if layout.part is not None:
-        masks = attention_mask.groups
-        return _of_part(layout, layout.part, masks, query[0], key[0], value[0], attend)[None], None
+        raise NotSharedError(f"ranks do not cut its attention, {MORE_THAN_CAUSAL}")
+    layout.dense.append(type(module).__name__)
     prompts, suffixes = [], []
     for group, mask in zip(layout.groups, attention_mask.groups, strict=True):
         prompt, suffix = _of_group(group, mask, query[0], key[0], value[0], attend)
@@ -104,84 +105,14 @@ def _of_group(
     q, k, v = rows  # [n, H, C, D]
     if q.numel() == 0:
         return prompt[0].transpose(0, 1), prompt.new_zeros(0, prompt.shape[1], prompt.shape[3])
-    seen = _or_causal(mask.suffix, group.longest, length + group.longest, query.device)
-    suffixes = _after_prompt(of_prompt[1:], (k, v), q, seen, mask.first, attend)
-    return prompt[0].transpose(0, 1), group.unpadded(suffixes.transpose(1, 2))
-
-
-def _after_prompt(
-    of_prompt: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
-    query: torch.Tensor,
-    seen: torch.Tensor,
-    first: int,
-    attend: Any,
-) -> torch.Tensor:
-    """``[n, H, Q, D]`` queries of suffixes, to ``[1, H_kv, P, D]`` and ``[n, H_kv, C, D]`` keys.
-
-    Args:
-        seen: ``[(n,) Q, P + C]`` bool.
-        first: The first place of the prompt that any of them sees.
-    """
-    key, value = (
-        torch.cat([x[:, :, first:].expand(len(y), -1, -1, -1), y], 2)
-        for x, y in zip(of_prompt, own, strict=True)
+    k, v = (
+        torch.cat([x[:, :, mask.first :].expand(len(y), -1, -1, -1), y], 2)
+        for x, y in zip(of_prompt[1:], (k, v), strict=True)
     )
-    mask = seen[..., first:]
-    return attend(query, key, value, mask if seen.dim() == 2 else mask[:, None])
-
-
-def _of_part(
-    layout: SharedLayout,
-    part: Part,
-    masks: Sequence[GroupMask],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attend: Any,
-) -> torch.Tensor:
-    """``[H, n, D]`` of the rank's own tokens to ``[n, H, D]``; keys come from all ranks."""
-    widths = key.shape[-1], value.shape[-1]
-    both = torch.cat([key.to(value.dtype), value], -1).transpose(0, 1)
-    every = part.context.gathered(both).index_select(0, part.gathered)
-    keys, values = every.transpose(0, 1).split(widths, -1)
-    found = []
-    for group, own, mask in zip(layout.groups, part.groups, masks, strict=True):
-        found += _own_of_group(group, own, mask, query, keys, values, attend)
-    # Padding attends to itself: all ranks need gradients of the same weights, and of all keys.
-    here, behind = part.padding
-    if len(here):
-        alone = [query[:, here], keys[:, behind], values[:, behind]]
-        single = torch.ones(1, 1, dtype=torch.bool, device=query.device)
-        found.append(attend(*(x.transpose(0, 1)[:, :, None] for x in alone), single)[:, :, 0])
-    return torch.cat(found).index_select(0, part.order)
-
-
-def _own_of_group(
-    group: GroupRows,
-    own: OwnRows,
-    mask: GroupMask,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attend: Any,
-) -> list[torch.Tensor]:
-    """``[H, n, D]`` queries, ``[H_kv, T, D]`` keys to ``[p, H, D]`` and ``[s, H, D]``."""
-    found = []
-    of_prompt = [x[None, :, group.prompt] for x in (key, value)]
-    length = of_prompt[0].shape[2]
-    if len(own.prompt):
-        seen = _or_causal(mask.prompt, length, length, query.device)[own.places]
-        found.append(attend(query[None, :, own.prompt], *of_prompt, seen)[0].transpose(0, 1))
-    if len(own.suffixes):
-        rows = group.index[own.suffixes]
-        of_own = [x[:, rows].transpose(0, 1) for x in (key, value)]
-        seen = _or_causal(mask.suffix, group.longest, length + group.longest, query.device)
-        seen = seen[own.steps] if seen.dim() == 2 else seen[own.suffixes[:, None], own.steps]
-        q = query[:, own.index].transpose(0, 1)
-        out = _after_prompt(of_prompt, of_own, q, seen, mask.first, attend)
-        found.append(out.transpose(1, 2).flatten(0, 1).index_select(0, own.real))
-    return found
+    seen = _or_causal(mask.suffix, group.longest, length + group.longest, query.device)
+    seen = seen[..., mask.first :]
+    suffixes = attend(q, k, v, seen if seen.dim() == 2 else seen[:, None])
+    return prompt[0].transpose(0, 1), group.unpadded(suffixes.transpose(1, 2))
 
 
 def _or_causal(

@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 import torch
 
-from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS
+from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS, MORE_THAN_CAUSAL
 from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
 from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
 from mmr1.trainer.forward.body import body_of
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.kept_features import with_kept_features
 from mmr1.trainer.forward.packing import AttentionLayout, Packed, pack
 from mmr1.trainer.forward.sequences import (
     CompletionStates,
@@ -32,9 +31,8 @@ from mmr1.trainer.forward.sequences import (
     completion_batch,
 )
 from mmr1.trainer.forward.unshared import vision_in_graph
-from mmr1.vision.families.loading import is_admitted, unwrapped
+from mmr1.vision.families.loading import unwrapped
 from mmr1.vision.families.rows import arguments_of_rows
-from mmr1.vision.features import FeatureCache
 
 CUTS_NOTHING = "resources.context_parallel_size=1"
 
@@ -77,6 +75,7 @@ class Verdict:
             neither is right.
         why: Why it is not packed.
         calls: By class of attention modules, how often each of them is called in a forward.
+        causal: The attention of all layers is causal, and nothing else.
         logprob_gap: The largest, in nats; None where nothing was compared.
         gradient_gap: The largest, as a share of the largest gradient.
     """
@@ -84,6 +83,7 @@ class Verdict:
     status: Literal["packed", "padded", "refused"]
     why: str = ""
     calls: Mapping[str, int] = field(default_factory=dict)
+    causal: bool = True
     logprob_gap: float | None = None
     gradient_gap: float | None = None
 
@@ -108,7 +108,6 @@ def shared_states(
     groups: Sequence[GroupInput],
     read: Read = "before",
     run_tower: bool = False,
-    features: FeatureCache | None = None,
     context: Context | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``. Groups of one ``kind`` are one forward.
@@ -127,8 +126,8 @@ def shared_states(
             assert isinstance(packed.layout, AttentionLayout)
             part = None if context is None else Part.of(packed.layout, context, base.device)
             try:
-                out, calls = run_packed(base, packed, of_kind, body_of(base), features, part)
-                _check_calls(base, calls)
+                out, layout = run_packed(base, packed, of_kind, body_of(base), part)
+                _check_calls(base, Counter(layout.calls))
             except NotSharedError as error:  # of a kind of prompt that the probe did not see
                 key = "model.sharing=padded" if part is None else CUTS_NOTHING
                 raise NotSharedError(f"{error}; set {key}") from error
@@ -156,11 +155,13 @@ def check_context(model: Any) -> None:
     Raises:
         ValueError: They cannot.
     """
-    base, why = unwrapped(model), ""
-    if not is_admitted(model):
+    base, verdict, why = unwrapped(model), verdict_of(model), ""
+    if verdict is None:
         why = "each of its completions computes its prompt again, in a sequence that stays whole"
     elif has_states(list(base.get_decoder().modules())):
         why = "its layers carry a state from token to token, which a rank does not hand on"
+    elif not verdict.causal:
+        why = f"ranks do not cut its attention, {MORE_THAN_CAUSAL}"
     if why:
         raise ValueError(
             f"resources.context_parallel_size and a {type(base).__name__}: {why}; set "
@@ -206,13 +207,12 @@ def run_packed(
     packed: Packed,
     groups: Sequence[GroupInput],
     forward: Any,
-    features: FeatureCache | None = None,
     part: Part | None = None,
-) -> tuple[Any, Counter[str]]:
+) -> tuple[Any, SharedLayout]:
     """The output of ``forward``, the model or the one without a head, for ``[1, T]`` ids.
 
-    With a ``part`` it is that for a rank's own tokens. Beside it, how often attention modules of
-    each class were called with the layout.
+    With a ``part`` it is that for a rank's own tokens. Beside it the layout, which has recorded the
+    calls of attention modules.
 
     Raises:
         NotSharedError: The model's code does not let completions share their prompt.
@@ -226,15 +226,13 @@ def run_packed(
             # Without one, positions that begin again would be taken for other sequences.
             attention_mask=torch.ones_like(packed.ids)[None],
             use_cache=False,
-            **with_kept_features(
-                _arguments(model, packed, layout, groups), model, groups, False, features
-            ),
+            **_arguments(model, packed, layout, groups),
         )
     if not decoders:
         raise NotSharedError("its decoder was not called")
     if layout.stray:
         raise NotSharedError(f"without the layout ran {', '.join(sorted({*layout.stray}))}")
-    return out, Counter(layout.calls)
+    return out, layout
 
 
 @contextmanager

@@ -67,6 +67,7 @@ class SharedLayout:
         shows: There are pictures in suffixes.
         part: The tokens of this rank; None where it has all of them.
         calls: Class of the attention module, for each call with this layout.
+        dense: Class of it, for each call that the kernels of causal attention do not compute.
         stray: What saw the sequence without the layout.
     """
 
@@ -76,6 +77,7 @@ class SharedLayout:
     shows: bool = False
     part: Part | None = None
     calls: list[str] = field(default_factory=list)
+    dense: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
 
     @property

@@ -125,20 +125,10 @@ def _shared_mask(
     shared = look.expand(1, 1, q_length, kv_length).as_subclass(SharedMask)
     shared.packed = layout
     mask_of = _group_mask_with_pictures if layout.shows else _group_mask
-    rule = mask_function if q_length == layout.tokens else _without_look_ups(mask_function)
-    shared.groups = tuple(mask_of(rule, group, places) for group in layout.groups)
+    if q_length != layout.tokens and mask_function is not causal_mask_function:
+        raise NotSharedError("its layers have masks of which a rank's part is not known")
+    shared.groups = tuple(mask_of(mask_function, group, places) for group in layout.groups)
     return shared
-
-
-def _without_look_ups(rule: Rule) -> Rule:
-    """A rule that was made where a rank's part of the tokens is known, not all of them."""
-    if rule is causal_mask_function:
-        return rule
-
-    def of_places(batch: Any, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return rule(batch, head, *(_Places.at(_plain(place), None) for place in (query, key)))
-
-    return of_places
 
 
 def _group_mask(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask:
@@ -191,10 +181,10 @@ class _Places(torch.Tensor):
     A window compares places; what is known of each token (its picture, say) is looked up by them.
     """
 
-    rows: torch.Tensor | None
+    rows: torch.Tensor
 
     @staticmethod
-    def at(place: torch.Tensor, row: torch.Tensor | None) -> _Places:
+    def at(place: torch.Tensor, row: torch.Tensor) -> _Places:
         made: _Places = place.as_subclass(_Places)
         made.rows = row
         return made
@@ -210,11 +200,7 @@ class _Places(torch.Tensor):
 
 
 def _row(index: Any) -> Any:
-    if not isinstance(index, _Places):
-        return index
-    if index.rows is None:
-        raise NotSharedError("its language model makes a mask of what it knows of each token")
-    return index.rows
+    return index.rows if isinstance(index, _Places) else index
 
 
 def _plain(value: Any) -> Any:

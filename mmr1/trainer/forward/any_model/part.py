@@ -1,7 +1,8 @@
 """One rank's tokens of a packed sequence that a context has cut, for layers that know of neither.
 
-Cut and causal attention are those of ``context_packing.py``. Embeddings and towers see the whole
-sequence on every rank; the language model is given the rank's own tokens.
+Cut and attention are those of ``context_packing.py``, so the attention of all layers has to be
+causal and nothing else. Embeddings and towers see the whole sequence on every rank; the language
+model is given the rank's own tokens.
 """
 
 from __future__ import annotations
@@ -12,31 +13,10 @@ from typing import Any
 
 import torch
 
-from mmr1.trainer.forward.any_model.layout import NotSharedError, lengths_of_groups
+from mmr1.trainer.forward.any_model.layout import NotSharedError
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import ContextLayout, Cut, cut_layout
 from mmr1.trainer.forward.packing import AttentionLayout
-
-
-@dataclass(frozen=True)
-class OwnRows:
-    """A rank's p tokens of a group's prompt, and s of m of its suffixes.
-
-    Attributes:
-        prompt: ``[p]`` int64, among the rank's tokens.
-        places: ``[p]`` int64, in the prompt.
-        index: ``[m, C]`` int64, among the rank's tokens; beyond its end a suffix repeats its last.
-        steps: ``[m, C]`` int64, in their suffix.
-        suffixes: ``[m]`` int64, numbers of the suffixes in the group.
-        real: ``[s]`` int64, which of the ``m * C`` are not a repetition.
-    """
-
-    prompt: torch.Tensor
-    places: torch.Tensor
-    index: torch.Tensor
-    steps: torch.Tensor
-    suffixes: torch.Tensor
-    real: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -45,13 +25,9 @@ class Part:
 
     Attributes:
         context: The ranks that have the others.
-        causal: For layers whose attention is causal and nothing else.
+        causal: Attention of its layers.
         tokens: T.
         rows: ``[n]`` int64, the tokens' places in the sequence; padding behind it repeats its last.
-        groups: What the rank has of each group.
-        order: ``[n]`` int64: the tokens of one group after the other, and then the padding, in the
-            order in which the rank has them.
-        padding: ``[2, ...]`` int64, the padding among the rank's tokens, and behind the sequence.
         gathered: ``[padded]`` int64, the index of each token among those of all ranks.
     """
 
@@ -59,39 +35,18 @@ class Part:
     causal: ContextLayout
     tokens: int
     rows: torch.Tensor
-    groups: tuple[OwnRows, ...]
-    order: torch.Tensor
-    padding: torch.Tensor
     gathered: torch.Tensor
 
     @staticmethod
     def of(plain: AttentionLayout, context: Context, device: torch.device) -> Part:
         tokens = sum(plain.prefixes.q_lengths) + sum(plain.suffixes.q_lengths)
         cut = Cut(tokens, context.size)
-        own, gathered = cut.tokens_of(context.rank), cut.gathered()
-        here = _Here(gathered, context.rank, 2 * cut.chunk)
-        groups, placed = [], []
-        prompt, suffix = 0, sum(plain.prefixes.q_lengths)
-        for length, suffixes in lengths_of_groups(plain):
-            rows = _own_rows(here, prompt, length, suffix, suffixes)
-            groups.append(rows)
-            placed += [rows.prompt, rows.index.flatten()[rows.real]]
-            prompt, suffix = prompt + length, suffix + sum(suffixes)
-        behind = (own >= tokens).nonzero()[:, 0]
-        order = torch.cat([*placed, behind]).argsort()
-
-        def there(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device, non_blocking=True)
-
         return Part(
             context,
             cut_layout(plain, cut, context, device),
             tokens,
-            there(own.clamp(max=tokens - 1)),
-            tuple(OwnRows(**{n: there(t) for n, t in vars(rows).items()}) for rows in groups),
-            there(order),
-            there(torch.stack([behind, own[behind]])),
-            there(gathered),
+            cut.tokens_of(context.rank).clamp(max=tokens - 1).to(device, non_blocking=True),
+            cut.gathered().to(device, non_blocking=True),
         )
 
     @property
@@ -130,43 +85,3 @@ def _values(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     return value if isinstance(value, list | tuple) else [value]
-
-
-@dataclass(frozen=True)
-class _Here:
-    """Finds a rank's tokens among those of the sequence."""
-
-    gathered: torch.Tensor
-    rank: int
-    tokens: int
-
-    def places(self, start: int, length: int) -> torch.Tensor:
-        """Which of ``length`` tokens from ``start`` on the rank has."""
-        owner = self.gathered[start : start + length] // self.tokens
-        return (owner == self.rank).nonzero()[:, 0]
-
-    def index(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.gathered[rows] % self.tokens
-
-
-def _own_rows(
-    here: _Here, prompt: int, length: int, suffix: int, suffixes: Sequence[int]
-) -> OwnRows:
-    """Of a group whose prompt and suffixes begin at these rows."""
-    places = here.places(prompt, length)
-    starts = torch.tensor([0, *suffixes], dtype=torch.int64).cumsum(0) + suffix
-    found = [here.places(int(starts[i]), n) for i, n in enumerate(suffixes)]
-    numbers = torch.tensor([i for i, own in enumerate(found) if len(own)], dtype=torch.int64)
-    counts = torch.tensor([len(own) for own in found if len(own)], dtype=torch.int64)
-    longest = int(counts.max()) if len(counts) else 0
-    steps = torch.zeros(len(numbers), longest, dtype=torch.int64)
-    for row, own in zip(steps, (own for own in found if len(own)), strict=True):
-        row[: len(own)], row[len(own) :] = own, own[-1]
-    return OwnRows(
-        prompt=here.index(prompt + places),
-        places=places,
-        index=here.index(starts[numbers][:, None] + steps),
-        steps=steps,
-        suffixes=numbers,
-        real=(torch.arange(longest) < counts[:, None]).flatten().nonzero()[:, 0],
-    )

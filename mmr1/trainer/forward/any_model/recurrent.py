@@ -6,7 +6,7 @@ the last inputs of its prompt and its scan with the state in which the prompt en
 up their gradients over the completions. The functions that stand before transformers' own take the
 layout as an argument that the layers hand on; without one they are transformers' own.
 
-On GPUs transformers' functions call flash-linear-attention, mamba-ssm and causal-conv1d, with the
+On GPUs transformers' functions call flash-linear-attention and causal-conv1d, with the
 arguments that are used here. That was read, and never run.
 """
 
@@ -20,14 +20,20 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import pad
 
-from mmr1.trainer.forward.any_model.layout import GroupRows, SharedLayout
+from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 
 Function = Callable[..., Any]
 
 
 def share_states(modules: Sequence[torch.nn.Module]) -> None:
-    """Put ours before the functions of the Python modules that define these layers, once."""
+    """Put ours before the functions of the Python modules that define these layers, once.
+
+    Raises:
+        NotSharedError: If they scan by a function that ours do not stand before.
+    """
     for module in {sys.modules[type(m).__module__] for m in modules}:
+        if any(hasattr(module, name) for name in _NOT_SHARED):
+            raise NotSharedError("its layers carry a state that completions cannot begin with")
         for name, ours in _SHARED.items():
             own = getattr(module, name, None)
             if own is not None and not hasattr(own, "shares_states"):
@@ -80,33 +86,9 @@ def _convolution(own: Function) -> Function:
 
 
 def _scanned(
-    layout: SharedLayout,
-    inputs: Sequence[torch.Tensor],
-    scan: Callable[[Sequence[torch.Tensor], torch.Tensor | None, bool], Any],
-) -> torch.Tensor:
-    """``[1, T, ...]`` from a scan over ``[B, L, ...]`` inputs, which starts from a state."""
-
-    def of_suffixes(group: GroupRows, state: torch.Tensor) -> torch.Tensor:
-        rows = [group.padded(x[0]) for x in inputs]
-        start = state.expand(len(group.index), *state.shape[1:])
-        return group.unpadded(scan(rows, start, False))
-
-    prompts, suffixes = [], []
-    for group in layout.groups:
-        prompt = [x[:, group.prompt] for x in inputs]
-        if not len(group.index):
-            prompts.append(scan(prompt, None, False)[0])
-            continue
-        out, state = scan(prompt, None, True)
-        prompts.append(out[0])
-        suffixes.append(of_suffixes(group, state))
-    return torch.cat([*prompts, *suffixes])[None]
-
-
-def _scanned_together(
     layout: SharedLayout, inputs: Sequence[torch.Tensor], scan: Callable[..., Any]
 ) -> torch.Tensor:
-    """The result of :func:`_scanned`, in one call for all prompts and one for all suffixes.
+    """Scan ``[1, T, ...]`` inputs: all prompts in one call, and all suffixes from their states.
 
     Behind shorter prompts stand zeros, which must not change the state.
     """
@@ -156,46 +138,15 @@ def _delta_rule(own: Function) -> Function:
             return (out, end) if ends else out
 
         # Without a gate and without beta a token leaves the state as it is.
-        return _scanned_together(layout, (query, key, value, g, beta), scan), None
+        return _scanned(layout, (query, key, value, g, beta), scan), None
 
     return delta_rule
 
 
-def _mamba2(own: Function) -> Function:
-    def mamba2(
-        hidden_states: torch.Tensor,
-        dt: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        layout = _layout(kwargs)
-        if layout is None:
-            return own(hidden_states, dt, a, b, c, *args, **kwargs)
-        assert kwargs.pop("initial_states", None) is None, "packing does not go with a cache"
-        kwargs.pop("return_final_states", None)
-
-        def scan(rows: Sequence[torch.Tensor], state: torch.Tensor | None, ends: bool) -> Any:
-            h, d, b_, c_ = rows
-            states = {"initial_states": state, "return_final_states": ends}
-            return own(h, d, a, b_, c_, *args, **states, **kwargs)
-
-        return _scanned(layout, (hidden_states, dt, b, c), scan)
-
-    return mamba2
-
-
-def _in_parts(own: Function) -> Function:
-    """A kernel that does all at once, or answers None: then convolution and scan are called."""
-    return lambda *args, **kwargs: None if _layout(kwargs) is not None else own(*args, **kwargs)
-
-
+_NOT_SHARED = ("mamba2_chunk_scan",)
+"""Scans of Mamba-2. The state of a small one fades so fast that no number may tell."""
 _SHARED: dict[str, Callable[[Function], Function]] = {
     "causal_conv1d_fn": _convolution,
     "torch_chunk_gated_delta_rule": _delta_rule,
     "chunk_kimi_delta_attention": _delta_rule,
-    "mamba2_chunk_scan": _mamba2,
-    "mamba2_split_conv1d_scan_combined": _in_parts,
 }

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +34,7 @@ from mmr1.trainer.forward.any_model.forward import (
     pack_text,
     run_packed,
 )
-from mmr1.trainer.forward.any_model.layout import NotSharedError
+from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families.family import ReadPrompt
@@ -112,36 +113,40 @@ def _compared(twin: Any, groups: Sequence[GroupInput], alone: _Scores) -> Verdic
         install(twin)
         if not torch.equal(own, _alone_at_first(twin, groups)):
             return Verdict("padded", "with our attention before its own it computes otherwise")
-        packed, calls = _packed(twin, groups)
+        packed, layouts = _packed(twin, groups)
         gaps = alone.gaps(_Scores.of(twin, packed))
         if not (gaps[0] <= LOGPROB_GAP and gaps[1] <= GRADIENT_GAP):
             why = f"packed and alone differ by {gaps[0]:.1e} nats"
-            return Verdict("padded", why, {}, *gaps)
+            return Verdict("padded", why, {}, True, *gaps)
         if moved := _siblings_move(twin, groups):
             return Verdict(
-                "padded", f"completions move others' log-probs by {moved:.1e}", {}, *gaps
+                "padded", f"completions move others' log-probs by {moved:.1e}", {}, True, *gaps
             )
         with torch.no_grad():
             _packed(twin.train(), groups)  # where it may ask for more
     except Exception as error:
         return Verdict("padded", one_line(error))
-    return Verdict("packed", "", _calls_per_module(twin, calls), *gaps)
+    causal = not any(layout.dense for layout in layouts)
+    calls = _calls_per_module(twin, Counter(layouts[-1].calls))
+    return Verdict("packed", "", calls, causal, *gaps)
 
 
-def _packed(model: Any, groups: Sequence[GroupInput]) -> tuple[list[torch.Tensor], dict[str, int]]:
-    """Log-probs of each group, those of a kind in one forward; calls of a forward by class."""
+def _packed(
+    model: Any, groups: Sequence[GroupInput]
+) -> tuple[list[torch.Tensor], list[SharedLayout]]:
+    """Log-probs of each group, those of a kind in one forward, and the layouts of the forwards."""
     found: dict[int, torch.Tensor] = {}
-    calls: dict[str, int] = {}
+    layouts = []
     for places in by_kind(groups):
         of_kind = [groups[i] for i in places]
         packed = pack_text(model, of_kind)
-        out, counted = run_packed(model, packed, of_kind, model)
-        calls = dict(counted)
+        out, layout = run_packed(model, packed, of_kind, model)
+        layouts.append(layout)
         logprobs = out.logits[0].index_select(0, packed.rows).float().log_softmax(-1)
         logprobs = logprobs.gather(-1, packed.targets[:, None])[:, 0]
         sizes = [sum(map(len, group.completions)) for group in of_kind]
         found.update(zip(places, logprobs.split(sizes), strict=True))
-    return [found[i] for i in range(len(groups))], calls
+    return [found[i] for i in range(len(groups))], layouts
 
 
 def _alone(model: Any, group: GroupInput) -> torch.Tensor:

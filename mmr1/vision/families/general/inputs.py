@@ -1,4 +1,6 @@
-"""Prompts of a model without a family here: its own processor prepares them whole."""
+"""Prompts of a model without a family here: its own processor prepares them whole, or of a text
+model its tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from transformers import AutoProcessor
+from transformers import AutoProcessor, AutoTokenizer
 from transformers.video_utils import VideoMetadata
 
 from mmr1.boxes import SpaceName
@@ -23,7 +26,7 @@ from mmr1.vision.families.registry import COORDINATES
 from mmr1.vision.families.rows import joined, of_tokens
 from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
-from mmr1.vision.prepare import Medium, PreparedMedia, as_decoded
+from mmr1.vision.prepare import Medium, as_decoded
 from mmr1.vision.videos import load_video, sampled_grid
 
 _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
@@ -39,7 +42,7 @@ _Shape = tuple[MediaKind, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GeneralFamily:
-    """The family of any model, by its own processor; a ``ModelFamily``.
+    """The family of any model, by its own processor or tokenizer; a ``WholeFamily``.
 
     Its prepared media are pixels, in the size in which they come; the processor sees them together
     with the text.
@@ -52,6 +55,7 @@ class GeneralFamily:
     """
 
     processor: Any
+    tokenizer: Any
     chat: Chat
     pad_id: int
     stop_ids: tuple[int, ...]
@@ -65,10 +69,6 @@ class GeneralFamily:
     measured: dict[tuple[_Shape, ...], int] = field(default_factory=dict)
 
     shares_prompts = False
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.processor.tokenizer
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         return self.chat.render(sample, system_prompt)
@@ -94,7 +94,7 @@ class GeneralFamily:
         """
         return len(prompt.token_ids) + self._added(list(map(self._shape, prompt.media)))
 
-    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+    def prepare_media(self, media: MediaRef) -> Medium:
         decoded = self.decode_media(media)
         if media.kind == "image":
             pixels = torch.from_numpy(np.array(decoded))[None]
@@ -104,9 +104,9 @@ class GeneralFamily:
             pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
         frame_count, height, width, *_ = (*pixels.shape, 1, 1)
         grid = (frame_count, height, width)
-        return PreparedMedia(
+        return Medium(
             kind=media.kind,
-            patches=pixels,
+            stored=pixels,
             grid=grid,
             merge=1,
             seconds_per_grid=None,
@@ -205,6 +205,9 @@ class GeneralFamily:
             given["videos_kwargs"] = {"video_metadata": metadata, "do_sample_frames": False}
         # The chat template has written what special tokens there are.
         of_text: dict[str, Any] = {"add_special_tokens": False}
+        if self.processor is self.tokenizer:
+            assert not media, "the chat template has no place for media"
+            return dict(self.tokenizer([text], return_tensors="pt", **of_text))
         if "mm_token_type_ids" in self.takes:
             of_text["return_mm_token_type_ids"] = True
         batch: dict[str, torch.Tensor] = self.processor(
@@ -236,21 +239,21 @@ class GeneralFamily:
 _SECONDS = "video_second_per_grid"
 
 
-def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _blank(kind: MediaKind, grid: tuple[int, int, int]) -> Medium:
     return _pixels(kind, grid, torch.zeros(*grid, 3, dtype=torch.uint8))
 
 
-def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> PreparedMedia:
+def _noise(kind: MediaKind, grid: tuple[int, int, int]) -> Medium:
     draw = torch.Generator().manual_seed(grid[1])
     return _pixels(kind, grid, torch.randint(256, (*grid, 3), generator=draw, dtype=torch.uint8))
 
 
-def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -> PreparedMedia:
+def _pixels(kind: MediaKind, grid: tuple[int, int, int], pixels: torch.Tensor) -> Medium:
     frames = grid[0]
     metadata = None
     if kind == "video":
         metadata = asdict(VideoMetadata(frames, 2.0, frames_indices=list(range(frames))))
-    return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
+    return Medium(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
 
 
 def layer_types(config: Any) -> Sequence[str]:
@@ -261,13 +264,21 @@ def layer_types(config: Any) -> Sequence[str]:
 def load_family(
     path: str,
     config: Any,
-    takes: frozenset[str],
+    takes: frozenset[str] | None,
     recurrent: bool,
     chat: ChatOptions,
     trust_remote_code: bool,
     **media_options: float | str,
 ) -> GeneralFamily:
-    """See ``Architecture.load_family``."""
+    """See ``Architecture.load_family``.
+
+    Args:
+        takes: Names of the arguments that the model's forward has; None for a text model.
+    """
+    if takes is None:
+        tokenizer = from_pretrained(AutoTokenizer, path, trust_remote_code)
+        _check_tokenizer(path, tokenizer)
+        return _family(path, config, tokenizer, tokenizer, frozenset(), recurrent, chat, {})
     processor = from_pretrained(AutoProcessor, path, trust_remote_code)
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
         raise ValueError(
@@ -275,13 +286,39 @@ def load_family(
             "tokenizer or an image processor; copy the processor's files of the model there"
         )
     tokenizer = processor.tokenizer
+    return _family(path, config, processor, tokenizer, takes, recurrent, chat, media_options)
+
+
+def _check_tokenizer(path: str, tokenizer: Any) -> None:
+    """Check that the tokenizer has its file; without it transformers makes an empty one."""
+    if tokenizer.eos_token_id is None or len(tokenizer) < 256:
+        raise ValueError(
+            f"model.path '{path}': its tokenizer has {len(tokenizer)} tokens, and its end of "
+            f"sequence is {tokenizer.eos_token!r}; copy tokenizer.json and tokenizer_config.json "
+            "of the model there"
+        )
+
+
+def _family(
+    path: str,
+    config: Any,
+    processor: Any,
+    tokenizer: Any,
+    takes: frozenset[str],
+    recurrent: bool,
+    chat: ChatOptions,
+    media_options: Mapping[str, Any],
+) -> GeneralFamily:
+    # Llama has no padding token; nothing is ever read where padding is.
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     stops = declared_stops(path, config, tokenizer)
-    own_chat = load_chat(path, config, processor, tokenizer, message_parts, chat, stops)
+    content = attrgetter("text") if processor is tokenizer else message_parts
+    own_chat = load_chat(path, config, processor, tokenizer, content, chat, stops)
     kinds = _placeholder_kinds(own_chat, config)
     never = {*placeholder_ids(config, processor), *kinds, pad}
     return GeneralFamily(
         processor=processor,
+        tokenizer=tokenizer,
         chat=own_chat,
         pad_id=pad,
         stop_ids=own_chat.stop_ids,

@@ -21,7 +21,6 @@ from mmr1.vision.families.family import (
     decoder_shape,
 )
 from mmr1.vision.families.general import inputs
-from mmr1.vision.families.text import load_text_family
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,16 @@ class GeneralArchitecture:
         **media_options: float | str,
     ) -> ModelFamily:
         recurrent = not inputs.ATTENTIONS.issuperset(inputs.layer_types(config))
-        if self.reads_text:
-            return load_text_family(path, config, recurrent, chat, trust_remote_code)
-        takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
+        takes = None
+        if not self.reads_text:
+            takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
         return inputs.load_family(
             path, config, takes, recurrent, chat, trust_remote_code, **media_options
         )
 
     def shape(self, config: Any) -> ModelShape:
         language = decoder_shape(config.get_text_config(), self.normed_heads)
-        return ModelShape(language, _tower_shape(config))
+        return ModelShape(language, tower_shape(config))
 
     def parts(self, model: Any) -> ModelParts:
         """The parts, by the names that transformers looks for in any model."""
@@ -110,21 +109,26 @@ def _layers(decoder: torch.nn.Module) -> Sequence[torch.nn.Module]:
     return named if named is not None else [*lists[0]] if lists else ()
 
 
-def _tower_shape(config: Any) -> StackShape | None:
-    """The shape of a vision transformer, by the names that most configurations use."""
+def tower_shape(config: Any, gated: bool = False) -> StackShape | None:
+    """The shape of a vision transformer, by the names that most configurations use.
+
+    Args:
+        gated: Its MLPs have gates, and its norms are RMSNorm.
+    """
     vision = getattr(config, "vision_config", None)
     if vision is None:
         return None
-    hidden = _first(vision, "hidden_size", "embed_dim")
+    hidden = _first(vision, "embed_dim", "hidden_size")  # the latter is Qwen2-VL's language model's
+    wide = getattr(vision, "intermediate_size", None) or int(hidden * vision.mlp_ratio)
     return StackShape(
         layers=_first(vision, "num_hidden_layers", "depth"),
         hidden=hidden,
-        intermediate=_first(vision, "intermediate_size"),
+        intermediate=wide,
         queries=hidden,
         keys=hidden,
         heads=_first(vision, "num_attention_heads", "num_heads"),
-        gated=False,
-        layer_norm=True,
+        gated=gated,
+        layer_norm=not gated,
         rows_per_token=_rows_per_token(config, vision),
     )
 

@@ -37,7 +37,7 @@ from mmr1.vision.families.qwen_vl.reading import (
 from mmr1.vision.families.registry import COORDINATES
 from mmr1.vision.families.stopping import declared_stops
 from mmr1.vision.images import check_image, image_size, load_image
-from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
+from mmr1.vision.prepare import Medium
 from mmr1.vision.videos import load_video, sampled_grid
 
 VISION_TOKENS = (
@@ -107,15 +107,15 @@ class QwenVLFamily:
     def prompt_length(self, prompt: Prompt) -> int:
         return len(prompt.token_ids) + sum(self.media_tokens(m) - 1 for m in prompt.media)
 
-    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+    def prepare_media(self, media: MediaRef) -> Medium:
         return processed(self.processor, media, self.decode_media(media))
 
-    def measure_media(self, media: MediaRef) -> MeasuredMedia:
+    def measure_media(self, media: MediaRef) -> Medium:
         if media.kind == "image":
             return measured_image(self.processor, media, image_size(media), self.images)
         return measured_video(self.processor, media, self.videos)
 
-    def check_media(self, media: MediaRef) -> MeasuredMedia:
+    def check_media(self, media: MediaRef) -> Medium:
         if media.kind == "image":
             return measured_image(self.processor, media, check_image(media), self.images)
         load_video(media, self.videos)

@@ -10,7 +10,7 @@ import torch
 from mmr1.types import MediaKind, MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
 from mmr1.vision.families.family import EngineInput
-from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
+from mmr1.vision.prepare import Medium
 from mmr1.vision.videos import patch_times, sampled_grid, sampled_metadata
 
 PIXELS: tuple[tuple[MediaKind, str], ...] = (
@@ -20,63 +20,57 @@ PIXELS: tuple[tuple[MediaKind, str], ...] = (
 """The model's argument for the patches of each kind."""
 
 
-def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
+def processed(processor: Any, media: MediaRef, decoded: Any) -> Medium:
     """The processor's output for one medium's pixels, which have the size for the model."""
-    seconds: float | None = None
-    times: tuple[float, ...] = ()
-    if media.kind == "image":
-        own = processor.image_processor
-        batch = own(images=[decoded], do_resize=False, return_tensors="pt")
-        patches, grid = batch["pixel_values"], batch["image_grid_thw"][0]
-    else:
-        own = processor.video_processor
+    own = _own(processor, media)
+    metadata = None
+    given: dict[str, Any] = {"images": [decoded]}
+    if media.kind == "video":
         frames, metadata = decoded
-        batch = own(
-            videos=[frames],
-            video_metadata=[metadata],
-            do_resize=False,
-            do_sample_frames=False,
-            return_tensors="pt",
-        )
-        patches, grid = batch["pixel_values_videos"], batch["video_grid_thw"][0]
-        seconds, times = _times(own, metadata)
-    t, h, w = grid.tolist()
-    return PreparedMedia(
-        kind=media.kind,
-        patches=patches.float(),
-        grid=(t, h, w),
-        merge=own.merge_size,
-        seconds_per_grid=seconds,
-        digest=media.digest(),
-        patch_size=own.patch_size,
-        times=times,
-    )
+        given = {"videos": [frames], "video_metadata": [metadata], "do_sample_frames": False}
+    batch = own(**given, do_resize=False, return_tensors="pt")
+    t, h, w = batch[f"{media.kind}_grid_thw"][0].tolist()
+    return _described(own, media, (t, h, w), metadata, batch[dict(PIXELS)[media.kind]].float())
 
 
 def measured_image(
     processor: Any, media: MediaRef, size: tuple[int, int], budget: PixelBudget
-) -> MeasuredMedia:
+) -> Medium:
     """The measurements of an image of this size: output of :func:`processed` without patches."""
-    own = processor.image_processor
     try:
         grid = image_grid(*size, budget.of(media.options))
     except ValueError as error:
         raise ValueError(f"{media}: {error}") from error
-    return MeasuredMedia("image", grid, own.merge_size, None, media.digest(), own.patch_size, ())
+    return _described(_own(processor, media), media, grid, None)
 
 
-def measured_video(processor: Any, media: MediaRef, budget: VideoBudget) -> MeasuredMedia:
+def measured_video(processor: Any, media: MediaRef, budget: VideoBudget) -> Medium:
     """The measurements of a video, by its header: output of :func:`processed` without patches."""
-    own = processor.video_processor
-    seconds, times = _times(own, sampled_metadata(media, budget))
-    return MeasuredMedia(
-        "video",
-        sampled_grid(media, budget),
-        own.merge_size,
-        seconds,
-        media.digest(),
-        own.patch_size,
-        times,
+    grid, metadata = sampled_grid(media, budget), sampled_metadata(media, budget)
+    return _described(_own(processor, media), media, grid, metadata)
+
+
+def _own(processor: Any, media: MediaRef) -> Any:
+    return getattr(processor, f"{media.kind}_processor")
+
+
+def _described(
+    processor: Any,
+    media: MediaRef,
+    grid: tuple[int, int, int],
+    metadata: Any,
+    stored: torch.Tensor | None = None,
+) -> Medium:
+    seconds, times = (None, ()) if metadata is None else _times(processor, metadata)
+    return Medium(
+        kind=media.kind,
+        stored=stored,
+        grid=grid,
+        merge=processor.merge_size,
+        seconds_per_grid=seconds,
+        digest=media.digest(),
+        patch_size=processor.patch_size,
+        times=times,
     )
 
 

@@ -17,10 +17,9 @@ from mmr1.vision.families.family import (
     ModelFamily,
     ModelParts,
     ModelShape,
-    StackShape,
     decoder_shape,
 )
-from mmr1.vision.families.general.model import GeneralArchitecture
+from mmr1.vision.families.general.model import GeneralArchitecture, tower_shape
 from mmr1.vision.families.qwen_vl import inputs, media, tiny
 from mmr1.vision.families.qwen_vl.reading import (
     VideoReading,
@@ -28,38 +27,7 @@ from mmr1.vision.families.qwen_vl.reading import (
     whole_videos,
 )
 from mmr1.vision.families.qwen_vl.tower import blank_medium, run_tower
-from mmr1.vision.prepare import Medium, PreparedMedia
-
-
-def _qwen2_tower(vision: Any) -> StackShape:
-    return StackShape(
-        layers=vision.depth,
-        hidden=vision.embed_dim,
-        intermediate=int(vision.embed_dim * vision.mlp_ratio),
-        queries=vision.embed_dim,
-        keys=vision.embed_dim,
-        heads=vision.num_heads,
-        gated=False,
-        layer_norm=True,
-        rows_per_token=vision.spatial_merge_size**2,
-    )
-
-
-def _qwen2_5_tower(vision: Any) -> StackShape:
-    return StackShape(
-        layers=vision.depth,
-        hidden=vision.hidden_size,
-        intermediate=vision.intermediate_size,
-        queries=vision.hidden_size,
-        keys=vision.hidden_size,
-        heads=vision.num_heads,
-        rows_per_token=vision.spatial_merge_size**2,
-    )
-
-
-def _qwen3_tower(vision: Any) -> StackShape:
-    return replace(_qwen2_5_tower(vision), gated=False, layer_norm=True)
-
+from mmr1.vision.prepare import Medium
 
 _EXPERTS = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)$")
 """Weights of all experts of a layer: ``[experts, in, out]`` on the hub."""
@@ -72,14 +40,14 @@ class QwenVLArchitecture:
     Attributes:
         model_type: Of these models.
         read_videos: Of a processor and a configuration, how videos become tokens and positions.
-        tower_shape: Of a vision configuration.
+        gated_tower: The tower's MLPs have gates, and its norms are RMSNorm.
         normed_heads: The language model normalises queries and keys.
         masks_by_layer: The language model takes masks by the type of a layer.
     """
 
     model_type: str
     read_videos: Callable[[Any, Any], VideoReading]
-    tower_shape: Callable[[Any], StackShape]
+    gated_tower: bool = False
     normed_heads: bool = False
     masks_by_layer: bool = True
 
@@ -106,7 +74,7 @@ class QwenVLArchitecture:
 
     def shape(self, config: Any) -> ModelShape:
         language = decoder_shape(config.text_config, self.normed_heads)
-        return ModelShape(language, self.tower_shape(config.vision_config))
+        return ModelShape(language, tower_shape(config, self.gated_tower))
 
     def parts(self, model: Any) -> ModelParts:
         language_model, tower = model.model.language_model, model.model.visual
@@ -127,7 +95,7 @@ class QwenVLArchitecture:
     def encode(self, tower: Any, prepared: Sequence[Medium]) -> Sequence[torch.Tensor]:
         return run_tower(tower, prepared)
 
-    def blank_medium(self, tower: Any) -> PreparedMedia:
+    def blank_medium(self, tower: Any) -> Medium:
         return blank_medium(tower)
 
     def language_inputs(
@@ -155,10 +123,10 @@ class QwenVLArchitecture:
         return tiny.new_model(self.model_type, output, preset, seed, corpus)
 
 
-QWEN2_VL = QwenVLArchitecture("qwen2_vl", whole_videos, _qwen2_tower)
-QWEN2_5_VL = QwenVLArchitecture("qwen2_5_vl", whole_videos, _qwen2_5_tower)
+QWEN2_VL = QwenVLArchitecture("qwen2_vl", whole_videos)
+QWEN2_5_VL = QwenVLArchitecture("qwen2_5_vl", whole_videos, gated_tower=True)
 QWEN3_VL = QwenVLArchitecture(
-    "qwen3_vl", frames_with_times, _qwen3_tower, normed_heads=True, masks_by_layer=False
+    "qwen3_vl", frames_with_times, normed_heads=True, masks_by_layer=False
 )
 QWEN3_VL_MOE = replace(QWEN3_VL, model_type="qwen3_vl_moe")
 

@@ -13,16 +13,12 @@ from typing import Any
 
 import torch
 from transformers import (
+    CONFIG_MAPPING,
     AutoModelForImageTextToText,
-    Qwen2_5_VLConfig,
     Qwen2_5_VLProcessor,
-    Qwen2VLConfig,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
-    Qwen3_5Config,
-    Qwen3VLConfig,
-    Qwen3VLMoeConfig,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
 )
@@ -58,7 +54,7 @@ def new_model(
     """See ``Architecture.new_model``."""
     tokenizer, generation = qwen_tokenizer(corpus), _GENERATIONS[model_type]
     torch.manual_seed(seed)
-    config = _config(generation, PRESETS[preset], tokenizer)
+    config = _config(model_type, generation, PRESETS[preset], tokenizer)
     model = AutoModelForImageTextToText.from_config(config).float()
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -67,28 +63,44 @@ def new_model(
     # transformers would turn them back.
     as_it_is = all(copy_recipe[name] is own[name] for name in own)
     model.save_pretrained(output, state_dict=copy_recipe, save_original_format=as_it_is)
-    generation.processor(
-        image_processor=generation.image_processor(),
-        tokenizer=tokenizer,
-        video_processor=generation.video_processor(),
-        chat_template=QWEN_TEMPLATE,
-    ).save_pretrained(output)
+    generation.new_processor(tokenizer).save_pretrained(output)
     return sum(p.numel() for p in model.parameters())
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The differences between generations: classes, processors, parts of the configuration."""
+    """The differences between generations: patches, and parts of the configuration.
 
-    config: Callable[..., Any]
+    Attributes:
+        processor: transformers' class.
+        patch: Side of a patch in pixels.
+        vision: What its towers have beside what all have, of a size.
+        text: What its language models have beside what all have.
+    """
+
     processor: Callable[..., Any]
-    image_processor: Callable[[], Any]
-    video_processor: Callable[[], Any]
+    patch: int
     vision: Callable[[Preset], dict[str, Any]]
     text: dict[str, Any]
 
+    def new_processor(self, tokenizer: Any) -> Any:
+        """A processor of images and videos of 4 to 256 tokens."""
+        token = (2 * self.patch) ** 2
+        pixels = {"shortest_edge": 4 * token, "longest_edge": 256 * token}
+        if self.processor is Qwen3VLProcessor:  # its sizes are those of all frames
+            frames = {"shortest_edge": 16 * token, "longest_edge": 1024 * token}
+            videos: Any = Qwen3VLVideoProcessor(size=frames, cap_pixels_per_frame=True)
+        else:
+            videos = Qwen2VLVideoProcessor(size=pixels)
+        return self.processor(
+            image_processor=Qwen2VLImageProcessor(size=pixels, patch_size=self.patch),
+            tokenizer=tokenizer,
+            video_processor=videos,
+            chat_template=QWEN_TEMPLATE,
+        )
 
-def _config(generation: Generation, size: Preset, tokenizer: Any) -> Any:
+
+def _config(model_type: str, generation: Generation, size: Preset, tokenizer: Any) -> Any:
     def token_id(name: str) -> int:
         return int(tokenizer.convert_tokens_to_ids(name))
 
@@ -111,9 +123,10 @@ def _config(generation: Generation, size: Preset, tokenizer: Any) -> Any:
         "num_heads": size.vision_heads,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
+        "patch_size": generation.patch,
         **generation.vision(size),
     }
-    return generation.config(
+    return CONFIG_MAPPING[model_type](
         text_config=text,
         vision_config=vision,
         tie_word_embeddings=False,
@@ -129,7 +142,6 @@ def _qwen2_vision(size: Preset) -> dict[str, Any]:
         "embed_dim": size.vision_hidden,
         "hidden_size": size.hidden,
         "mlp_ratio": size.vision_intermediate // size.vision_hidden,
-        "patch_size": 14,
     }
 
 
@@ -140,7 +152,6 @@ def _qwen2_5_vision(size: Preset) -> dict[str, Any]:
         "out_hidden_size": size.hidden,
         "fullatt_block_indexes": [size.vision_depth - 1],
         "window_size": 112,
-        "patch_size": 14,
     }
 
 
@@ -152,7 +163,6 @@ def _qwen3_vision(size: Preset) -> dict[str, Any]:
         "num_position_embeddings": 64,
         # The language model has fewer layers than a real one: the features of one are enough.
         "deepstack_visual_indexes": list(range(size.vision_depth - 1)),
-        "patch_size": 16,
     }
 
 
@@ -161,9 +171,6 @@ def _qwen3_5_vision(size: Preset) -> dict[str, Any]:
     return {name: value for name, value in vision.items() if name != "deepstack_visual_indexes"}
 
 
-_PIXELS_28 = {"shortest_edge": 4 * 28 * 28, "longest_edge": 256 * 28 * 28}
-_PIXELS_32 = {"shortest_edge": 4 * 32 * 32, "longest_edge": 256 * 32 * 32}
-_ALL_FRAMES = {"shortest_edge": 16 * 32 * 32, "longest_edge": 1024 * 32 * 32}
 _SECTIONS = {
     "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [4, 6, 6]}
 }
@@ -180,37 +187,13 @@ _QWEN3_TEXT = {
 }
 
 
-def _images_28() -> Any:
-    return Qwen2VLImageProcessor(size=_PIXELS_28)
-
-
-def _videos_28() -> Any:
-    return Qwen2VLVideoProcessor(size=_PIXELS_28)
-
-
-def _images_32() -> Any:
-    return Qwen2VLImageProcessor(size=_PIXELS_32, patch_size=16)
-
-
-def _videos_32() -> Any:
-    return Qwen3VLVideoProcessor(size=_ALL_FRAMES, cap_pixels_per_frame=True)
-
-
 _GENERATIONS = {
-    "qwen2_vl": Generation(
-        Qwen2VLConfig, Qwen2VLProcessor, _images_28, _videos_28, _qwen2_vision, _SECTIONS
-    ),
-    "qwen2_5_vl": Generation(
-        Qwen2_5_VLConfig, Qwen2_5_VLProcessor, _images_28, _videos_28, _qwen2_5_vision, _SECTIONS
-    ),
-    "qwen3_vl": Generation(
-        Qwen3VLConfig, Qwen3VLProcessor, _images_32, _videos_32, _qwen3_vision, _QWEN3_TEXT
-    ),
+    "qwen2_vl": Generation(Qwen2VLProcessor, 14, _qwen2_vision, _SECTIONS),
+    "qwen2_5_vl": Generation(Qwen2_5_VLProcessor, 14, _qwen2_5_vision, _SECTIONS),
+    "qwen3_vl": Generation(Qwen3VLProcessor, 16, _qwen3_vision, _QWEN3_TEXT),
     "qwen3_vl_moe": Generation(
-        Qwen3VLMoeConfig,
         Qwen3VLProcessor,
-        _images_32,
-        _videos_32,
+        16,
         _qwen3_vision,
         {
             **_QWEN3_TEXT,
@@ -221,10 +204,8 @@ _GENERATIONS = {
         },
     ),
     "qwen3_5": Generation(
-        Qwen3_5Config,
         Qwen3VLProcessor,
-        _images_32,
-        _videos_32,
+        16,
         _qwen3_5_vision,
         {
             "head_dim": 64,

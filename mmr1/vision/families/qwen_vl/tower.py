@@ -16,7 +16,7 @@ from transformers.vision_utils import (
 )
 
 from mmr1.vision import tower_attention
-from mmr1.vision.prepare import Medium, PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 def run_tower(tower: Any, media: Sequence[Medium]) -> Sequence[torch.Tensor]:
@@ -71,12 +71,12 @@ def _layout(tower: Any, grids: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def blank_medium(tower: Any) -> PreparedMedia:
+def blank_medium(tower: Any) -> Medium:
     """A black image of a single token."""
     merge = tower.spatial_merge_size
     patch_dim = tower.patch_embed.proj.weight[0].numel()
     black = torch.zeros(merge * merge, patch_dim)
-    return PreparedMedia("image", black, (1, merge, merge), merge, None, digest="blank")
+    return Medium("image", black, (1, merge, merge), merge, None, digest="blank")
 
 
 class _PatchesAsRows(TorchFunctionMode):
