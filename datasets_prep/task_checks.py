@@ -75,8 +75,12 @@ def _check_medium(ref: MediaRef) -> None:
         if least is not None and most is not None and least > most:
             raise ValueError(f"min_pixels={least} is above max_pixels={most}")
     except ValueError as error:
-        text = str(error)
-        raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
+        raise ValueError(named(ref, str(error))) from error
+
+
+def named(ref: MediaRef, reason: str) -> str:
+    """The reason with the medium, unless it names it already."""
+    return reason if str(ref) in reason else f"{ref}: {reason}"
 
 
 def _check_span(sample: Sample) -> None:

@@ -224,13 +224,6 @@ class EnvironmentSection(Section):
             ),
         ),
         Need(
-            ("environment", "algorithm.filter_groups.type"),
-            lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
-            "replay and keep_surplus keep completions without what tools showed in them; leave one "
-            "of them out",
-            ("environment.tools=[zoom]", "algorithm.filter_groups=replay"),
-        ),
-        Need(
             ("environment", "rollout.views"),
             lambda c: c.environment is not None and c.rollout.views is not None,
             "a tool would show the original; leave one of them out",

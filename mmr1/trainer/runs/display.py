@@ -81,7 +81,9 @@ class Display:
         self._live = live_line if live else None
 
     def __enter__(self) -> Self:
-        self.say(f"training up to step {self._config.steps}, in {self._folder}")
+        every = self._config.logging_steps
+        told = f"; a line every {every} steps" if every > 1 else ""
+        self.say(f"training up to step {self._config.steps}, in {self._folder}{told}")
         if self._live is not None:
             self._live.start()
         return self
