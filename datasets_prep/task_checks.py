@@ -44,10 +44,9 @@ def _check_task(sample: Sample) -> None:
     if task is None:
         return
     if reward_of_task(task) is None:
-        known = rewards_of_tasks()
         raise ValueError(
-            f"unknown task '{task}'{suggest(task, known)}; known are {', '.join(sorted(known))}. "
-            "A task of your own reward function belongs under 'meta'"
+            f"unknown task '{task}'{suggest(task, (known := rewards_of_tasks()))}; known are "
+            f"{', '.join(sorted(known))}. A task of your own reward function belongs under 'meta'"
         )
     if sample.answer is None and not is_demonstration(sample):
         raise ValueError(

@@ -27,6 +27,7 @@ from mmr1.section import OWN, Need, Section, Shape, every_section, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
+PARTS = ("advantage", "loss", "filter_groups", "kl")
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 HEAD = """# Configuration
 
@@ -182,10 +183,10 @@ def _names(keys: tuple[str, ...]) -> str:
 
 def _presets() -> str:
     rows = "\n".join(
-        f"| `{name}` | {' | '.join(_of_preset(preset[key]) for key in preset)} |"
+        f"| `{name}` | {' | '.join(_of_preset(preset.get(key)) for key in PARTS)} |"
         for name, preset in PRESETS.items()
     )
-    head = "| `algorithm.name` | advantage | loss | filter_groups |\n|---|---|---|---|"
+    head = f"| `algorithm.name` | {' | '.join(PARTS)} |\n|---{'|---' * len(PARTS)}|"
     return f"## Presets\n\n{head}\n{rows}\n"
 
 
