@@ -94,10 +94,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("algorithm.advantage={folder}/own.py:advantage",),
     ),
     "own loss": ("train", ("algorithm.loss={folder}/own.py:loss", *SEVERAL)),
-    "loss ppo_kl": (
-        "train",
-        ("algorithm.loss=ppo_kl", "algorithm.loss.coef=1", "algorithm.loss.target=0.1", *SEVERAL),
-    ),
     "loss sequence_ppo": ("train", ("algorithm.loss=sequence_ppo", *SEVERAL)),
     "loss reinforce": ("train", ("algorithm.loss=reinforce", *SEVERAL)),
     "a reference of its own": (

@@ -27,7 +27,6 @@ def reward(completion: str, answer, **sample) -> float:
 # steps a rollout.
 ALGORITHM = {
     "name": "reinforce",
-    "loss": {"type": "ppo_kl", "coef": 0.1, "target": 0.01, "agg_mode": "token-mean"},
     "kl": {"coef": 0.02, "target": 0.01, "reference": {"type": "moving", "sync_steps": 2}},
     "entropy": {"coef": 0.01, "target": 2.0},
     "filter_groups": {"type": "replay", "capacity": 3},

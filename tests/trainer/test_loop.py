@@ -144,7 +144,6 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
             {
                 "ppo_epochs": 2,
                 "advantage": {"critic": {"bootstrap_truncated": True}},
-                "loss": {"type": "ppo_kl", "coef": 0.1},
             },
         ),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.

@@ -51,7 +51,7 @@ ADVANTAGES = (
     *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
-    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
+    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "clip_cov", "kl_cov"),
     *("gmpo", "topr", "dppo"),
 )
 USED: Mapping[str, tuple[Any, ...] | None] = {
@@ -130,7 +130,7 @@ class Recipe:
 
     Attributes:
         tree: The configuration.
-        coefficients: Coefficients of the loss in this step: kl, ppo_kl, entropy.
+        coefficients: Coefficients of the loss in this step: kl, entropy.
     """
 
     tree: Tree
