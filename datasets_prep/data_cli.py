@@ -283,8 +283,8 @@ def filter_(
     from datasets_prep.pass_rate import PassRates
     from datasets_prep.select import keep, keep_band
     from datasets_prep.server import Server
+    from mmr1.config.reward_spec import read_spec
     from mmr1.data.templates import load_template
-    from mmr1.rewards.specs import read_spec
 
     if needs_picture and server is None:
         raise ValueError("--needs-picture compares pass rates: give --server and --model too")

@@ -17,7 +17,7 @@ from mmr1.data.forms.columns import FIELDS, without_media
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.options import as_choice, read_options
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.types import MediaKind, Sample
 
 _LISTS = ("options", *get_args(MediaKind))

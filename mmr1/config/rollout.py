@@ -72,8 +72,7 @@ def _draws_or_keeps(c: Any) -> bool:
 
 
 def _scores_batches(c: Any) -> bool:
-    functions = c.rewards.functions.values()
-    return any(getattr(f, "call", None) == "batch" for f in functions)
+    return any(getattr(reward, "call", None) == "batch" for reward in c.rewards.values())
 
 
 class QueueConfig(Section):
@@ -146,14 +145,14 @@ class QueueConfig(Section):
             ),
         ),
         Need(
-            ("rollout.queue.at_new_weights", "rewards.functions"),
+            ("rollout.queue.at_new_weights", "rewards"),
             lambda c: c.rollout.streams and _scores_batches(c),
-            "groups are scored as they end, and no function with call=batch sees all of a step; "
+            "groups are scored as they end, and no reward with call=batch sees all of a step; "
             "set call=group, or leave at_new_weights out",
             (
                 "rollout.max_off_policy_steps=1",
                 "rollout.queue.at_new_weights=continue",
-                "rewards.functions={own: {use: 'f.py:g', call: batch}}",
+                "rewards={own: {type: 'f.py:g', call: batch}}",
             ),
         ),
     )

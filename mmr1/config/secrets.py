@@ -227,7 +227,7 @@ def _is_secret(path: Key) -> bool:
     """True if a key on the path is the name of a credential; names chosen by users do not count."""
     if path[:2] == ("data", "train"):
         return False
-    names = path[3:] if path[:2] == ("rewards", "functions") else path
+    names = path[2:] if path[:1] == ("rewards",) else path
     return any(isinstance(name, str) and _is_secret_name(name) for name in names)
 
 

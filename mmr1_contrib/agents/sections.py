@@ -31,7 +31,7 @@ class AgentConfig(EnvironmentSection):
     type: Literal["agent"] = "agent"
     use: str = Field(
         description="file.py:function, run(client, sample): async with openai's AsyncOpenAI, or "
-        "not, with OpenAI. It returns a reward, or None where rewards.functions say it all. "
+        "not, with OpenAI. It returns a reward, or None where rewards say it all. "
         "gymnasium, openenv, verifiers: an environment of these libraries"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")

@@ -132,7 +132,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "built-in rewards": (
         "train",
         (
-            "rewards.functions={format: {gate: 0.5}, math: 1.0}",
+            "rewards={format: {gate: 0.5}, math: 1.0}",
             "eval.sampled.n=2",
             "eval.sampled.best_of=math",
             VALIDATED,
@@ -140,7 +140,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a sandbox": (
         "train",
-        ("rewards.functions={own: {use: '{folder}/own.py:reward'}}", "rewards.timeout_s=60"),
+        ("rewards={own: {type: '{folder}/own.py:reward'}}", "scoring.timeout_s=60"),
     ),
     "columns": ("train", ("data.train={folder}/rows.jsonl", "data.format.prompt_key=question")),
     "sft": ("sft", ("data.train={folder}/digits/sft.jsonl",)),

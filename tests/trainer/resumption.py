@@ -55,10 +55,8 @@ def rl(
             "max_prompt_length": 56,
             "max_response_length": 8,
         },
-        rewards={
-            "timeout_s": 60,  # an accident takes its time on a busy machine
-            "functions": {"length": {"use": f"{reward}:reward", "sandbox": None}},
-        },
+        rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
+        scoring={"timeout_s": 60},  # an accident takes its time on a busy machine
         algorithm=algorithm,
         optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 2}},
         trainer={

@@ -167,15 +167,15 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
         ),
         (
             {"algorithm": {"name": "process_grpo", "advantage": {"step_rewards": "x.py:f"}}},
-            "environment, algorithm.advantage.type=process, .* read a completion as one text",
+            "environment, algorithm.advantage.type=process: .* reads a completion as one text",
         ),
         (
             {"algorithm": {"filter_groups": "replay"}},
             "environment, algorithm.filter_groups.type=replay: replay and keep_surplus keep",
         ),
         (
-            {"rewards": {"functions": {"rm": {"use": "reward_model"}}}},
-            "environment, .*rewards.functions: .* read a completion as one text",
+            {"rewards": {"rm": {"type": "reward_model", "path": "rm"}}},
+            "environment, rewards: a reward model reads a completion as one text",
         ),
         (
             {"rollout": {"views": {"view": "noise", "strength": 0.5}}},

@@ -12,7 +12,7 @@ from typing import Any
 from mmr1.boxes import Box, Space, check_inside, convert, pixels, thousandths, unit
 from mmr1.data.forms.assemble import inside_answer, stated_task
 from mmr1.data.forms.form import Row
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.rewards.reading.boxes import boxes_of
 from mmr1.types import Sample, TextPart
 from mmr1.vision.images import image_size
