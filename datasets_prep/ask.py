@@ -17,14 +17,14 @@ from typing import Any
 
 from datasets_prep.carry import Carrier
 from datasets_prep.demonstrations import is_text, with_answer
-from datasets_prep.outputs import check_new, refuse_repeated_ids
+from datasets_prep.outputs import check_new, opened, refuse_repeated_ids
 from datasets_prep.record_files import BadRecordError, record_files, rows_of
 from datasets_prep.select import FAILURES, variables
 from datasets_prep.server import Server, in_order, prompt_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
 from mmr1.data.placeholders import as_text
-from mmr1.files import atomic_binary, stamp
+from mmr1.files import stamp
 from mmr1.progress import Progress
 from mmr1.rewards.judges.replies import Reply
 from mmr1.templates import environment
@@ -137,7 +137,7 @@ def _whole_lines(file: Any) -> int:
 def _finish(part: Path, output: Path, path: Path, files: list[Path]) -> tuple[int, int]:
     """Make the output of the lines that are records."""
     ids, total = array("Q"), 0
-    with part.open("rb") as lines, atomic_binary(output) as (file,):
+    with part.open("rb") as lines, opened(output) as file:
         for line in lines:
             total += 1
             if line.strip():

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from datasets_prep.carry import Carrier
-from datasets_prep.outputs import refuse_repeated_ids
+from datasets_prep.outputs import opened, refuse_repeated_ids
 from datasets_prep.record_files import record_files, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import pieces
 from mmr1.data.record import parse_json, read_lines
-from mmr1.files import atomic_binary
 from mmr1.progress import Progress
 
 # An id, and the answer as JSON: two datasets may have the same ids.
@@ -129,7 +128,7 @@ def write_sampled(
     files = record_files(records)
     written = used = total = 0
     ids: list[array[int]] = [array("Q")]
-    with atomic_binary(output) as (file,), Progress("writing", "records") as progress:
+    with opened(output) as file, Progress("writing", "records") as progress:
         for piece in pieces(files):
             carrier, root = Carrier(output.parent), piece.path.parent
             for _, row, sample in rows_of(piece):

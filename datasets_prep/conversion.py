@@ -27,7 +27,7 @@ from datasets_prep.converters.rows import converter_of
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
-from datasets_prep.manifest import file_hash, read_manifest, write_manifest
+from datasets_prep.manifest import read_manifest, write_manifest
 from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms import shortened
 from mmr1.data.forms.boxes import BoxTally
@@ -36,7 +36,7 @@ from mmr1.data.readers import media_folder
 from mmr1.data.readers.hub import is_saved
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
-from mmr1.files import atomic, atomic_binary
+from mmr1.files import atomic, atomic_binary, sha256_of
 from mmr1.machine import cores
 from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
@@ -72,25 +72,21 @@ class Plan:
     def describe(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
         root = source.parent if source.is_file() else source
-        facts: dict[str, Any] = {
+        facts = {
             "converter": self.name,
             "schema_version": VERSION,
             "embed": self.embed,
             "inputs": {
-                p.relative_to(root).as_posix(): file_hash(p)
+                p.relative_to(root).as_posix(): sha256_of(p).hex()
                 for path in self.files
                 for p in _files_behind(path)
             },
+            "media_root": self.media_root and os.path.relpath(self.media_root, root),
+            "hosts": sorted(self.hosts) or None,
+            "split": self.split,
+            "columns": dict(self.columns) or None,
         }
-        if self.media_root is not None:
-            facts["media_root"] = os.path.relpath(self.media_root, root)
-        if self.hosts:
-            facts["hosts"] = sorted(self.hosts)
-        if self.split is not None:
-            facts["split"] = self.split
-        if self.columns:
-            facts["columns"] = dict(self.columns)
-        return facts
+        return {key: fact for key, fact in facts.items() if fact is not None}
 
 
 def _files_behind(path: Path) -> list[Path]:
@@ -159,7 +155,7 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
             )
         shutil.rmtree(outcome_files)  # it failed at its first row
     manifest = read_manifest(output)
-    if manifest is not None and not _has_records(manifest):
+    if manifest is not None and "plan" in manifest and not manifest["counts"]["records"]:
         _clear(output)  # a conversion that found nothing to use is begun again
     elif manifest is not None and manifest.get("plan") == plan_facts:
         return manifest
@@ -171,10 +167,6 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
     with atomic(outcome_files / "plan.json") as file:
         json.dump(plan_facts, file)
     return None
-
-
-def _has_records(manifest: dict[str, Any]) -> bool:
-    return "plan" not in manifest or bool(manifest["counts"]["records"])
 
 
 def _clear(output: Path) -> None:
@@ -293,7 +285,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Out
     outcome |= {
         "media": media,
         "unread": list(unread),
-        "boxes": [boxes.inside, boxes.outside, boxes.fits],
+        "boxes": [boxes.inside, boxes.outside, boxes.fits, boxes.extents],
     }
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
@@ -375,7 +367,8 @@ def _check_boxes(plan: Plan, outcome_files: Sequence[Path]) -> None:
     """Raises ValueError, and leaves nothing behind, if most gold boxes are of another space."""
     tally = BoxTally()
     for outcome_file in outcome_files:
-        tally.merge(BoxTally(*parse_json(outcome_file.read_bytes())["boxes"]))
+        inside, outside, fits, extents = parse_json(outcome_file.read_bytes())["boxes"]
+        tally.merge(BoxTally(inside, outside, Counter(fits), extents))
     try:
         tally.check(str(plan.files[0]))
     except ValueError:

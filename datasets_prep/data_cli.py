@@ -42,7 +42,7 @@ def print_outcome(manifest: Mapping[str, Any]) -> None:
     rows += [(f"dropped: {reason}", count) for reason, count in manifest["dropped"].items()]
     print_table(manifest["name"], ("", "count"), rows)
     if unread := manifest.get("columns_not_read"):
-        print(f"columns not read (kept in meta where JSON holds them): {', '.join(unread)}")
+        print(f"columns that only rewards may name (no format reads them): {', '.join(unread)}")
 
 
 app = typer.Typer(
@@ -177,6 +177,8 @@ def stats(
             "cannot be read, or their media cannot be shown to a model",
             err=True,
         )
+    if (boxes := distributions.boxes.most_outside()) is not None:
+        typer.echo(f"{path}: {boxes}", err=True)
     print_table(str(path), ("", ""), figures.rows(distributions))
     if png is not None:
         figures.draw(distributions, png)
@@ -186,7 +188,9 @@ def stats(
 @app.command()
 def split(
     path: Records,
-    splits: Annotated[list[str], typer.Argument(help="Names and shares, e.g. train=0.9 eval=0.1")],
+    splits: Annotated[
+        list[str], typer.Argument(help="Shares, train=0.9 eval=0.1, or counts, eval=500")
+    ],
     output: Output,
     seed: Seed = 0,
 ) -> None:
@@ -209,16 +213,16 @@ def split(
 @app.command()
 def mix(
     sources: Annotated[list[str], typer.Argument(help="Record files and shares, e.g. a.jsonl=0.7")],
-    output: Annotated[Path, typer.Option(help="Record file to write")],
+    output: Annotated[Path, typer.Option(help="Record file to write; - is the standard output")],
     count: Annotated[int, typer.Option(help="Total number of records")],
     seed: Seed = 0,
 ) -> None:
     """Mix datasets, without repeats."""
     from datasets_prep.mix import mix
-    from datasets_prep.outputs import shares
+    from datasets_prep.outputs import say, shares
 
     mix(shares(sources), output, count, seed)
-    typer.echo(f"{output}: {count:,} records")
+    say(output, f"{count:,} records")
 
 
 @app.command()
@@ -250,7 +254,7 @@ def leakage(
 @app.command("filter")
 def filter_(
     path: Records,
-    output: Annotated[Path, typer.Option(help="Record file to write")],
+    output: Annotated[Path, typer.Option(help="Record file to write; - is the standard output")],
     rule: Annotated[
         str | None, typer.Option(help="E.g. task == 'math' and width > 28 and images == 1")
     ] = None,
@@ -275,11 +279,12 @@ def filter_(
     api_key_env: ApiKeyEnv = None,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
+    from datasets_prep.outputs import say
     from datasets_prep.pass_rate import PassRates
     from datasets_prep.select import keep, keep_band
     from datasets_prep.server import Server
+    from mmr1.config.reward_spec import read_spec
     from mmr1.data.templates import load_template
-    from mmr1.rewards.specs import read_spec
 
     if needs_picture and server is None:
         raise ValueError("--needs-picture compares pass rates: give --server and --model too")
@@ -292,19 +297,20 @@ def filter_(
             typer.echo(
                 f"{rates.without_answer:,} of {rates.replies:,} completions have no answer that "
                 "the reward finds, and count 0; --prompt-template asks for its form, --reward "
-                "reads another"
+                "reads another",
+                err=True,
             )
     elif rule is not None:
         kept, total = keep(path, output, rule)
     else:
         raise ValueError("nothing to filter by: give --rule, --server or both")
-    typer.echo(f"{output}: {kept:,} of {total:,} records")
+    say(output, f"{kept:,} of {total:,} records")
 
 
 @app.command()
 def ask(
     path: Records,
-    output: Annotated[Path, typer.Option(help="Record file to write")],
+    output: Annotated[Path, typer.Option(help="Record file to write; - is the standard output")],
     server: Annotated[str, typer.Option(help="URL of an OpenAI-compatible server, …/v1")],
     model: Annotated[str, typer.Option(help="Model name on the server")],
     prompt: Annotated[Path, typer.Option(help="Jinja file with {{ question }}, {{ meta.NAME }} …")],
@@ -320,13 +326,14 @@ def ask(
     """Ask a served model about each record, and keep its reply; resumed when repeated."""
     from datasets_prep.ask import Question
     from datasets_prep.ask import ask as ask_each
+    from datasets_prep.outputs import say
     from datasets_prep.server import Server
     from mmr1.templates import text_of
 
     question = Question(text_of(str(prompt), "--prompt"), into, not text_only)
     with Server(server, model, temperature, max_tokens, api_key_env) as at:
         written, total = ask_each(path, output, at, question)
-    typer.echo(f"{output}: {written:,} of {total:,} records; the other replies are not whole")
+    say(output, f"{written:,} of {total:,} records; the other replies are not whole")
 
 
 @app.command()
@@ -335,7 +342,7 @@ def demonstrations(
     completions: Annotated[
         Path, typer.Argument(help="completions.jsonl of mmr1 eval, or the rollouts folder of a run")
     ],
-    output: Annotated[Path, typer.Option(help="Record file to write")],
+    output: Annotated[Path, typer.Option(help="Record file to write; - is the standard output")],
     function: Annotated[
         str | None,
         typer.Option(help="Reward function that decides; default: what mmr1 eval calls right"),
@@ -345,10 +352,11 @@ def demonstrations(
 ) -> None:
     """Write a model's right completions as demonstrations, for mmr1 sft."""
     from datasets_prep.demonstrations import Standard, write_demonstrations
+    from datasets_prep.outputs import say
 
     standard = Standard(function, at_least, per_record)
     written, answered, total = write_demonstrations(path, completions, output, standard)
-    typer.echo(f"{output}: {written:,} records, answers to {answered:,} of {total:,}")
+    say(output, f"{written:,} records, answers to {answered:,} of {total:,}")
 
 
 @app.command()

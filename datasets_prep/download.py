@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from email.message import Message
-from typing import IO, Any, get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
+
+import httpx
 
 from mmr1.data.forms.columns import is_media_column
 from mmr1.types import MediaKind
 
 MAX_BYTES = 256 * 1024**2
 TIMEOUT_S = 30.0
-
-
-class _StayOnHost(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects to hosts that were not allowed."""
-
-    def __init__(self, hosts: tuple[str, ...]) -> None:
-        self._hosts = hosts
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: Message,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        check_host(newurl, self._hosts)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
 def check_host(address: str, hosts: tuple[str, ...]) -> None:
@@ -98,13 +78,18 @@ def download(address: str, hosts: tuple[str, ...]) -> bytes:
         ValueError: Its host, or that of a redirect, is not allowed; the download fails; or it has
             more than :data:`MAX_BYTES`.
     """
-    check_host(address, hosts)
-    opener = urllib.request.build_opener(_StayOnHost(hosts))
+    data = bytearray()
+    checks = {"request": [lambda request: check_host(str(request.url), hosts)]}
     try:
-        with opener.open(address, timeout=TIMEOUT_S) as response:
-            data = response.read(MAX_BYTES + 1)
-    except (urllib.error.URLError, OSError) as error:
+        with (
+            httpx.Client(event_hooks=checks, follow_redirects=True, timeout=TIMEOUT_S) as client,
+            client.stream("GET", address) as response,
+        ):
+            response.raise_for_status()
+            for piece in response.iter_bytes():
+                data += piece
+                if len(data) > MAX_BYTES:
+                    raise ValueError(f"remote media '{address}' is larger than {MAX_BYTES:,} bytes")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ValueError(f"remote media '{address}' cannot be downloaded: {error}") from error
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"remote media '{address}' is larger than {MAX_BYTES:,} bytes")
     return bytes(data)

@@ -17,8 +17,8 @@ from typing import Any
 from datasets_prep.task_checks import check_needs
 from mmr1.data.record import dump, encode
 from mmr1.files import atomic_binary, sha256_of, stamp
-from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.rewards.item import Job
+from mmr1.rewards.kind import gold_check, reward_of_task
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import check_image
 from mmr1.vision.paths import resolve_media

@@ -20,11 +20,6 @@ BATCH = 64
 """Files that a process hashes at a time."""
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    return sha256_of(path).hex()
-
-
 def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:
     """SHA-256 of every file under a folder, by its relative path.
 

@@ -12,12 +12,11 @@ from typing import BinaryIO
 import numpy as np
 
 from datasets_prep.carry import Carrier
-from datasets_prep.outputs import check_new, joined
+from datasets_prep.outputs import check_new, joined, opened
 from datasets_prep.record_files import BadRecordError, finder, map_pieces, record_files, row_of
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece
 from mmr1.data.record import decode
-from mmr1.files import atomic_binary
 from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
 
@@ -78,7 +77,7 @@ def mix(shares: Mapping[str, float], output: Path, count: int, seed: int) -> Non
     check_new(output)
     picks = _pick(shares, count, seed)
     ids: list[array[int]] = []
-    with atomic_binary(output) as (file,), Progress("mixing", "records", count) as progress:
+    with opened(output) as file, Progress("mixing", "records", count) as progress:
         jobs = ((batch, output.parent) for batch in picks.batches(BATCH))
         for lines, hashes in in_order(carry_picks, jobs):
             file.write(lines)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from datasets_prep.record_files import find_ids, map_pieces
 from mmr1.data.ids import repeated
+from mmr1.files import atomic_binary
 
 
 def shares(words: Sequence[str]) -> dict[str, float]:
-    """``["train=0.9", "eval=0.1"]`` as a dictionary.
+    """``["train=0.9", "eval=0.1"]`` as a dictionary; ``train=900`` is a count.
 
     Raises:
         ValueError: A word is not of that form, or a name is repeated.
@@ -36,8 +39,29 @@ def shares(words: Sequence[str]) -> dict[str, float]:
     return parsed
 
 
+STDOUT = Path("-")
+"""``--output -``. Media are then named from the working folder."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A new record file, which appears once it is complete; or the standard output."""
+    if path == STDOUT:
+        yield sys.stdout.buffer
+        return
+    with atomic_binary(path) as (file,):
+        yield file
+
+
+def say(path: Path, text: str) -> None:
+    """Say what was written: on the error output where the records are on the other."""
+    print(f"{path}: {text}", file=sys.stderr if path == STDOUT else sys.stdout)
+
+
 def check_new(path: Path) -> None:
-    """Refuse an output that exists, or whose name does not end in ``.jsonl``."""
+    """Refuse an output that exists, or whose name does not end in ``.jsonl``; not ``-``."""
+    if path == STDOUT:
+        return
     if path.suffix != ".jsonl":
         raise ValueError(f"{path}: records are JSON Lines; name the output {path.name}.jsonl")
     if path.exists():

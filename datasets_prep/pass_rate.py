@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from datasets_prep.server import PARALLEL, Server, in_order, prompt_of
-from mmr1.config import RewardsConfig
+from mmr1.config import Config
 from mmr1.data.templates import PromptTemplate, apply_template
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.judges.replies import Reply
@@ -21,7 +21,7 @@ class PassRates:
     Attributes:
         server: Answers the questions.
         count: Answers to each.
-        rewards: What an answer is worth.
+        config: Its rewards say what an answer is worth.
         template: Goes around each question, as ``data.prompt_template`` does; None for none.
         replies: The answers so far.
         without_answer: Those in which the reward found no answer.
@@ -29,7 +29,7 @@ class PassRates:
 
     server: Server
     count: int
-    rewards: RewardsConfig
+    config: Config
     template: PromptTemplate | None = None
     replies: int = 0
     without_answer: int = 0
@@ -40,7 +40,7 @@ class PassRates:
         Raises:
             ValueError: The server fails, or a sample's reward cannot be computed.
         """
-        with build_composite_reward(self.rewards) as composite_reward:
+        with build_composite_reward(self.config.rewards, self.config.scoring) as composite_reward:
             answered = in_order(samples, self._ask)
             while batch := list(islice(answered, 2 * PARALLEL)):
                 yield from self._graded(composite_reward, batch)

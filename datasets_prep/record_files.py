@@ -26,7 +26,6 @@ from mmr1.types import MediaRef, Sample
 from mmr1.vision.paths import resolve_media
 
 T = TypeVar("T")
-_NOT_RECORDS = {"quarantine.jsonl"}
 MB = 1_000_000
 BLOCK = 64
 """Rows that a process checks at a time, where one has to read them all."""
@@ -42,19 +41,15 @@ class BadRecordError(ValueError):
         self.path, self.position, self.reason = path, position, reason
 
     def __str__(self) -> str:
-        return ": ".join(bad_line(self.path, self.position, self.reason))
-
-
-def bad_line(path: Path, position: int, reason: str) -> tuple[str, str]:
-    """The location of a line, as FILE:NUMBER, by the byte it begins at; and what is wrong."""
-    return f"{path}:{line_numbers(path, [position])[position]}", reason
+        line = line_numbers(self.path, [self.position])[self.position]
+        return f"{self.path}:{line}: {self.reason}"
 
 
 def record_files(path: Path) -> list[Path]:
     """The file itself, or every record file of a folder. Raises ValueError if there is none."""
     if path.is_file() and kind_of(path) in (".jsonl", None):
         return [path]
-    files = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
+    files = sorted(p for p in path.glob("*.jsonl") if p.name != "quarantine.jsonl")
     if not files:
         remedy = (
             f"; mmr1-data convert NAME --input {path} --output FOLDER writes one; data.train reads "

@@ -13,12 +13,11 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datasets_prep.carry import Carrier
-from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
+from datasets_prep.outputs import check_new, opened, refuse_empty, refuse_repeated_ids
 from datasets_prep.pass_rate import PassRates, without_media
 from datasets_prep.record_files import BadRecordError, map_pieces, record_files, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, pieces
-from mmr1.files import atomic_binary
 from mmr1.progress import Progress
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
@@ -39,7 +38,7 @@ def keep(path: Path, output: Path, expression: str) -> tuple[int, int]:
     kept = total = 0
     ids: list[array[int]] = []
     extra = repeat((expression, output.parent))
-    with atomic_binary(output) as (file,):
+    with opened(output) as file:
         for lines, hashes, count in map_pieces(carry_kept, files, "filtering", extra):
             file.write(lines)
             ids.append(hashes)
@@ -125,7 +124,7 @@ def keep_band(
                 yield source, row, sample
 
     ids: list[array[int]] = [array("Q")]
-    with atomic_binary(output) as (file,), Progress("sampling answers", "samples") as progress:
+    with opened(output) as file, Progress("sampling answers", "samples") as progress:
         chosen = in_band(progress)
         for source, row, sample in needing_media(chosen, pass_rates) if needs_media else chosen:
             file.write(Carrier(output.parent).line(row, source.parent))

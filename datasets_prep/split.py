@@ -40,23 +40,39 @@ class Keys:
 def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> dict[Path, int]:
     """Write a record file for every share; returns the number of records of each.
 
-    Samples with the same image or video go into the same split. The records keep their order. All
-    files appear together.
+    Samples with the same image or video go into the same split, so a count may be missed by a few.
+    The records keep their order. All files appear together.
+
+    Args:
+        path: A record file, or a folder of them.
+        shares: Of each split, by its name: shares that add up to 1, or numbers of records.
+        output: Folder of the new files.
+        seed: Of the order in which groups are drawn.
 
     Raises:
-        ValueError: The shares do not add up to 1, a record cannot be used, or a file exists.
+        ValueError: The shares are neither, a record cannot be used, or a file exists.
     """
-    if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) <= 0:
-        raise ValueError(f"the shares {dict(shares)} do not add up to 1")
+    are_shares = abs(sum(shares.values()) - 1) <= 1e-6
+    are_counts = not are_shares and all(s >= 1 and s == int(s) for s in shares.values())
+    if not are_shares and not are_counts:
+        raise ValueError(
+            f"the shares {dict(shares)} do not add up to 1, and are no whole numbers of records"
+        )
     names = [f"{name}.jsonl" for name in shares]
     for name in names:
         check_new(output / name)
     files = record_files(path)
     keyed = list(map_pieces(keys_of, files, f"reading {path.name}"))
     refuse_repeated_ids(path, files, [piece.ids for piece in keyed])
-    refuse_empty(path, sum(len(piece.ids) for piece in keyed))
+    total = sum(len(piece.ids) for piece in keyed)
+    refuse_empty(path, total)
+    wanted = [share / total for share in shares.values()] if are_counts else [*shares.values()]
+    if are_counts and (rest := total - sum(shares.values())) < 0:
+        raise ValueError(f"{path} has {total:,} records, and the splits need {-rest:,.0f} more")
+    if are_counts and rest:
+        wanted.append(rest / total)
     groups = group_of_record(joined(k.media for k in keyed), joined(k.counts for k in keyed))
-    part = parts(groups, list(shares.values()), seed)
+    part = parts(groups, wanted, seed)
     bounds = np.cumsum([len(piece.ids) for piece in keyed])[:-1]
     if output.exists() and any(output.iterdir()):
         _write_parts(files, np.split(part, bounds), [output / name for name in names])
@@ -64,7 +80,7 @@ def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> d
         with atomic_folder(output) as folder:
             _write_parts(files, np.split(part, bounds), [folder / name for name in names])
     sizes = np.bincount(part, minlength=len(names)).tolist()
-    return {output / name: size for name, size in zip(names, sizes, strict=True)}
+    return {output / name: size for name, size in zip(names, sizes, strict=False)}
 
 
 def keys_of(piece: Piece) -> Keys:
@@ -91,7 +107,8 @@ def carry_parts(piece: Piece, part: np.ndarray, count: int, folder: Path) -> lis
     blocks = [bytearray() for _ in range(count)]
     carrier, root = Carrier(folder), piece.path.parent
     for (position, line), number in zip(piece.lines(), part.tolist(), strict=True):
-        blocks[number] += carrier.line(row_of(line, position), root)
+        if number < count:  # the rest is in no split
+            blocks[number] += carrier.line(row_of(line, position), root)
     return [bytes(block) for block in blocks]
 
 

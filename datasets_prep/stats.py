@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ import numpy as np
 
 from datasets_prep.outputs import refuse_empty
 from datasets_prep.record_files import Part, located, map_parts, samples_of
+from datasets_prep.task_checks import named
+from mmr1.data.forms.boxes import BoxTally
 from mmr1.extras import needs_extra
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
@@ -29,6 +30,7 @@ class Stats:
     """Statistics of a dataset: how often each value occurs.
 
     Attributes:
+        boxes: The gold boxes.
         unusable: ``(location, reason)`` of the records that cannot be read, or whose media no
             model can be shown. They are not counted.
         pictures: The pictures of each record, and the tokens of its videos. The vision tokens that
@@ -36,6 +38,7 @@ class Stats:
     """
 
     samples: int = 0
+    boxes: BoxTally = field(default_factory=BoxTally)
     unusable: list[tuple[str, str]] = field(default_factory=list)
     tasks: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
@@ -50,6 +53,7 @@ class Stats:
         """Count what the other counted."""
         self.samples += other.samples
         self.unusable += other.unusable
+        self.boxes.merge(other.boxes)
         for mine, theirs in ((getattr(self, n), getattr(other, n)) for n in vars(self)):
             if isinstance(mine, Counter):
                 mine.update(theirs)
@@ -78,6 +82,7 @@ def collect_part(part: Part, budget: PixelBudget, unfit: Set[Picture] = frozense
     """The statistics of the records of a part; ``unfit`` pictures cannot be shown."""
     stats = Stats()
     for place, sample in samples_of(part):
+        stats.boxes.add(sample)
         try:
             if isinstance(sample, ValueError):
                 raise sample
@@ -132,11 +137,6 @@ def _tokens_of(picture: Picture) -> int:
     return tokens(image_grid(*size, budget), budget.merge)
 
 
-def named(ref: MediaRef, reason: str) -> str:
-    """The reason with the medium, unless it names it already."""
-    return reason if str(ref) in reason else f"{ref}: {reason}"
-
-
 @lru_cache(maxsize=1 << 10)
 def media_class(media: tuple[str, ...]) -> str:
     """``text``, ``1 image``, ``2 images``, ``1 video``, ``1 image, 1 video``, … of their kinds."""
@@ -165,20 +165,9 @@ def summary(counts: Mapping[int, int]) -> str:
     """Minimum, median, 95th percentile and maximum of values that occur so often."""
     if not counts:
         return "-"
-    low, middle, high, top = (percentile(counts, share) for share in (0, 0.5, 0.95, 1))
+    values = np.repeat([*counts], [*counts.values()])
+    low, middle, high, top = np.percentile(values, (0, 50, 95, 100))
     return f"min {low:,.0f}  median {middle:,.0f}  p95 {high:,.0f}  max {top:,.0f}"
-
-
-def percentile(counts: Mapping[int, int], share: float) -> float:
-    """The value below which this share of the values lies, interpolated as numpy does."""
-    values = sorted(counts)
-    ends = np.cumsum([counts[value] for value in values])
-    place = share * (int(ends[-1]) - 1)
-    below, above = (
-        values[int(np.searchsorted(ends, at, side="right"))]
-        for at in (math.floor(place), math.ceil(place))
-    )
-    return below + (above - below) * (place - math.floor(place))
 
 
 def rows(stats: Stats) -> list[tuple[str, str]]:

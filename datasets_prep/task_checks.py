@@ -7,8 +7,8 @@ from collections.abc import Callable
 from mmr1.data.forms.boxes import check_gold_boxes
 from mmr1.data.media_values import check_options
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import TASKS, reward_of_task
 from mmr1.rewards.builtin.temporal import gold_segment
+from mmr1.rewards.kind import reward_of_task, rewards_of_tasks
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.budget import VideoBudget, check_aspect_ratio
 from mmr1.vision.images import image_size
@@ -44,8 +44,9 @@ def _check_task(sample: Sample) -> None:
     if task is None:
         return
     if reward_of_task(task) is None:
+        known = rewards_of_tasks()
         raise ValueError(
-            f"unknown task '{task}'{suggest(task, TASKS)}; known are {', '.join(sorted(TASKS))}. "
+            f"unknown task '{task}'{suggest(task, known)}; known are {', '.join(sorted(known))}. "
             "A task of your own reward function belongs under 'meta'"
         )
     if sample.answer is None and not is_demonstration(sample):
@@ -75,8 +76,12 @@ def _check_medium(ref: MediaRef) -> None:
         if least is not None and most is not None and least > most:
             raise ValueError(f"min_pixels={least} is above max_pixels={most}")
     except ValueError as error:
-        text = str(error)
-        raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
+        raise ValueError(named(ref, str(error))) from error
+
+
+def named(ref: MediaRef, reason: str) -> str:
+    """The reason with the medium, unless it names it already."""
+    return reason if str(ref) in reason else f"{ref}: {reason}"
 
 
 def _check_span(sample: Sample) -> None:

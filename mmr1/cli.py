@@ -30,7 +30,7 @@ from mmr1.part import written
 from mmr1.progress import reporting_waits
 from mmr1.recipes import app as recipe_app
 from mmr1.recipes import recipes
-from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.processes import kept_zygotes
 from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_reward_names

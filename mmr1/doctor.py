@@ -151,7 +151,7 @@ def sandbox_checks() -> Iterator[Check]:
         if wall not in missing:
             yield Check("sandbox", wall)
         elif wall in REQUIRED:
-            remedy = f"{_WALLS[wall]}; or set rewards.allow_weak_sandbox=true"
+            remedy = f"{_WALLS[wall]}; or set scoring.allow_weak_sandbox=true"
             yield Check("sandbox", f"{wall} is missing: {missing[wall]}", remedy)
         else:
             yield Check("sandbox", f"{wall} is missing ({missing[wall]}): {_WALLS[wall]}")

@@ -16,14 +16,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from mmr1.registry import Registry, check_settings
+from mmr1.registry import Registry, check_settings, suggest
 from mmr1.section import Need, OwnPart, Section, is_own
 
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -38,6 +39,8 @@ class Part:
         name: Its value there, the key ``type``.
         section: Section class with its settings.
         build: Returns the part for a section and the inputs of the kind.
+        declared: What the decorator stands on, a function or a section class; None for a user's
+            own that has no decorator.
         papers: arXiv numbers, or an author and a year.
         package: Package that it needs. Empty if it needs none.
         extras: Extras of mmr1 that install that package.
@@ -48,6 +51,7 @@ class Part:
     name: str
     section: type[Section]
     build: Callable[..., Any]
+    declared: Any = None
     papers: tuple[str, ...] = ()
     package: str = ""
     extras: tuple[str, ...] = ()
@@ -65,6 +69,10 @@ class Kind:
         default: Name of the part that applies where the configuration names none.
         makes: Class of what a part builds, as ``module:class``. Empty if any object will do.
         inputs: What a part is given beside its settings when it is built: its first parameters.
+        called: A part is the function itself, called with what stands before ``*`` in its
+            signature; its settings stand behind.
+        word: Name of the kind, for messages and for its entry points. Empty if it is the last name
+            of the key.
     """
 
     def __init__(
@@ -76,12 +84,14 @@ class Kind:
         default: str,
         makes: str = "",
         inputs: tuple[str, ...] = (),
+        called: bool = False,
+        word: str = "",
     ) -> None:
         self.key, self.package, self.base, self.own = key, package, base, own
-        self.default, self.makes, self.inputs = default, makes, inputs
+        self.default, self.makes, self.inputs, self.called = default, makes, inputs, called
         self._parts: dict[str, Part] = {}
-        plural = package.rpartition(".")[2]
-        self._installed = Registry(key.rpartition(".")[2], {}, group=f"mmr1.{plural}")
+        group = f"{word}s" if word else package.rpartition(".")[2]
+        self.installed = Registry(word or key.rpartition(".")[2], {}, group=f"mmr1.{group}")
 
     def __call__(
         self,
@@ -118,13 +128,20 @@ class Kind:
         def declare(declared: Declared) -> Declared:
             made: Any = declared if body else section
             if made is None:
-                made = section_of(declared, name, base or self.base, facts, len(self.inputs))
+                made = section_of(
+                    declared, name, base or self.base, facts, self._settings(declared)
+                )
+                self._refuse_taken(declared)
             made.needs = (*made.needs, *needs)
             if body:
                 build = _from_body(body)
+            elif self.called:
+                build = _bound(declared, self._settings(declared))
             else:
-                build = declared if section else _from_settings(declared, len(self.inputs))
-            part = Part(self.key, name, made, build, papers, package, extras, example or {})
+                build = declared if section else _from_settings(declared, self._settings(declared))
+            part = Part(
+                self.key, name, made, build, declared, papers, package, extras, example or {}
+            )
             if declared.__module__.startswith(f"{self.package}."):
                 assert name not in self._parts, f"two parts of {self.key} have the name {name}"
                 self._parts[name] = part
@@ -132,6 +149,22 @@ class Kind:
             return declared
 
         return declare
+
+    def _settings(self, function: Callable[..., Any]) -> list[str]:
+        """Return the names of the parameters that are settings."""
+        parameters = inspect.signature(function).parameters.values()
+        if self.called:
+            return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return [p.name for p in parameters][len(self.inputs) :]
+
+    def _refuse_taken(self, function: Callable[..., Any]) -> None:
+        """Raise ValueError for a setting with the name of a key that all parts of the kind have."""
+        taken = {*self.base.model_fields, *self.own.model_fields} & {*self._settings(function)}
+        if self.called and taken:
+            raise ValueError(
+                f"{function.__module__}.{function.__name__}: its setting {min(taken)} has the name "
+                f"of a key of every {self.installed.kind}; give it another"
+            )
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
@@ -147,7 +180,7 @@ class Kind:
     def union(self) -> Any:
         """Return the type of the key: a section of any part, told apart by ``type``."""
         sections = {name: part.section for name, part in self.parts.items()}
-        return union_of(sections, self.own, self._installed)
+        return union_of(sections, self.own, self.installed)
 
     def part_of(self, section: Any) -> Part:
         """Return the part that a section is for; a user's own is loaded.
@@ -157,10 +190,11 @@ class Kind:
         """
         if not isinstance(section, OwnPart):
             return self.parts[section.type]
-        function = self._installed.load(section.type)
+        function = self.installed.load(section.type)
         declared = getattr(function, "part", None)
         if declared is not None:
-            return replace(declared, key=self.key, name=section.type)
+            part: Part = replace(declared, key=self.key, name=section.type)
+            return part
         if not callable(function):
             raise ValueError(
                 f"{self.key}.type={section.type} is a {type(function).__name__}; it must be a "
@@ -185,7 +219,7 @@ class Kind:
         try:
             return cls.model_validate({**given, "type": cls.model_fields["type"].default})
         except ValidationError as error:
-            lines = [f"'{'.'.join(map(str, e['loc']))}': {e['msg']}" for e in error.errors()]
+            lines = [_wrong_setting(each, cls) for each in error.errors()]
             raise ValueError(f"{self.key}.type={section.type}: {'; '.join(lines)}") from error
 
     def build(self, section: Any, *inputs: Any) -> Any:
@@ -230,6 +264,14 @@ class Kind:
         ]
 
 
+def _wrong_setting(error: ErrorDetails, section: type[Section]) -> str:
+    """Return one line on a setting of a user's own part."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"it has no setting '{key}'{suggest(key, [*section.model_fields])}"
+    return f"'{key}': {error['msg']}"
+
+
 def union_of(sections: Mapping[str, type[Section]], own: type[OwnPart], names: Registry) -> Any:
     """Return the type of a key with parts: one of these sections, told apart by ``type``.
 
@@ -270,9 +312,9 @@ def section_of(
     name: str,
     base: type[Section],
     facts: Mapping[str, Any],
-    given: int = 0,
+    settings: list[str],
 ) -> type[Section]:
-    """Return the section class of a function's settings: all parameters but the first ``given``.
+    """Return the section class of a function's ``settings``, which are parameters of it.
 
     Keys, types and defaults are those of its signature, and descriptions those of ``Args`` in its
     docstring, or of the types themselves. ``facts`` are class variables or defaults of ``base``.
@@ -281,8 +323,9 @@ def section_of(
     module = sys.modules[function.__module__]
     annotations: dict[str, Any] = {"type": Literal[name]}
     values: dict[str, Any] = {"type": name, "__doc__": first, "__module__": module.__name__}
-    for key, parameter in list(inspect.signature(function).parameters.items())[given:]:
-        annotation = parameter.annotation
+    parameters = inspect.signature(function).parameters
+    for key in settings:
+        parameter, annotation = parameters[key], parameters[key].annotation
         if isinstance(annotation, str):
             annotation = eval(annotation, vars(module))
         text = descriptions.get(key) or _described(annotation)
@@ -314,9 +357,12 @@ def _from_body(path: str) -> Callable[..., Any]:
     return lambda section, *inputs: resolve_name(path)(section, *inputs)
 
 
-def _from_settings(function: Callable[..., Any], given: int) -> Callable[..., Any]:
-    keys = tuple(inspect.signature(function).parameters)[given:]
+def _from_settings(function: Callable[..., Any], keys: list[str]) -> Callable[..., Any]:
     return lambda section, *inputs: function(*inputs, **{k: getattr(section, k) for k in keys})
+
+
+def _bound(function: Callable[..., Any], keys: list[str]) -> Callable[..., Any]:
+    return lambda section, *inputs: partial(function, **{k: getattr(section, k) for k in keys})
 
 
 def _from_own_settings(function: Callable[..., Any]) -> Callable[..., Any]:

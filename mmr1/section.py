@@ -199,8 +199,7 @@ def is_own(name: str) -> bool:
 
 
 def _one_text(c: Any) -> bool:
-    reads_text = c.algorithm.advantage.per_step
-    return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+    return c.environment is not None and c.algorithm.advantage.per_step
 
 
 class EnvironmentSection(Section):
@@ -213,22 +212,14 @@ class EnvironmentSection(Section):
 
     needs: ClassVar[tuple[Need, ...]] = (
         Need(
-            ("environment", "algorithm.advantage.type", "rewards.functions"),
+            ("environment", "algorithm.advantage.type"),
             _one_text,
-            "process supervision and reward models read a completion as one text; leave one of "
-            "them out",
+            "process supervision reads a completion as one text; leave one of them out",
             (
                 "environment.tools=[zoom]",
                 "algorithm=process_grpo",
                 "algorithm.advantage.step_rewards=a.py:f",
             ),
-        ),
-        Need(
-            ("environment", "algorithm.filter_groups.type"),
-            lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
-            "replay and keep_surplus keep completions without what tools showed in them; leave one "
-            "of them out",
-            ("environment.tools=[zoom]", "algorithm.filter_groups=replay"),
         ),
         Need(
             ("environment", "rollout.views"),
@@ -276,6 +267,13 @@ class Shape:
         """The class for these values; None if there is none of their type."""
         return self.variants.get(self.kind(values)) or self.variants.get(OWN)
 
+    def entry(self, name: str, value: Any) -> Any:
+        """An entry of a mapping, written out; its type is its name where it has none."""
+        value = self.expanded(value)
+        if self.by_type and isinstance(value, Mapping) and "type" not in value:
+            return {"type": name, **value}
+        return value
+
     def kind(self, values: Mapping[str, Any]) -> str:
         """The name of the variant for these values, which may be unknown."""
         default = next(iter(self.variants))
@@ -298,7 +296,7 @@ class Shape:
         if self.is_mapping:
             if not isinstance(value, Mapping):
                 return value
-            return {name: self._complete_one(entry) for name, entry in value.items()}
+            return {name: self.entry(str(name), entry) for name, entry in value.items()}
         return self._complete_one(value)
 
     def _complete_one(self, value: Any) -> Any:

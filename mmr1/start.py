@@ -81,7 +81,7 @@ def steps_of(
 
     Args:
         functions: Reward functions of this process, in place of those of their names in
-            ``rewards.functions``.
+            ``rewards``.
     """
     load_libraries()
     assert config.declaration.steps is not None, f"mmr1 {config.command} is no sequence of steps"

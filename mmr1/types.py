@@ -488,7 +488,6 @@ class LossCoefficients:
     """Coefficients of the terms beside the policy loss, in one step."""
 
     kl: float = 0.0
-    ppo_kl: float = 0.0
     entropy: float = 0.0
     ptx: float = 0.0
 

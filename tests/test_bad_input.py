@@ -325,7 +325,7 @@ def test_unknown_algorithm(refusal):
 
 
 def test_unknown_reward(refusal):
-    message = refusal("rewards.functions={mathh: {weight: 1}}")
+    message = refusal("rewards={mathh: {weight: 1}}")
     assert "mathh" in message
     assert "'math'" in message
 
@@ -371,9 +371,9 @@ finally:
         ("train", "data.media_root={folder}/gone", "data.media_root"),
         ("train", "data.prompt_template=thinkanswer", "'think_answer'"),
         ("train", "data.prompt_template={folder}/gone.jinja", "gone.jinja"),
-        ("train", "rewards.functions={{mathh: {{weight: 1}}}}", "'math'"),
-        ("train", "rewards.functions.math.use={folder}/gone.py:reward", "no such Python file"),
-        ("train", "rewards.functions.math={{use: reward_model, options: {{path: gone}}}}", "gone"),
+        ("train", "rewards={{mathh: {{weight: 1}}}}", "'math'"),
+        ("train", "rewards.math.type={folder}/gone.py:reward", "no such Python file"),
+        ("train", "rewards.math={{type: reward_model, path: gone}}", "gone"),
         ("train", "model.path={folder}/gone", "mmr1 model new"),
         ("train", "model.path={folder}/other", "'bert'"),
         ("train", "trainer.output_dir={folder}/used", "already holds a run"),

@@ -102,7 +102,12 @@ CONFIG = {
     "model": {"path": "m", "lora": {"rank": 4}, "dtype": "float32"},
     "data": {"train": {"a.jsonl": 1, "b.jsonl": 2}, "format": {"question": "q"}, "image": {}},
     "algorithm": {"name": "dapo", "kl": {"coef": 0.1}, "loss": {"clip_ratio_high": 0.3}},
-    "rewards": {"functions": {"math": {"weight": 2}, "mine": {"use": "f.py:g", "options": {}}}},
+    "rewards": {
+        "math": {"weight": 2},
+        "mine": {
+            "type": "f.py:g",
+        },
+    },
     "rollout": {"engine": {"type": "hf"}, "n": 2, "max_response_length": 8},
     "environment": {"type": "tools", "tools": ["crop"]},
     "resources": {"ranks": 2, "engines": 1},
@@ -128,7 +133,7 @@ def test_bytes_of_a_configuration(data: bytes, tmp_path_factory: pytest.TempPath
         load_config(path)
 
 
-KEYS = ["model.path", "data.train", "algorithm", "rewards.functions.math", "seed", "rollout.n", ""]
+KEYS = ["model.path", "data.train", "algorithm", "rewards.math", "seed", "rollout.n", ""]
 
 
 @bounded

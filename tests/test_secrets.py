@@ -20,12 +20,12 @@ FILE = """
 model: {path: a}
 data: {train: rows.jsonl}
 rewards:
-  functions:
-    judge:
-      use: http://%s@judge.example:1/score
-      options: {headers: {Authorization: "Bearer %s"}, urls: ["http://%s@b.example/?api_key=%s&n=2"]}
+  judge:
+    type: remote
+    url: ["http://%s@judge.example:1/score", "http://%s@b.example/?api_key=%s&n=2"]
+    headers: {Authorization: "Bearer %s"}
 """
-HEADERS = "rewards.functions.judge.options.headers.Authorization"
+HEADERS = "rewards.judge.headers.Authorization"
 
 
 @pytest.fixture
@@ -47,19 +47,21 @@ def referring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_is_given_in_clear_is_used_and_masked_where_it_is_written(clear):
     config = load_config(clear)
-    judge = config.rewards.functions["judge"]
-    assert judge.options["headers"] == {"Authorization": f"Bearer {SECRET}"}
-    assert judge.use == f"http://me:{SECRET}@judge.example:1/score"
+    judge = config.rewards["judge"]
+    assert judge.headers == {"Authorization": f"Bearer {SECRET}"}
+    assert judge.url[0] == f"http://me:{SECRET}@judge.example:1/score"
     text = dump_yaml(config)
     assert SECRET not in text
     first, rest = text.split("\n", 1)
     assert first.startswith("# ")
     assert HEADERS in first
     assert "${oc.env:NAME}" in first
-    written = yaml.safe_load(rest)["rewards"]["functions"]["judge"]
-    assert written["use"] == "http://***@judge.example:1/score"
-    assert written["options"]["headers"] == {"Authorization": "***"}
-    assert written["options"]["urls"] == ["http://***@b.example/?api_key=***&n=2"]
+    written = yaml.safe_load(rest)["rewards"]["judge"]
+    assert written["headers"] == {"Authorization": "***"}
+    assert written["url"] == [
+        "http://***@judge.example:1/score",
+        "http://***@b.example/?api_key=***&n=2",
+    ]
 
 
 def test_what_comes_from_the_environment_stays_a_reference(referring, monkeypatch, tmp_path):
@@ -70,9 +72,9 @@ def test_what_comes_from_the_environment_stays_a_reference(referring, monkeypatc
     assert "Bearer ${oc.env:JUDGE}" in text
     (tmp_path / "again.yaml").write_text(text)
     monkeypatch.setenv("JUDGE", "another")
-    again = load_config(tmp_path / "again.yaml").rewards.functions["judge"]
-    assert again.options["headers"] == {"Authorization": "Bearer another"}
-    assert again.use == "http://me:another@judge.example:1/score"
+    again = load_config(tmp_path / "again.yaml").rewards["judge"]
+    assert again.headers == {"Authorization": "Bearer another"}
+    assert again.url[0] == "http://me:another@judge.example:1/score"
 
 
 def test_a_whole_address_and_a_default_from_the_environment(tmp_path, monkeypatch):
@@ -82,14 +84,14 @@ def test_a_whole_address_and_a_default_from_the_environment(tmp_path, monkeypatc
     path = tmp_path / "run.yaml"
     path.write_text(
         "model: {path: a}\nseed: ${oc.env:SEED}\n"
-        "rewards: {functions: {judge: {use: '${oc.env:JUDGE_URL}', "
-        f"options: {{apiKey: '${{oc.env:UNSET,{SECRET}}}', other: '${{oc.env:JUDGE_URL}}'}}}}}}}}\n"
+        "rewards: {judge: {type: remote, url: '${oc.env:JUDGE_URL}', "
+        f"headers: {{apiKey: '${{oc.env:UNSET,{SECRET}}}', other: '${{oc.env:JUDGE_URL}}'}}}}}}\n"
     )
     tree = redacted(load_config(path))
     assert SECRET not in json.dumps(tree)
-    judge = tree["rewards"]["functions"]["judge"]
-    assert judge["use"] == judge["options"]["other"] == "${oc.env:JUDGE_URL}"
-    assert judge["options"]["apiKey"] == "${oc.env:UNSET}"
+    judge = tree["rewards"]["judge"]
+    assert judge["url"] == judge["headers"]["other"] == "${oc.env:JUDGE_URL}"
+    assert judge["headers"]["apiKey"] == "${oc.env:UNSET}"
     assert tree["seed"] == 7  # no credential: the value that the run had
 
 
@@ -97,7 +99,7 @@ def test_no_key_of_our_own_is_taken_for_a_credential():
     config = Config(
         model={"path": "a"},
         data={"train": {"token": 1.0, "b.jsonl": 2.0}},
-        rewards={"functions": {"secret": {"use": "math", "weight": 2.0}}},
+        rewards={"secret": {"type": "math", "weight": 2.0}},
         rollout={"max_response_length": 5},
     )
     whole = config.model_dump(mode="json")
@@ -178,9 +180,9 @@ def test_resuming_needs_no_credential_to_compare(clear, referring, tmp_path, mon
         write_yaml(tmp_path / "config.yaml", config)
         for now in (clear, referring):
             assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(now)) == []
-        other = load_config(source, ["rewards.functions.judge.use=http://other.example"])
+        other = load_config(source, ["rewards.judge.url=http://other.example"])
         before = read_written(tmp_path / "config.yaml")
-        assert changed_keys(before, other) == ["rewards.functions.judge.use"]
+        assert changed_keys(before, other) == ["rewards.judge.url"]
     monkeypatch.delenv("JUDGE")
     assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(clear)) == []
 
@@ -198,10 +200,10 @@ def test_dry_run_and_errors_mask(clear, mmr1):
     assert code == 0
     assert SECRET not in out
     assert "***" in out
-    wrong = f"rewards.functions.judge.options=[http://me:{SECRET}@h]"
+    wrong = f"rewards.judge.headers=[http://me:{SECRET}@h]"
     code, out, message = mmr1("train", clear, wrong, "--dry-run")
     assert code == 2
-    assert "rewards.functions.judge.options" in message
+    assert "rewards.judge.headers" in message
     assert SECRET not in out + message
 
 
@@ -220,12 +222,13 @@ seed: ${oc.env:SEED}
 model: {path: "${oc.env:MODEL}", dtype: "${oc.env:DTYPE}"}
 data: {train: "${oc.env:ROWS}"}
 rewards:
-  functions:
-    mine:
-      use: "https://judge.example/score?code=${oc.env:CODE}"
-      options:
-        {openai_key: "${oc.env:A}", bearer: "${oc.env:B}", pat: "x ${oc.env:C}",
-         hooks: ["${oc.env:HOOK}"]}
+  theirs: {type: remote, url: "https://judge.example/score?code=${oc.env:CODE}"}
+  mine:
+    type: own.py:reward
+    openai_key: "${oc.env:A}"
+    bearer: "${oc.env:B}"
+    pat: "x ${oc.env:C}"
+    hooks: ["${oc.env:HOOK}"]
 """
 HIDDEN = ("Ka-1111", "Kb-2222", "Kc-3333", "https://hooks.example/T0/B1/Kd-4444", "Ke-5555")
 
@@ -240,7 +243,7 @@ def test_what_comes_from_the_environment_is_a_reference_whatever_its_key(tmp_pat
     file = tmp_path / "any.yaml"
     file.write_text(ANY_KEY)
     config = load_config(file)
-    assert config.rewards.functions["mine"].options["openai_key"] == "Ka-1111"
+    assert config.rewards["mine"].settings["openai_key"] == "Ka-1111"
     write_yaml(tmp_path / "config.yaml", config)
     text = (tmp_path / "config.yaml").read_text()
     assert not [value for value in HIDDEN if value in text]
@@ -260,12 +263,12 @@ def test_what_comes_from_the_environment_is_a_reference_whatever_its_key(tmp_pat
     ("options", "written"),
     [
         ("{a: '${oc.env:KEY}', b: '${.a}'}", "${oc.env:KEY}"),
-        ("{a: '${oc.env:KEY}', b: '${rewards.functions.f.options.a}'}", "${oc.env:KEY}"),
+        ("{a: '${oc.env:KEY}', b: '${rewards.f.a}'}", "${oc.env:KEY}"),
         ("{a: 'x ${oc.env:KEY}', b: '<${.a}>'}", "<x ${oc.env:KEY}>"),
         ("{a: {x: '${oc.env:KEY}'}, b: '${.a}'}", {"x": "${oc.env:KEY}"}),
         ("{a: ['${oc.env:KEY}'], b: '${.a.0}'}", "${oc.env:KEY}"),
         ("{b: '${oc.create:[\"${oc.env:KEY}\"]}'}", ["${oc.env:KEY}"]),
-        ("{a: '${oc.env:KEY}', b: '${oc.select:rewards.functions.f.options.a}'}", "${oc.env:KEY}"),
+        ("{a: '${oc.env:KEY}', b: '${oc.select:rewards.f.a}'}", "${oc.env:KEY}"),
         ("{b: '${ oc.env : KEY }'}", "${oc.env:KEY}"),
         ("{b: '${oc.env:${oc.env:NAME_OF_IT}}'}", "${oc.env:${oc.env:NAME_OF_IT}}"),
         ("{a: NAME_OF_IT, b: '${oc.env:${.a}}'}", "${oc.env:${.a}}"),
@@ -280,12 +283,12 @@ def test_a_value_by_another_key_is_the_reference_that_stands_there(
     path = tmp_path / "run.yaml"
     path.write_text(
         "model: {path: a}\ndata: {train: rows.jsonl}\n"
-        f"rewards: {{functions: {{f: {{use: 'own.py:f', options: {options}}}}}}}\n"
+        f"rewards: {{f: {{type: 'own.py:f', {options[1:-1]}}}}}\n"
     )
     config = load_config(path)
     text = dump_yaml(config)
     assert SECRET not in text
-    shown = yaml.safe_load(text)["rewards"]["functions"]["f"]["options"]["b"]
+    shown = yaml.safe_load(text)["rewards"]["f"]["b"]
     assert shown == written
     path.write_text(text)
-    assert load_config(path).rewards.functions["f"].options == config.rewards.functions["f"].options
+    assert load_config(path).rewards["f"].settings == config.rewards["f"].settings

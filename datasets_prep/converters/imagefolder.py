@@ -55,7 +55,7 @@ def _convert(row: Row, place: Place) -> Iterator[Sample]:
     )  # fmt: skip
 
 
-CONVERTER = Converter(
+IMAGEFOLDER = Converter(
     name="imagefolder",
     description="a folder of pictures per class: the answer is the folder's name",
     source="yours",

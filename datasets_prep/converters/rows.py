@@ -17,7 +17,7 @@ from mmr1.data.forms.columns import FIELDS, without_media
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.options import as_choice, read_options
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.types import MediaKind, Sample
 
 _LISTS = ("options", *get_args(MediaKind))
@@ -79,7 +79,7 @@ def converter_of(name: str, columns: Mapping[str, str] | None = None) -> Convert
         found: Converter = CONVERTERS.load(name)
         return found
     if name == "rows":
-        return replace(CONVERTER, convert=partial(_convert, columns=columns, form=None))
+        return replace(ROWS, convert=partial(_convert, columns=columns, form=None))
     if name not in (known := {**CONVERTERS.names(), **FORMS.names()}) and ".py:" not in name:
         raise ValueError(
             f"unknown dataset or row format '{name}'{suggest(name, known)}; mmr1-data list"
@@ -87,7 +87,7 @@ def converter_of(name: str, columns: Mapping[str, str] | None = None) -> Convert
     form = named_form(name)
     described = f"rows of {form.written_by or name}"
     convert = partial(_convert, columns=columns, form=name)
-    return replace(CONVERTER, name=name, description=described, convert=convert)
+    return replace(ROWS, name=name, description=described, convert=convert)
 
 
 def _convert(
@@ -135,7 +135,7 @@ def _value(row: Row, field: str, column: str) -> Any:
     )
 
 
-CONVERTER = Converter(
+ROWS = Converter(
     name="rows",
     description="rows as data.train reads them, or --map question=COLUMN,answer=COLUMN,…",
     source="yours",

@@ -6,7 +6,9 @@ torch is loaded when a function first runs, so that a configuration is read with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -158,6 +160,45 @@ advantage = Kind(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named algorithm: values for keys of the section ``algorithm``.
+
+    Attributes:
+        values: By key. A section that is null without a preset is filled where it is opened.
+        papers: arXiv numbers; empty: those of its loss, or of its advantage.
+        about: When to choose it.
+    """
+
+    values: Mapping[str, Any]
+    papers: str
+    about: str
+
+
+_PRESETS: dict[str, Preset] = {}
+
+
+def preset(name: str, about: str, papers: str = "", **values: Any) -> None:
+    """Declare a named algorithm, in the file of the part that it is about.
+
+    Args:
+        name: Its name, ``algorithm.name``.
+        about: When to choose it.
+        papers: arXiv numbers; none: those of its loss, or of its advantage.
+        values: By key of the section ``algorithm``; a text is a ``type``.
+    """
+    assert name not in _PRESETS, f"two presets have the name {name}"
+    written = {k: {"type": v} if isinstance(v, str) else v for k, v in values.items()}
+    _PRESETS[name] = Preset(written, papers, about)
+
+
+def presets() -> Mapping[str, Preset]:
+    """Return the named algorithms of all parts; GRPO is the first."""
+    assert advantage.parts
+    assert loss.parts
+    return dict(sorted(_PRESETS.items(), key=lambda each: (each[0] != "grpo", each[0])))
+
+
 def several_updates(why: str, *beside: str, warns: bool = False) -> Need:
     """Need several updates per rollout: after the first the policy differs from the sampler."""
     return Need(
@@ -189,4 +230,6 @@ __all__ = [
     "clipped_loss",
     "loss",
     "per_completion",
+    "preset",
+    "presets",
 ]

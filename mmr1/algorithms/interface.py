@@ -66,7 +66,6 @@ class LossInputs:
         mask: Bool, the tokens that count.
         ref_logprobs: Under the reference policy, or None when KL is off.
         kl_coef, entropy_coef: Coefficients of the KL term and the entropy bonus in this step.
-        ppo_kl_coef: Coefficient of the KL to the policy before the rollout's first update.
         full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
             ``algorithm.kl.type: full``.
         chosen: Bool, the tokens that ``Loss.choose`` named; None without it.
@@ -86,7 +85,6 @@ class LossInputs:
     full_kl: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
     rollout_logprobs: torch.Tensor | None = None
-    ppo_kl_coef: float = 0.0
     masked_logprobs: torch.Tensor | None = None
 
 

@@ -33,12 +33,7 @@ from mmr1.config.model import (
     OptimizerConfig,
     StoredLoraConfig,
 )
-from mmr1.config.rewards import (
-    PluginConfig,
-    RewardFunctionConfig,
-    RewardsConfig,
-    reward_function,
-)
+from mmr1.config.reward_spec import read_rewards
 from mmr1.config.rollout import RolloutConfig, SamplingConfig
 from mmr1.config.trainer import (
     ResourcesConfig,
@@ -47,6 +42,8 @@ from mmr1.config.trainer import (
 from mmr1.config.tree import Config
 from mmr1.config.views import ViewsConfig
 from mmr1.engines.vllm import VllmConfig
+from mmr1.rewards.kind import RewardConfig
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.section import Section
 
 __all__ = [
@@ -64,20 +61,19 @@ __all__ = [
     "NewLoraConfig",
     "OptimizerConfig",
     "OwnEnvironment",
-    "PluginConfig",
     "RangeConfig",
     "ReplayConfig",
     "ResampleConfig",
     "ResourcesConfig",
-    "RewardFunctionConfig",
-    "RewardsConfig",
+    "RewardConfig",
     "RolloutConfig",
     "SamplingConfig",
+    "ScoringConfig",
     "Section",
     "StoredLoraConfig",
     "ToolsConfig",
     "TrainerConfig",
     "ViewsConfig",
     "VllmConfig",
-    "reward_function",
+    "read_rewards",
 ]

@@ -39,11 +39,13 @@ def warnings_of(config: Config) -> list[str]:
 def check_own_parts(config: Config) -> None:
     """Check the parts of a user's own code with the rest of the configuration.
 
+    Rewards are left out: the sandbox loads them.
+
     Raises:
         ValueError: If one cannot be loaded, has other settings, or a need of it is broken.
     """
     for kind in KINDS.values():
-        if kind.key.partition(".")[0] in config.sections:
+        if not kind.called and kind.key.partition(".")[0] in config.sections:
             config = _with_resolved(config, kind, kind.key.split("."))
     if problems := problems_of(config, own=True):
         raise ValueError("\n".join(problems))

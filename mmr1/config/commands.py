@@ -76,7 +76,7 @@ TRAIN = Command(
     "Train with reinforcement learning.",
     "policy",
     learning_rate=1e-6,  # TRL's GRPOConfig, verl's and EasyR1's actor.optim.lr
-    reads=("rollout", "rewards", "algorithm", "eval"),
+    reads=("rollout", "rewards", "scoring", "algorithm", "eval"),
     may_read=("environment",),
     steps="mmr1.trainer.train:training_steps",
 )
@@ -95,7 +95,7 @@ EVAL = Command(
     "Evaluate models on datasets (eval.models, eval.data), with confidence intervals.",
     "evaluation",
     learning_rate=1e-6,  # nothing is trained
-    reads=("rollout", "rewards", "eval"),
+    reads=("rollout", "rewards", "scoring", "eval"),
     may_read=("environment",),
 )
 COMMANDS = Registry(
@@ -127,7 +127,7 @@ def command_named(name: str) -> Command:
 
 def optional_sections() -> tuple[str, ...]:
     """Return the names of all sections that not every command reads."""
-    own = ("rollout", "environment", "rewards", "algorithm", "sft", "eval")
+    own = ("rollout", "environment", "rewards", "scoring", "algorithm", "sft", "eval")
     return (*own, *PACKAGE_SECTIONS.names())
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from mmr1.config.rewards import SandboxConfig
 from mmr1.part import union_of
 from mmr1.registry import Registry
+from mmr1.rewards.kind import SandboxConfig
 from mmr1.section import Coefficient, EnvironmentSection, Need, OwnPart, Positive
 
 

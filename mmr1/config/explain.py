@@ -156,8 +156,8 @@ def _unknown(place: _Place) -> tuple[str, str]:
 def _without_names(place: _Place) -> str:
     """The key's path with NAME in the place of the name of a reward function."""
     names = list(place.names)
-    if names[:2] == ["rewards", "functions"] and len(names) > 3:
-        names[2] = "NAME"
+    if names[:1] == ["rewards"] and len(names) > 2:
+        names[1] = "NAME"
     return ".".join(names)
 
 

@@ -30,7 +30,7 @@ from mmr1.config.commands import (
 from mmr1.config.explain import explain
 from mmr1.config.overrides import Entries, empty_keys, nested, read_overrides
 from mmr1.config.presets import PARTS, with_preset
-from mmr1.config.rewards import default_functions
+from mmr1.config.rewards import default_rewards
 from mmr1.config.run_folder import in_its_folder
 from mmr1.config.secrets import (
     MASK,
@@ -114,8 +114,16 @@ def _entries(low: Any, high: Any, shape: Shape, notes: list[str], path: str) -> 
     if not isinstance(high, Mapping):
         return high
     kept = _kept(low, high)
-    laid = {k: _one(kept.get(k), v, shape, notes, f"{path}.{k}") for k, v in high.items()}
+    laid = {
+        name: _one(_named(shape, name, kept.get(name)), value, shape, notes, f"{path}.{name}")
+        for name, value in high.items()
+    }
     return {**kept, **laid}
+
+
+def _named(shape: Shape, name: str, value: Any) -> Any:
+    """What an entry of a mapping is below: at the least, of the type that its name says."""
+    return shape.entry(name, {} if value is None else value) if shape.by_type else value
 
 
 def _kept(low: Any, high: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -209,7 +217,7 @@ def _load(files: list[Tree], overrides: Sequence[str], command: str, source: str
     try:
         given = read_overrides(overrides)
         layers = [*files, nested(given)]
-        tree = {**first_layer(command), **_with_default_functions(layers, given)}
+        tree = {**first_layer(command), **_with_default_rewards(layers, given)}
         for layer in layers:
             tree = _overlay(tree, layer, notes)
         merged = OmegaConf.create(tree)
@@ -229,11 +237,6 @@ def _load(files: list[Tree], overrides: Sequence[str], command: str, source: str
         raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))
     unread = [f"{key}: mmr1 {command} does not read it" for key in ignored_keys(given, command)]
     return Loaded(config, tuple(notes), (*unread, *warnings_of(config)))
-
-
-def _functions(layer: Tree) -> Any:
-    rewards = layer.get("rewards")
-    return rewards.get("functions") if isinstance(rewards, Mapping) else None
 
 
 def _overlay(tree: Tree, layer: Tree, notes: list[str]) -> Tree:
@@ -276,19 +279,18 @@ def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"algorithm.{part}: that of {name}; {', '.join(gone)} dropped"
 
 
-def _with_default_functions(layers: Iterable[Tree], given: Mapping[str, Any]) -> Tree:
-    """The default reward functions, if no file names any and an override changes one.
+def _with_default_rewards(layers: Iterable[Tree], given: Mapping[str, Any]) -> Tree:
+    """The default rewards, if no file names any and an override changes one.
 
-    The override ``rewards.functions.format.weight=0.2`` would otherwise leave ``format`` alone.
+    The override ``rewards.format.weight=0.2`` would otherwise leave ``format`` alone.
     """
     *files, _ = layers
-    named = any(_functions(file) is not None for file in files)
-    keys = [f"rewards.functions.{name}" for name in default_functions()]
+    named = any(file.get("rewards") is not None for file in files)
+    keys = [f"rewards.{name}" for name in default_rewards()]
     changes_one = any(key == own or key.startswith(f"{own}.") for key in given for own in keys)
     if named or not changes_one:
         return {}
-    weights = {name: {"weight": f.weight} for name, f in default_functions().items()}
-    return {"rewards": {"functions": weights}}
+    return {"rewards": {name: {"weight": each.weight} for name, each in default_rewards().items()}}
 
 
 def read_written(path: Path) -> Config:

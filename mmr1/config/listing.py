@@ -11,9 +11,15 @@ from mmr1.algorithms import advantage, loss
 from mmr1.engines import engine
 from mmr1.part import Kind, Part, setting_names
 from mmr1.registry import suggest
+from mmr1.rewards.kind import reward
 
 WIDTH = 80
-KINDS: Mapping[str, Kind] = {"advantage": advantage, "loss": loss, "engine": engine}
+KINDS: Mapping[str, Kind] = {
+    "advantage": advantage,
+    "loss": loss,
+    "reward": reward,
+    "engine": engine,
+}
 
 
 def listing(kind: str | None = None, name: str | None = None) -> Iterator[str]:

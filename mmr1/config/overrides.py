@@ -195,9 +195,11 @@ def _parts(annotation: Any) -> Iterator[Any]:
 def _kinds(found: Any) -> Iterator[Any]:
     """Yield the kinds of values of a shape, or of a type."""
     if isinstance(found, Shape):
-        yield from (str, dict) if found.by_type else (str, dict, int, float)
+        yield from (str, dict)
         if found.is_mapping:
             yield NoneType  # it takes the entry out
+        if found.is_mapping or not found.by_type:
+            yield from (int, float)
         return
     for part in _parts(found):
         origin = get_origin(part)

@@ -58,12 +58,12 @@ def _samples_itself(c: Any) -> bool:
 
 def _continues_nothing(c: Any) -> bool:
     queue = c.rollout.queue
-    return queue.at_new_weights != "continue" and queue.sets("kv_cache")
+    return bool(queue.at_new_weights != "continue" and queue.sets("kv_cache"))
 
 
 def _window_beyond_groups(c: Any) -> bool:
     groups = (c.rollout.max_off_policy_steps + 1) * c.data.train_batch_size
-    return c.rollout.streams and c.rollout.queue.window > groups
+    return bool(c.rollout.streams and c.rollout.queue.window > groups)
 
 
 def _draws_or_keeps(c: Any) -> bool:
@@ -72,8 +72,7 @@ def _draws_or_keeps(c: Any) -> bool:
 
 
 def _scores_batches(c: Any) -> bool:
-    functions = c.rewards.functions.values()
-    return any(getattr(f, "call", None) == "batch" for f in functions)
+    return any(getattr(reward, "call", None) == "batch" for reward in c.rewards.values())
 
 
 class QueueConfig(Section):
@@ -146,14 +145,14 @@ class QueueConfig(Section):
             ),
         ),
         Need(
-            ("rollout.queue.at_new_weights", "rewards.functions"),
+            ("rollout.queue.at_new_weights", "rewards"),
             lambda c: c.rollout.streams and _scores_batches(c),
-            "groups are scored as they end, and no function with call=batch sees all of a step; "
+            "groups are scored as they end, and no reward with call=batch sees all of a step; "
             "set call=group, or leave at_new_weights out",
             (
                 "rollout.max_off_policy_steps=1",
                 "rollout.queue.at_new_weights=continue",
-                "rewards.functions={own: {use: 'f.py:g', call: batch}}",
+                "rewards={own: {type: 'f.py:g', call: batch}}",
             ),
         ),
     )

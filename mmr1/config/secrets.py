@@ -191,7 +191,7 @@ def is_same(before: Any, now: Any) -> bool:
     if isinstance(before, list) and isinstance(now, list):
         return len(before) == len(now) and all(map(is_same, before, now))
     if before is None or now is None or before == now:
-        return before == now
+        return bool(before == now)
     shapes = [_shape(value) if isinstance(value, str) else value for value in (before, now)]
     return MASK in shapes or shapes[0] == shapes[1]
 
@@ -227,7 +227,7 @@ def _is_secret(path: Key) -> bool:
     """True if a key on the path is the name of a credential; names chosen by users do not count."""
     if path[:2] == ("data", "train"):
         return False
-    names = path[3:] if path[:2] == ("rewards", "functions") else path
+    names = path[2:] if path[:1] == ("rewards",) else path
     return any(isinstance(name, str) and _is_secret_name(name) for name in names)
 
 

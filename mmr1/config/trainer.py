@@ -17,7 +17,8 @@ SPLIT = ("ranks", "engines", "fsdp_size", "reward_ranks")
 
 
 def _nothing_for_reward_ranks(c: Any) -> bool:
-    holds = c.rewards.uses("reward_model") or c.algorithm.advantage.per_step
+    holds = any(r.type == "reward_model" for r in c.rewards.values())
+    holds = holds or c.algorithm.advantage.per_step
     return c.resources.reward_ranks > 1 and not (holds and c.distributed)
 
 

@@ -13,11 +13,12 @@ from mmr1.config.data import DataConfig
 from mmr1.config.environment import Environment
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
-from mmr1.config.rewards import RewardsConfig
+from mmr1.config.rewards import Rewards, default_rewards
 from mmr1.config.rollout import RolloutConfig
 from mmr1.config.secrets import Key
 from mmr1.config.trainer import ResourcesConfig, SftConfig, TrainerConfig
 from mmr1.engines.vllm import VllmConfig
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.section import EngineDtype, Section, section_classes
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -43,7 +44,12 @@ class Config(Section):
     environment: Environment | None = Field(
         None, description="Tools or an environment between the policy's turns; null: none"
     )
-    rewards: RewardsConfig = Field(default_factory=RewardsConfig)
+    rewards: Rewards = Field(
+        default_factory=default_rewards,
+        description="Rewards by name, whose weighted sum is the reward; a number is short for a "
+        "weight, a text for a type, null removes one. If not set: format (weight 0.5) and math",
+    )
+    scoring: ScoringConfig = Field(default_factory=ScoringConfig)
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
     sft: SftConfig = SftConfig()
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)

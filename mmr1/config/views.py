@@ -37,6 +37,11 @@ class AnnealingConfig(Section):
         return 1 - 1 / (1 + math.exp(-self.steepness * (progress - self.midpoint)))
 
 
+def _compares_nothing(c: Any) -> bool:
+    beside = c.rollout.views is not None and c.rollout.views.loss == "none"
+    return beside and all(reward.type != "temporal_contrast" for reward in c.rewards.values())
+
+
 def _learns_own_view(c: Any) -> bool:
     return c.rollout.views is not None and c.rollout.views.loss == "own"
 
@@ -55,6 +60,13 @@ class ViewsConfig(Section):
                 "rollout.views.loss=own",
                 "algorithm=ppo",
             ),
+        ),
+        Need(
+            ("rollout.views.loss",),
+            _compares_nothing,
+            "nothing reads these completions; add the reward temporal_contrast (T-GRPO), or choose "
+            "another loss",
+            ("rollout.views.view=shuffle", "rollout.views.loss=none"),
         ),
     )
 

@@ -54,7 +54,8 @@ def described(
     each = [f"{count:,} {name}" for name, count in sorted(counts.items(), reverse=True)]
     names = list(unread)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    left = f"; columns not read: {', '.join(names[:_SHOWN])}{more}" if names else ""
+    shown = f"{', '.join(names[:_SHOWN])}{more}"
+    left = f"; columns that only rewards may name (no format reads them): {shown}" if names else ""
     if optionless:
         left += (
             f"; the answers of {optionless:,} are letters without options beside them, taken as "

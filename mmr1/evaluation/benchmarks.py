@@ -87,7 +87,7 @@ def run_evaluations(
 
     Args:
         functions: Reward functions of this process, in place of those of their names in
-            ``rewards.functions``.
+            ``rewards``.
 
     Raises:
         ValueError: Something that the user can fix; nothing has been sampled yet.
@@ -142,7 +142,9 @@ def _task(
     folder: Path | None,
 ) -> Task:
     own = {**reward_models(config, values), **functions}
-    composite_reward = stack.enter_context(build_composite_reward(config.rewards, own))
+    composite_reward = stack.enter_context(
+        build_composite_reward(config.rewards, config.scoring, own)
+    )
     inputs = check_inputs(config, composite_reward, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None
     return Task(model, data, config, composite_reward, inputs, store)
@@ -184,7 +186,7 @@ def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
             reward_manager = RewardManager(
                 task.composite_reward,
                 inputs.media,
-                task.config.rewards.max_invalid_fraction,
+                task.config.scoring.max_invalid_fraction,
                 inputs.family.coordinates,
             )
             store = task.store

@@ -27,7 +27,7 @@ from mmr1.evaluation.floor import GOLD_FORMS, measure_floor
 from mmr1.progress import report_activity
 from mmr1.report.run_reader import open_run
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
-from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.rewards.builtin.elsewhere import RewardModelConfig
 from mmr1.trainer.contract import find_assumptions
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.inputs import Inputs, check_inputs
@@ -80,7 +80,7 @@ def check_run(config: Config, folder: Path, steps: int) -> Result:
     small = without_workers(config)
     facts: list[tuple[str, str]] = []
     findings: list[str] = []
-    with build_composite_reward(small.rewards) as rewards:
+    with build_composite_reward(small.rewards, small.scoring) as rewards:
         inputs = check_inputs(small, rewards, train=True, say=lambda _: None)
         drawn = inputs.loader(config.seed).next(SAMPLES)  # leaves out broken media
         samples = list({sample.id: sample for sample in drawn}.values())
@@ -93,7 +93,7 @@ def check_run(config: Config, folder: Path, steps: int) -> Result:
             facts += found
             findings += problems
         facts += [*_lengths(config, inputs, samples), *_media(inputs, samples)]
-    if left_out := config.rewards.functions.keys() - small.rewards.functions.keys():
+    if left_out := config.rewards.keys() - small.rewards.keys():
         facts.append(("not tried", f"reward models: {', '.join(sorted(left_out))}"))
     if steps:
         facts += _small_steps(config, small, folder, steps)
@@ -146,20 +146,20 @@ def write_tiny(config: Config, folder: Path) -> int:
 
 def without_workers(config: Config) -> Config:
     """Return the configuration for one process, without an engine of its own or reward models."""
-    functions = {
-        name: function
-        for name, function in config.rewards.functions.items()
-        if (function.use or name) != REWARD_MODEL
+    rewards = {
+        name: reward
+        for name, reward in config.rewards.items()
+        if not isinstance(reward, RewardModelConfig)
     }
-    if not functions:
-        raise ValueError("rewards.functions has reward models only, which are not tried")
+    if not rewards:
+        raise ValueError("rewards has reward models only, which are not tried")
     return config.changed(
         {
             "data.max_bad_fraction": 1.0,
             "rollout.engine": "hf",
             "rollout.max_off_policy_steps": 0,
             "rollout.queue": {},
-            "rewards.functions": functions,
+            "rewards": rewards,
             "resources": {},
         }
     )
@@ -233,7 +233,7 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
     verdicts = reward.score([*items, *noise])
     seconds = (time.perf_counter() - before) / max(1, len(verdicts))
     facts, findings = [], []
-    for name in reward.config.functions:
+    for name in reward.rewards:
         values = [verdict.components.get(name) for verdict in verdicts]
         golds, others = values[: len(items)], values[len(items) :]
         paid = {item.group for item, value in zip(items, golds, strict=True) if value}
@@ -248,13 +248,13 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
         )
         if known and not paid:
             findings.append(
-                f"rewards.functions.{name} pays none of {len(known)} gold answers in any of "
+                f"rewards.{name} pays none of {len(known)} gold answers in any of "
                 f"{len(GOLD_FORMS)} forms (<answer>, \\boxed, a box, alone). A reward for the "
                 "reasoning may do so; see what it says with `mmr1 reward score`"
             )
         elif len(set(values)) == 1 and values[0] is not None:
             findings.append(
-                f"rewards.functions.{name} gives {values[0]:g} to everything, and a group without "
+                f"rewards.{name} gives {values[0]:g} to everything, and a group without "
                 "differences teaches nothing"
             )
     if invalid := [verdict for verdict in verdicts if not verdict.valid]:

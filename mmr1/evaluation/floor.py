@@ -156,7 +156,7 @@ def _score(
     values = [verdict.value for verdict in valid if verdict.value is not None]
     parts = {
         function: [v for r in valid if (v := r.components.get(function)) is not None]
-        for function in reward.config.functions
+        for function in reward.rewards
     }
     means = {function: fmean(v) if v else None for function, v in parts.items()}
     if not values:
@@ -262,7 +262,7 @@ def read_floor(config: Config, limit: int) -> Floor:
         [config.data.train] if isinstance(config.data.train, str) else list(config.data.train or {})
     )
     samples = [s for spec in specs for s in islice(load_samples(spec, config.data), limit)]
-    with build_composite_reward(config.rewards) as reward:
+    with build_composite_reward(config.rewards, config.scoring) as reward:
         return measure_floor(reward, samples)
 
 

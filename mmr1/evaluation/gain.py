@@ -106,14 +106,14 @@ def explain_gain(config: Config, before: str, after: str) -> Gain:
     measured, longest = {}, LONGER * config.rollout.max_response_length
     for model in (before, after):
         with ExitStack() as stack:
-            reward = stack.enter_context(build_composite_reward(config.rewards))
+            reward = stack.enter_context(build_composite_reward(config.rewards, config.scoring))
             changed = {"model.path": model, "rollout.max_response_length": longest}
             own = config.changed(changed)
             inputs = check_inputs(own, reward, train=False)
             log = Path(stack.enter_context(TemporaryDirectory())) / "engine.log"
             engine, _ = stack.enter_context(evaluation_engine(own, inputs, log))
             manager = RewardManager(
-                reward, inputs.media, config.rewards.max_invalid_fraction, inputs.family.coordinates
+                reward, inputs.media, config.scoring.max_invalid_fraction, inputs.family.coordinates
             )
             samples = inputs.held_out[: config.eval.limit]
             with report_activity(f"answers of {model}"):

@@ -28,7 +28,7 @@ class Preset:
         description: What it measures, and how its own scoring is followed.
         converter: The converter, or the format of its rows, for ``mmr1-data convert``.
         reward: The built-in reward function that scores an answer.
-        options: Options of that function.
+        options: Settings of that function.
         accuracy_thresholds: An answer is right from these values on; empty for the value itself.
         group_by: Record key by which results are also reported.
         template: Prompt template for answers with reasoning; ``direct`` is the one without.
@@ -66,14 +66,14 @@ def with_preset(config: Config, name: str, prompt: str | None) -> Config:
     if preset is not None:
         picks = {  # eval.sampled.best_of may name one of the run's own
             name: function.changed(weight=0.0)
-            for name, function in config.rewards.functions.items()
+            for name, function in config.rewards.items()
             if name == config.eval.best_of
         }
         values |= {
-            "rewards.functions": {
+            "rewards": {
                 "format": {"weight": 0.0},
                 **picks,
-                preset.reward: {"options": dict(preset.options)},
+                preset.reward: dict(preset.options),
             },
             "eval.accuracy_function": preset.reward,
             "eval.accuracy_thresholds": tuple(preset.accuracy_thresholds),

@@ -30,7 +30,6 @@ from mmr1.config.checks import check, check_own_parts
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.files import atomic
-from mmr1.rewards.builtin import PYTHON
 from mmr1.rewards.plugins.user_function import GivenReward
 from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
     from mmr1.trainer.validation.evaluate import Evaluation
 
 Reward = Callable[..., Any] | float | Mapping[str, Any]
-"""A function; the weight of a built-in one; or the keys of a section of ``rewards.functions``,
-with a function as its ``use``."""
+"""A function; the weight of a built-in one; or the keys of a section of ``rewards``, with a
+function as its ``type``."""
 Rewards = Mapping[str, Reward] | Sequence[Callable[..., Any]]
 """By name; or functions, which have their own names."""
+_GIVEN = "python"
 
 _WRITTEN = "given"  # in place of a path until what was given is written
 
@@ -231,8 +231,8 @@ def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: str) -> 
     """The configuration: file or values, and the separate arguments laid over them."""
     below = [] if config is None else [Path(config) if isinstance(config, str) else config]
     if rewards is not None:
-        instead = load_layers([*below, on_top], command).config.rewards.functions
-        on_top["rewards.functions"] = {**dict.fromkeys(instead), **_sections(rewards)}
+        instead = load_layers([*below, on_top], command).config.rewards
+        on_top["rewards"] = {**dict.fromkeys(instead), **_sections(rewards)}
     loaded = load_layers([*below, on_top], command)
     for line in (*loaded.notes, *loaded.warnings):
         _say(f"configuration: {line}")
@@ -265,16 +265,16 @@ def _sections(rewards: Mapping[str, Reward]) -> dict[str, Any]:
 
 def _section(reward: Reward) -> Any:
     if callable(reward):
-        return {"use": PYTHON}
-    if isinstance(reward, Mapping) and callable(reward.get("use")):
-        return {**reward, "use": PYTHON}
+        return {"type": _GIVEN}
+    if isinstance(reward, Mapping) and callable(reward.get("type")):
+        return {**reward, "type": _GIVEN}
     return reward
 
 
 def _functions(rewards: Mapping[str, Reward]) -> dict[str, GivenReward]:
     """The rewards that are functions, by name."""
-    uses = {n: r.get("use") if isinstance(r, Mapping) else r for n, r in rewards.items()}
-    return {name: GivenReward(name, use) for name, use in uses.items() if callable(use)}
+    types = {n: r.get("type") if isinstance(r, Mapping) else r for n, r in rewards.items()}
+    return {name: GivenReward(name, of) for name, of in types.items() if callable(of)}
 
 
 def _refuse_ahead(config: Config, functions: Mapping[str, GivenReward]) -> None:

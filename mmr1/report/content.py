@@ -17,9 +17,9 @@ from mmr1.report.colours import COLOURS
 from mmr1.report.findings import StepFacts, findings, given_answer, loops
 from mmr1.report.run_reader import Run, flatten
 from mmr1.report.thumbnails import Medium, Picture
-from mmr1.rewards.builtin import reward_of_task
 from mmr1.rewards.builtin.iou import gold_boxes
 from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.kind import reward_of_task
 from mmr1.rewards.reading.boxes import read_boxes
 from mmr1.rewards.reading.extract import extract_answer
 from mmr1.vision.families.registry import COORDINATES
@@ -185,15 +185,13 @@ class BoxReader:
 
 def box_reader(config: Mapping[str, Any]) -> BoxReader:
     """The reader for a run with this configuration."""
-    functions = (config.get("rewards") or {}).get("functions") or {}
-    options = {
-        str((function or {}).get("use") or name): (function or {}).get("options") or {}
-        for name, function in functions.items()
-    }
+    rewards = config.get("rewards") or {}
+    settings = {str((reward or {}).get("type") or name): reward for name, reward in rewards.items()}
     space = COORDINATES.get(_model_type(config), "original")
-    if "iou" in options:
-        return BoxReader(True, options["iou"], space)
-    return BoxReader(False, options.get("auto", {}).get("iou", {}), space)
+    if "iou" in settings:
+        return BoxReader(True, settings["iou"], space)
+    of_auto = (settings.get("auto") or {}).get("settings") or {}
+    return BoxReader(False, of_auto.get("iou", {}), space)
 
 
 def _model_type(config: Mapping[str, Any]) -> str:

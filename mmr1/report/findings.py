@@ -287,7 +287,7 @@ def _against_each_other(curves: _Curves) -> Iterator[Finding]:
             "A reward rises while another falls",
             shown,
             "read the completions in which they disagree: the policy may be hacking the one that "
-            "rises; change the weights in rewards.functions, or the function itself",
+            "rises; change the weights in rewards, or the function itself",
             (curves.steps[0], curves.steps[-1]),
             {"where": f"{high} = 1 and {low} = 0"} if plain else {},
         )

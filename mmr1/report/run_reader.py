@@ -105,17 +105,12 @@ def open_run(folder: Path) -> Run:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{file}: the configuration must be a mapping of keys to values")
-    functions = config.get("rewards", {})
-    functions = functions.get("functions") if isinstance(functions, dict) else functions
-    data = config.get("data")
-    sections = {"data": data, "rewards.functions": functions}
+    data, rewards = config.get("data"), config.get("rewards", {})
+    sections = {"data": data, "rewards": rewards}
     if isinstance(data, dict):
         sections["data.video"] = data.get("video")
-    if isinstance(functions, dict):
-        for name, function in functions.items():
-            sections[f"rewards.functions.{name}"] = function
-            if isinstance(function, dict):
-                sections[f"rewards.functions.{name}.options"] = function.get("options")
+    if isinstance(rewards, dict):
+        sections |= {f"rewards.{name}": reward for name, reward in rewards.items()}
     for key, section in sections.items():
         if section is not None and not isinstance(section, dict):
             raise ValueError(f"{file}: {key} must be a mapping of keys to values")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mmr1.rewards.composite import CompositeReward, build_composite_reward
     from mmr1.rewards.functions import RewardFunction
     from mmr1.rewards.item import BadGoldError, Job, RewardItem
+    from mmr1.rewards.kind import reward
 
 _HOME = {
     "BadGoldError": "item",
@@ -21,6 +22,7 @@ _HOME = {
     "RewardItem": "item",
     "CompositeReward": "composite",
     "build_composite_reward": "composite",
+    "reward": "kind",
 }
 __all__ = [
     "BadGoldError",
@@ -29,6 +31,7 @@ __all__ = [
     "RewardFunction",
     "RewardItem",
     "build_composite_reward",
+    "reward",
 ]
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from statistics import pstdev
 
-from mmr1.config import RewardsConfig
 from mmr1.logs import report_fault
-from mmr1.rewards.functions import RewardFunction, make_reward_function
+from mmr1.rewards.functions import Place, RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem, invalid
+from mmr1.rewards.kind import RewardConfig
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.processes import ZygoteGoneError
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.types import Reward, Sample, Status, StepStats
 
 MAX_NAMES = 64
@@ -26,46 +27,51 @@ _ALGEBRA = "math"
 
 
 def build_composite_reward(
-    config: RewardsConfig, reward_models: Mapping[str, RewardFunction] | None = None
+    rewards: Mapping[str, RewardConfig],
+    scoring: ScoringConfig | None = None,
+    given: Mapping[str, RewardFunction] | None = None,
 ) -> CompositeReward:
-    """The composite reward of a configuration.
+    """Return the composite reward of a configuration.
 
     The verifier's processes start with the first answer that needs them, or with ``begin``.
 
     Args:
-        config: The section ``rewards``.
-        reward_models: Loaded reward functions by name. They are used in place of those that the
+        rewards: The section ``rewards``.
+        scoring: The section ``scoring``; None: its defaults.
+        given: Loaded reward functions by name. They are used in place of those that the
             configuration names, because this package imports no torch.
 
     Raises:
-        ValueError: A reward function is unknown, cannot be loaded or does not take an option.
+        ValueError: A reward cannot be loaded or does not take a setting.
     """
-    return CompositeReward(config, reward_models or {})
+    return CompositeReward(rewards, scoring or ScoringConfig(), given or {})
 
 
 class CompositeReward:
-    """Scores completions with the reward functions of a configuration; close it when done."""
+    """Scores completions with the rewards of a configuration; close it when done.
 
-    def __init__(self, config: RewardsConfig, reward_models: Mapping[str, RewardFunction]) -> None:
-        self.config = config
-        self._counting = list(config.weights or config.functions)
+    Attributes:
+        rewards: Their sections by name.
+    """
+
+    def __init__(
+        self,
+        rewards: Mapping[str, RewardConfig],
+        scoring: ScoringConfig,
+        given: Mapping[str, RewardFunction],
+    ) -> None:
+        self.rewards = rewards
+        self._counting = [name for name, each in rewards.items() if each.weight] or list(rewards)
         self._pool = Pool(
-            config.processes,
-            config.timeout_s,
-            allow_weak=config.allow_weak_sandbox,
+            scoring.processes, scoring.timeout_s, allow_weak=scoring.allow_weak_sandbox
         )
         self._beginning: threading.Thread | None = None
         self._functions: dict[str, RewardFunction] = {}
-        self._names: dict[str, set[str]] = {name: set() for name in config.functions}
+        self._names: dict[str, set[str]] = {name: set() for name in rewards}
         try:
-            for name, function_config in config.functions.items():
-                self._functions[name] = reward_models.get(name) or make_reward_function(
-                    name,
-                    function_config,
-                    self._pool,
-                    self._functions,
-                    rewards=config,
-                )
+            for name, section in rewards.items():
+                place = Place(name, self._pool, self._functions, scoring)
+                self._functions[name] = given.get(name) or make_reward_function(section, place)
         except BaseException:
             self.close()
             raise
@@ -75,7 +81,7 @@ class CompositeReward:
 
         What goes wrong is raised when the first answer is scored.
         """
-        used = {function.use or name for name, function in self.config.functions.items()}
+        used = {section.type for section in self.rewards.values()}
         if self._beginning is None and _ALGEBRA in used:
             self._beginning = threading.Thread(target=self._start_pool, name="verifier")
             self._beginning.start()
@@ -102,7 +108,7 @@ class CompositeReward:
             assert len(rewards) == len(open_items), (name, len(rewards))
             for index, reward in zip(open_items, rewards, strict=True):
                 values[index][name] = self._with_known_names(name, reward)
-            gate = self.config.functions[name].gate
+            gate = self.rewards[name].gate
             if gate is not None:
                 open_items = [i for i in open_items if _passes(values[i][name], gate)]
         return [self._combine(components) for components in values]
@@ -154,12 +160,12 @@ class CompositeReward:
     def _combine(self, rewards: dict[str, Reward]) -> Reward:
         components: dict[str, float | None] = {}
         total, status = 0.0, Status.OK
-        for name, config in self.config.functions.items():
+        for name, section in self.rewards.items():
             reward = rewards.get(name)  # None behind a closed gate
             components[name] = 0.0 if reward is None else reward.value
             if reward is not None and reward.status is Status.NO_ANSWER:
                 status = Status.NO_ANSWER
-            total += config.weight * (components[name] or 0.0)
+            total += section.weight * (components[name] or 0.0)
         for name, reward in rewards.items():
             components.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
             if not reward.valid and reward.status is not Status.SKIPPED:
@@ -245,6 +251,6 @@ def report_invalid(
     reward, sample = invalid[0]
     raise TooManyInvalidRewardsError(
         f"{len(invalid)} of {len(rewards)} completions have no valid reward, more than "
-        f"rewards.max_invalid_fraction={max_fraction:g} allows; the first is sample "
+        f"scoring.max_invalid_fraction={max_fraction:g} allows; the first is sample "
         f"'{sample.id}': {reward.error}"
     )

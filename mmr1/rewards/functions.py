@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from mmr1.config import PluginConfig, RewardsConfig
-from mmr1.config.rewards import RewardFunction as FunctionConfig
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import (
-    DERIVED,
-    PYTHON,
-    REWARD_MODEL,
-    REWARDS,
-    TASKS,
-    gold_check,
-    reward_of_task,
-)
-from mmr1.rewards.http.addresses import is_url
+from mmr1.rewards.builtin.auto import AutoRewardConfig
 from mmr1.rewards.item import (
     Job,
     RewardItem,
@@ -30,11 +19,19 @@ from mmr1.rewards.item import (
     reward_of_exception,
     without_accuracy,
 )
-from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
-from mmr1.rewards.plugins.columns import bind, check_options, columns_read
-from mmr1.rewards.plugins.http_client import RemoteReward
+from mmr1.rewards.kind import (
+    OfAccuracy,
+    OwnReward,
+    RewardConfig,
+    reward_of_task,
+    rewards_of_tasks,
+    section_named,
+)
+from mmr1.rewards.kind import reward as kind
+from mmr1.rewards.plugins.columns import bind, columns_read
 from mmr1.rewards.plugins.user_function import PluginReward
 from mmr1.rewards.sandbox.pool import Pool
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.types import Reward, Status
 
 Values = Mapping[str, Reward]
@@ -42,7 +39,7 @@ Values = Mapping[str, Reward]
 
 
 class RewardFunction(Protocol):
-    """One function of a ``CompositeReward``."""
+    """One reward of a ``CompositeReward``."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -60,25 +57,34 @@ class RewardFunction(Protocol):
     def close(self) -> None: ...
 
 
-class BuiltinReward:
-    """A built-in function. It is called in this process; the jobs it returns run in the pool.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a reward is made with, besides its section.
 
-    Raises:
-        ValueError: The function does not take one of the options, or lacks one it needs.
+    Attributes:
+        name: Its key in ``rewards``.
+        pool: The verifier, for the jobs of built-in rewards.
+        earlier: The rewards before it, by name.
+        scoring: The section ``scoring``.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], pool: Pool) -> None:
-        self._function = REWARDS.load(name)
-        self._pool = pool
-        check_options(self._function, options, name)
-        self._arguments = bind(self._function, options)
-        self.columns = columns_read(self._function, options)
-        self._gold = gold_check(name)
+    name: str
+    pool: Pool
+    earlier: Mapping[str, RewardFunction]
+    scoring: ScoringConfig
+
+
+class BuiltinReward:
+    """A declared function. It is called in this process; the jobs it returns run in the pool."""
+
+    def __init__(self, section: RewardConfig, pool: Pool) -> None:
+        made = kind.build(section)
+        self._function, settings, self._pool = made.func, made.keywords, pool
+        self._arguments = bind(self._function, settings)
+        self.columns = columns_read(self._function, settings)
+        self._gold = type(section).gold
         if self._gold is not None:
-            gold_parameters = inspect.signature(self._gold).parameters
-            self._gold_arguments = bind(
-                self._gold, {k: v for k, v in options.items() if k in gold_parameters}
-            )
+            self._gold_arguments = bind(self._gold, {})
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         outcomes: list[Any] = []
@@ -101,28 +107,23 @@ class BuiltinReward:
         if self._gold is None:
             return 1.0
         try:
-            gold = self._gold(**self._gold_arguments(item))
-            return gold if isinstance(gold, Job) else 1.0
+            read = self._gold(**self._gold_arguments(item))
+            return read if isinstance(read, Job) else 1.0
         except ValueError as error:
             return reward_of_exception(error)
 
 
 class AutoReward:
-    """The built-in that fits each sample's task type.
+    """The reward that fits each sample's task type.
 
-    A built-in's options are given under its name: ``{"iou": {"space": "resized"}}``. A sample whose
-    task is unknown or missing is an error at load, and has no valid reward.
+    A sample whose task is unknown or missing is an error at load, and has no valid reward.
     """
 
-    def __init__(self, options: Mapping[str, Any], pool: Pool) -> None:
-        names = sorted(set(TASKS.values()))
-        for name in options:
-            if name not in names:
-                raise ValueError(
-                    f"reward function 'auto' has no option '{name}'{suggest(name, names)}; "
-                    f"it takes the options of: {', '.join(names)}"
-                )
-        self._functions = {name: BuiltinReward(name, options.get(name, {}), pool) for name in names}
+    def __init__(self, section: AutoRewardConfig, place: Place) -> None:
+        self._functions = {
+            name: BuiltinReward(section_named(name)(**section.settings.get(name, {})), place.pool)
+            for name in sorted(set(rewards_of_tasks().values()))
+        }
         columns = (column for function in self._functions.values() for column in function.columns)
         self.columns = ("task", *dict.fromkeys(columns))
 
@@ -156,47 +157,44 @@ class AutoReward:
 
 def _unknown_task(item: RewardItem) -> str:
     task = item.sample.task
-    tasks = ", ".join(sorted(TASKS))
+    known = rewards_of_tasks()
     return (
         f"sample '{item.sample.id}' has no task type"
         if task is None
-        else f"sample '{item.sample.id}' has the task '{task}'{suggest(task, TASKS)}"
-    ) + f"; 'auto' knows: {tasks}"
+        else f"sample '{item.sample.id}' has the task '{task}'{suggest(task, known)}"
+    ) + f"; 'auto' knows: {', '.join(sorted(known))}"
+
+
+_MEASURED = ("accuracy", "group_accuracy", "group_accuracies", "shuffled_accuracy")
 
 
 class DerivedReward:
-    """A built-in that is computed from the accuracy of another reward function.
+    """A reward that is computed from the accuracy of another one.
 
-    The option ``of`` names that function: an earlier one of the configuration, or a built-in that
-    is then called for this purpose alone.
+    Its key ``of`` names that one: an earlier one of the configuration, or a built-in that is then
+    called for this purpose alone.
 
     Raises:
         ValueError: ``of`` names neither.
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: Mapping[str, Any],
-        pool: Pool,
-        earlier: Mapping[str, RewardFunction],
-    ) -> None:
-        function = REWARDS.load(name)
-        self._function = function
-        self._of = str(options.get("of", "math"))
-        function_options = {k: v for k, v in options.items() if k != "of"}
-        check_options(function, function_options, name)
-        measurable = ("accuracy", "group_accuracy", "group_accuracies", "shuffled_accuracy")
-        self._measured = [n for n in measurable if n in inspect.signature(function).parameters]
-        self._arguments = bind(function, {**function_options, **dict.fromkeys(self._measured, 0.0)})
-        self.columns = columns_read(function, function_options)
-        self._reuse = self._of in earlier
-        if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.builtin):
+    def __init__(self, section: OfAccuracy, place: Place) -> None:
+        made, self._of = kind.build(section), section.of
+        self._function, settings = made.func, made.keywords
+        self._measured = [n for n in _MEASURED if n in inspect.signature(self._function).parameters]
+        self._arguments = bind(self._function, {**settings, **dict.fromkeys(self._measured, 0.0)})
+        self.columns = columns_read(self._function, settings)
+        self._reuse = self._of in place.earlier
+        if not self._reuse and self._of not in rewards_of_tasks().values():
             raise ValueError(
-                f"reward function '{name}': of={self._of} is neither a function before it "
-                f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
+                f"rewards.{place.name}.of={self._of} is neither a reward before it "
+                f"({', '.join(place.earlier) or 'there is none'}) nor a built-in accuracy"
             )
-        self._accuracy = earlier[self._of] if self._reuse else BuiltinReward(self._of, {}, pool)
+        self._accuracy = (
+            place.earlier[self._of]
+            if self._reuse
+            else BuiltinReward(section_named(self._of)(), place.pool)
+        )
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         if self._reuse:
@@ -262,62 +260,33 @@ def resolve_jobs(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
     return [next(results)[0] if isinstance(o, Job) else as_reward(o) for o in outcomes]
 
 
-def make_reward_function(
-    name: str,
-    config: FunctionConfig,
-    pool: Pool,
-    earlier: Mapping[str, RewardFunction],
-    *,
-    rewards: RewardsConfig,
-) -> RewardFunction:
-    """The reward function that a configuration describes.
-
-    Args:
-        name: Its key in ``rewards.functions``; the built-in's name where ``use`` is absent.
-        config: Its configuration.
-        pool: The verifier, for built-ins.
-        earlier: The functions before it, by name.
-        rewards: Its section, for the workers and for the deadline of a plugin without its own.
+def make_reward_function(section: RewardConfig, place: Place) -> RewardFunction:
+    """Return the reward function that a section describes.
 
     Raises:
-        ValueError: It is unknown, cannot be loaded or does not take an option.
+        ValueError: It cannot be loaded or does not take a setting.
     """
-    use = config.use or name
-    if use == REWARD_MODEL:
-        raise ValueError(
-            f"reward function '{name}' is a reward model, which needs a run; "
-            "use it with mmr1 train or eval"
-        )
-    if use == PYTHON:
-        raise ValueError(
-            f"reward function '{name}' is a function that mmr1.Trainer was given in Python; give "
-            f"it again there, or write it into a file: "
-            f"rewards.functions.{name}.use=file.py:function"
-        )
-    if use == "auto":
-        return AutoReward(config.options, pool)
-    if use in DERIVED:
-        return DerivedReward(use, config.options, pool, earlier)
-    timeout_s = config.call_timeout_s or rewards.timeout_s
-    if use == "judge":
-        return JudgeReward(name, config.options, timeout_s=config.call_timeout_s or JUDGE_TIMEOUT_S)
-    if use in REWARDS.builtin:
-        return BuiltinReward(use, config.options, pool)
-    if is_url(use):
-        try:
-            return RemoteReward(use, config.options, timeout_s=timeout_s)
-        except ValueError as error:
-            raise ValueError(f"reward function '{name}': {error}") from error
-    own = config if isinstance(config, PluginConfig) else None  # not an installed package's
-    return PluginReward(
-        use,
-        config.options,
-        style=None if own is None else own.style,
-        call=None if own is None else own.call,
-        earlier=tuple(earlier),
-        isolated=config.isolated,
-        workers=rewards.processes,
-        timeout_s=timeout_s,
-        readable=config.readable,
-        allow_weak=rewards.allow_weak_sandbox,
+    if isinstance(section, OwnReward):
+        return PluginReward(section, tuple(place.earlier), place.scoring)
+    made = kind.build(section, place)
+    if hasattr(made, "score"):
+        own: RewardFunction = made
+        return own
+    if isinstance(section, OfAccuracy):
+        return DerivedReward(section, place)
+    return BuiltinReward(section, place.pool)
+
+
+def refuse_without_run(section: RewardConfig, place: Place) -> RewardFunction:
+    """Raise ValueError: the package that loads a reward model is not here."""
+    raise ValueError(
+        f"rewards.{place.name} is a reward model, which needs a run; use it with mmr1 train or eval"
+    )
+
+
+def refuse_without_function(section: RewardConfig, place: Place) -> RewardFunction:
+    """Raise ValueError: the caller's function is not here."""
+    raise ValueError(
+        f"rewards.{place.name} is a function that mmr1.Trainer was given in Python; give it again "
+        f"there, or write it into a file: rewards.{place.name}.type=file.py:function"
     )

@@ -76,7 +76,7 @@ def create_app(
     @app.get("/health")
     def health(request: Request) -> dict[str, Any]:
         admit(request, posts=False)
-        return {"status": "ok", "functions": list(composite_reward.config.functions)}
+        return {"status": "ok", "functions": list(composite_reward.rewards)}
 
     @app.post("/")
     @app.post("/get_reward")

@@ -1,26 +1,12 @@
-"""Coefficients of the KL, the entropy and PPO's penalty, which adapt from step to step."""
+"""Coefficients of the KL and the entropy, which adapt from step to step."""
 
 from __future__ import annotations
 
 import math
 
 from mmr1.algorithms.advantages.distillation import DistillationAdvantage
-from mmr1.algorithms.losses.ppo_kl import PpoKlLoss
 from mmr1.config import AlgorithmConfig
 from mmr1.types import StepStats
-
-
-def ppo_adapted_coefficient(coefficient: float, kl: float, target: float) -> float:
-    """PPO's beta for the next step (arXiv 1707.06347, section 4): halved or doubled.
-
-    Halved where the KL is below ``target / 1.5``, doubled where it is above ``1.5 target``.
-
-    >>> [ppo_adapted_coefficient(1.0, kl, target=0.3) for kl in (0.1, 0.3, 0.5)]
-    [0.5, 1.0, 2.0]
-    """
-    if kl < target / 1.5:
-        return coefficient / 2
-    return coefficient * 2 if kl > target * 1.5 else coefficient
 
 
 def adapted_coefficient(coefficient: float, kl: float, target: float, rate: float) -> float:
@@ -43,12 +29,9 @@ class Coefficients:
     """The adaptive coefficients, held by the loop's process and passed to each update."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        loss, kl, entropy = config.loss, config.kl, config.entropy
-        self._ppo_kl_target = loss.target if isinstance(loss, PpoKlLoss) else None
+        kl, entropy = config.kl, config.entropy
         self._kl_target = None if kl is None else kl.target
         self._entropy_target = None if entropy is None else entropy.target
-        self._logs_ppo_kl = isinstance(loss, PpoKlLoss)
-        self.ppo_kl = loss.coef if isinstance(loss, PpoKlLoss) else 0.0
         self.kl = _kl_coef(config)
         self.entropy = 0.0 if entropy is None else entropy.coef
 
@@ -59,12 +42,6 @@ class Coefficients:
         policy has no measurement and changes nothing.
         """
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
-        if self._logs_ppo_kl:
-            stats["ppo_kl_coef"] = self.ppo_kl
-        if self._ppo_kl_target is not None and "loss/ppo_kl_last" in stats:
-            self.ppo_kl = ppo_adapted_coefficient(
-                self.ppo_kl, stats["loss/ppo_kl_last"], self._ppo_kl_target
-            )
         if self._kl_target is not None and "kl" in stats:
             self.kl = adapted_coefficient(self.kl, stats["kl"], self._kl_target, ADAPTATION_RATE)
         if self._entropy_target is not None and "entropy" in stats:
@@ -73,11 +50,10 @@ class Coefficients:
             )
 
     def state_dict(self) -> dict[str, float]:
-        return {"kl": self.kl, "entropy": self.entropy, "ppo_kl": self.ppo_kl}
+        return {"kl": self.kl, "entropy": self.entropy}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.kl, self.entropy = state["kl"], state["entropy"]
-        self.ppo_kl = state["ppo_kl"]
 
 
 def _kl_coef(config: AlgorithmConfig) -> float:

@@ -16,7 +16,8 @@ from transformers import AutoConfig
 
 from mmr1.config import Config, EnvironmentConfig, VllmConfig
 from mmr1.environments.schemas import described
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.builtin.auto import AutoRewardConfig
+from mmr1.rewards.kind import reward_of_task
 from mmr1.trainer.models.quantization import loads_in_4_bits, stored_quantization
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily, is_packed
@@ -193,17 +194,14 @@ def _box_spaces(subject: Subject) -> Iterator[tuple[str, str]]:
         "picture" in tool.media.values() for tool in described(environment)
     ):
         yield "environment.boxes", environment.boxes
-    for name, function in subject.config.rewards.functions.items():
-        use, options = function.use or name, function.options
-        key = f"rewards.functions.{name}.options"
-        if use == "auto":
-            tasks = (sample.task for sample in subject.samples)
-            if all(reward_of_task(task) != "iou" for task in tasks):
-                continue
-            options, key = options.get("iou", {}), f"{key}.iou"
-        elif use != "iou":
-            continue
-        yield f"{key}.space", str(options.get("space", "model"))
+    for name, reward in subject.config.rewards.items():
+        if (space := getattr(reward, "space", None)) is not None:
+            yield f"rewards.{name}.space", space
+        elif isinstance(reward, AutoRewardConfig) and any(
+            reward_of_task(sample.task) == "iou" for sample in subject.samples
+        ):
+            space = reward.settings.get("iou", {}).get("space", "model")
+            yield f"rewards.{name}.settings.iou.space", str(space)
 
 
 PROMISES = (

@@ -261,7 +261,7 @@ def gold_facts(config: Config) -> dict[str, Any]:
 
     A format of the user's own makes the gold answer, so its file is one of them.
     """
-    rewards = config.rewards.model_dump(mode="json")
+    rewards = {name: reward.model_dump(mode="json") for name, reward in config.rewards.items()}
     return {
         "rewards": rewards,
         "files": [*contents("rewards", rewards), *contents("format", config.data.format_name)],

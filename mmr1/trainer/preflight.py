@@ -12,7 +12,6 @@ from mmr1.algorithms.advantages.distillation import TeacherModel
 from mmr1.config import (
     Config,
     EnvironmentConfig,
-    RewardFunctionConfig,
     ToolsConfig,
 )
 from mmr1.data.forms import check_form
@@ -23,10 +22,10 @@ from mmr1.environments.styles import is_tool_file
 from mmr1.environments.toolbox import TOOLS
 from mmr1.extras import needs_extra
 from mmr1.registry import check_file, check_is_file
-from mmr1.rewards.builtin import PYTHON, REWARD_MODEL, REWARDS
-from mmr1.rewards.http.addresses import is_url
+from mmr1.rewards.builtin.elsewhere import RewardModelConfig
+from mmr1.rewards.builtin.judge import JudgeConfig
 from mmr1.rewards.judges.conversation import load_judge_template
-from mmr1.rewards.judges.options import read_judge_options
+from mmr1.rewards.kind import OwnReward, reward
 from mmr1.rollout.engines import check_engine
 from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.tracking import check_trackers
@@ -111,28 +110,25 @@ def _check_data_keys(config: Config) -> None:
         raise ValueError(f"data.media_root '{data.media_root}': no such folder")
 
 
-_ELSEWHERE = (REWARD_MODEL, PYTHON, "judge")
-"""What ``use`` names besides built-in functions, files and URLs."""
-
-
 def check_reward_names(config: Config) -> None:
-    """Raises ValueError for a reward function that has neither a known name nor a file or URL."""
-    for name, function in config.rewards.functions.items():
-        use = function.use or name
-        if use not in (*_ELSEWHERE, *REWARDS.builtin) and not is_url(use):
-            REWARDS.check(use)
+    """Raises ValueError for a reward that has neither a known name nor a file."""
+    for section in config.rewards.values():
+        if isinstance(section, OwnReward):
+            reward.installed.check(section.type)
 
 
 def _check_rewards(config: Config) -> None:
     check_reward_names(config)
-    for name, function in config.rewards.functions.items():
-        use = function.use or name
-        if use == REWARD_MODEL:
-            _check_reward_model(name, function)
-        elif use == "judge":
-            load_judge_template(read_judge_options(name, function.options).template_name)
-        elif use not in (*_ELSEWHERE, *REWARDS.builtin) and not is_url(use):
-            check_file(use)
+    for name, section in config.rewards.items():
+        if isinstance(section, OwnReward):
+            check_file(section.type)
+        elif isinstance(section, JudgeConfig):
+            load_judge_template(section.template_name)
+        elif isinstance(section, RewardModelConfig) and not Path(section.path).is_dir():
+            raise ValueError(
+                f"rewards.{name}.path '{section.path}': no such folder; name the checkpoint of a "
+                "reward model"
+            )
 
 
 def _check_environment(config: Config) -> None:
@@ -150,12 +146,3 @@ def _check_environment(config: Config) -> None:
             TOOLS.check(name)
     for spec in (*environment.specs, *own):
         check_file(spec)
-
-
-def _check_reward_model(name: str, function: RewardFunctionConfig) -> None:
-    path = function.options.get("path")
-    if isinstance(path, str) and not Path(path).is_dir():
-        raise ValueError(
-            f"rewards.functions.{name}.options.path '{path}': no such folder; name the "
-            "checkpoint of a reward model"
-        )

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mmr1.config import Config, ResampleConfig
+from mmr1.config.rewards import weights_of
 from mmr1.data.rows import kinds_of
 from mmr1.rollout.protocol import Finished, prompt_seeds
 from mmr1.trainer.runs.checkpoint import next_due
@@ -116,7 +117,7 @@ class Sampler:
             self._has_signal = group_filter(
                 config.algorithm,
                 components.algorithm.advantage.step_supervision,
-                list(config.rewards.weights),
+                list(weights_of(config.rewards)),
             )
         keeps = self._resamples is not None and self._resamples.keep_surplus
         self._surplus = components.kept if keeps else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config, OwnEnvironment
+from mmr1.config.rewards import weights_of
 from mmr1.progress import WAIT_S, report_activity
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
@@ -83,7 +84,7 @@ def training_steps(
 
     Args:
         functions: Reward functions of this process, in place of those of their names in
-            ``rewards.functions``.
+            ``rewards``.
     """
     config = config.for_command("train")
     if last := already_finished(config, resume=resume):
@@ -92,7 +93,7 @@ def training_steps(
     with ExitStack() as stack:
         values = stack.enter_context(reward_model_values(config))
         own = {**reward_models(config, values), **functions}
-        rewards = stack.enter_context(build_composite_reward(config.rewards, own))
+        rewards = stack.enter_context(build_composite_reward(config.rewards, config.scoring, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         config = with_epochs(config, inputs.count, config.data.train_batch_size)
@@ -100,7 +101,7 @@ def training_steps(
         refuse_without_media(config, inputs.sources.values())
         steps = build_step_rewards(config, inputs.family, values)
         workers = stack.enter_context(_workers(config, inputs))
-        start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
+        start = started(config, inputs, rewards, workers.engine, timer, config.rewards)
         sampling = stack.enter_context(start)
         run, components = sampling.run, _components(config, inputs, steps, workers, sampling)
         done = _weights_and_state(components, run)
@@ -212,7 +213,7 @@ def started(
         with timer("starting the rollout engine"):
             own = engine(run.directory.path / "engine.log")
         with closing(own):
-            max_invalid = config.rewards.max_invalid_fraction
+            max_invalid = config.scoring.max_invalid_fraction
             manager = RewardManager(
                 composite_reward, inputs.media, max_invalid, inputs.family.coordinates
             )
@@ -229,7 +230,7 @@ def _components(
     rollout, views = config.rollout, config.rollout.views
     own_views = by_own_view if views is not None and views.loss == "own" else None
     algorithm = build_algorithm(
-        config.algorithm, rollout.max_response_length, config.rewards.weights, own_views
+        config.algorithm, rollout.max_response_length, weights_of(config.rewards), own_views
     )
     kept = _kept(config, inputs)
     return TrainerComponents(
@@ -291,7 +292,7 @@ def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Re
     if config.algorithm.replay is None:
         return None
     assert kept is not None, "replay learns from earlier groups"
-    functions = list(config.rewards.weights)
+    functions = list(weights_of(config.rewards))
     has_signal = group_filter(config.algorithm, algorithm.advantage.step_supervision, functions)
     return Replay(config.algorithm.replay, config.seed, has_signal, kept)
 

@@ -23,7 +23,7 @@ def migrate(
             help="easyr1, verl, trl, openrlhf or a kind such as trl-dpo; default: by the content",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write; default, or -: print")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
     ] = False,
@@ -33,7 +33,7 @@ def migrate(
 
     migrated = migrate_file(config, overrides or (), project=project)
     text = migrated.side_by_side if check else migrated.yaml
-    if output is None:
+    if output is None or str(output) == "-":
         typer.echo(text, nl=False)
     elif output.exists():
         raise ValueError(f"{output} already exists; name another --output")

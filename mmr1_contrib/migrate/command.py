@@ -114,9 +114,9 @@ def _set_folder(tree: Tree, folder: str) -> None:
     if not folder:
         return
     data, validation = tree.get("data", {}), tree.get("trainer", {}).get("validation") or {}
-    functions = tree.get("rewards", {}).get("functions", {}).values()
+    rewards = tree.get("rewards", {}).values()
     places = [(data, "train"), (data, "prompt_template"), (validation, "data")]
-    for section, key in [*places, *((function, "use") for function in functions)]:
+    for section, key in [*places, *((reward, "type") for reward in rewards)]:
         if isinstance(named := section.get(key), dict):
             section[key] = {inside(name): share for name, share in named.items()}
         elif key in section:

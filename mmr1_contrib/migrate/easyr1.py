@@ -159,7 +159,7 @@ def _filter(flat: Tree, migration: Migration) -> None:
             "algorithm.filter_key",
             key,
             "groups stay whose whole rewards differ; to keep those whose mean of that score is "
-            f"from {low} to {high}, give it a reward function of its own in rewards.functions, "
+            f"from {low} to {high}, give it a reward function of its own in rewards, "
             "with weight 0, and name it in algorithm.filter_groups.range.metric",
         )
     migration.note(
@@ -230,8 +230,7 @@ def _reward(flat: Tree, migration: Migration) -> None:
     options = flat.pop("worker.reward.reward_function_kwargs", None)
     if spec:
         use = spec if ":" in spec else f"{spec}:main"
-        function = {"use": use, **({"options": options} if options else {})}
-        migration.set("rewards.functions", {"easyr1": function})
+        migration.set("rewards", {"easyr1": {"type": use, **(options or {})}})
 
 
 def _template(flat: Tree, migration: Migration) -> None:

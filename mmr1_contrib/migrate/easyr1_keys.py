@@ -103,7 +103,7 @@ RENAMED = {
     "worker.rollout.top_p": "rollout.top_p",
     "worker.rollout.gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
     "worker.rollout.tensor_parallel_size": "rollout.engine.tensor_parallel_size",
-    "worker.reward.num_cpus": "rewards.workers",
+    "worker.reward.num_cpus": "scoring.workers",
 }
 
 # Their key -> our key and the values' names, where these differ.
@@ -220,8 +220,8 @@ COMPOSED = {
     "worker.rollout.val_override_config.n": "`eval.sampled.n`",
     "worker.rollout.val_override_config.top_p": "`eval.sampled.top_p`",
     "worker.rollout.val_override_config.top_k": "`eval.sampled.top_k`",
-    "worker.reward.reward_function": "`rewards.functions`",
-    "worker.reward.reward_function_kwargs": "`rewards.functions`: its options",
+    "worker.reward.reward_function": "`rewards`",
+    "worker.reward.reward_function_kwargs": "`rewards`: its options",
     "trainer.total_epochs": "`trainer.total_epochs`, unless max_steps is set",
     "trainer.max_steps": "`trainer.max_steps`",
     "trainer.max_try_make_batch": "`algorithm.filter_groups.max_num_gen_batches`",

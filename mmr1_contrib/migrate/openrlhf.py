@@ -318,12 +318,14 @@ def _rewards(flat: Tree, migration: Migration) -> None:
     functions: Tree = {}
     given = flat.pop("reward.remote_url", None)
     for number, url in enumerate(str(given).split(",") if given else ()):
-        use = f"{url}:reward_func" if url.endswith(".py") else url
-        functions["openrlhf" if not number else f"openrlhf_{number + 1}"] = {"use": use}
+        name = "openrlhf" if not number else f"openrlhf_{number + 1}"
+        is_file = url.endswith(".py")
+        own, remote = {"type": f"{url}:reward_func"}, {"type": "remote", "url": url}
+        functions[name] = own if is_file else remote
     if (model := flat.pop("reward.model_name_or_path", None)) is not None:
         migration.note(
             "reward.model_name_or_path", model, "a reward function that asks that model, by URL or "
-            "from a file, in rewards.functions",
+            "from a file, in rewards",
         )  # fmt: skip
     if flat.pop("reward.normalize_enable"):
         migration.note(
@@ -337,18 +339,17 @@ def _rewards(flat: Tree, migration: Migration) -> None:
     if buffer is not None:
         longest = migration.tree["rollout"]["max_response_length"]
         options = {"max_length": longest, "buffer": int(buffer)}
-        functions["overlong"] = {"weight": factor, "options": options}
+        functions["overlong"] = {"weight": factor, **options}
     if (share := flat.pop("reward.stop_properly_penalty_coef", None)) is not None:
         migration.note(
             "reward.stop_properly_penalty_coef", share, "rewards of truncated completions are not "
             "scaled; algorithm.mask_truncated_completions leaves them out of the loss",
         )  # fmt: skip
     if functions:
-        migration.set("rewards.functions", functions)
+        migration.set("rewards", functions)
     else:
         migration.notes.append(
-            "reward.remote_url: not given; choose reward functions in rewards.functions "
-            "(docs/rewards.md)"
+            "reward.remote_url: not given; choose reward functions in rewards (docs/rewards.md)"
         )
 
 

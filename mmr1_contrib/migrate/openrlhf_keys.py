@@ -263,9 +263,9 @@ COMPOSED = {
     "algo.dynamic_filtering_range": "`algorithm.filter_groups.range.between`",
     "reward.clip_range": "`algorithm.advantage.reward_clip_range`, for gae and reinforce",
     "reward.normalize_enable": "none: the values of a reward model are not normalised",
-    "reward.remote_url": "`rewards.functions`: a URL, or reward_func of a file",
+    "reward.remote_url": "`rewards`: a URL, or reward_func of a file",
     "reward.model_name_or_path": "none: a reward function that asks that model, by URL or from a "
-    "file, in `rewards.functions`",
+    "file, in `rewards`",
     "reward.overlong_buffer_len": "the reward function overlong: its buffer",
     "reward.overlong_penalty_factor": "the reward function overlong: its weight",
     "reward.stop_properly_penalty_coef": "`algorithm.mask_truncated_completions` is nearest",

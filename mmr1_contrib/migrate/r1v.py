@@ -215,20 +215,20 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     task, method = flat.pop("task_type", None), flat.pop("reward_method", None)
     by_module = flat.pop("is_reward_customized_from_vlm_module", False)
     folders = [flat.pop(key, None) or "" for key in ("image_folders", "image_root")]
-    functions: Tree = {name: {"use": f"{program}:{name}_reward"} for name in names}
+    functions: Tree = {name: {"type": f"{program}:{name}_reward"} for name in names}
     if by_module and task == "rec":
         path = _module_of(program)
         own = {"accuracy": "iou_reward", "format": "format_reward_rec"}
-        functions = {name: {"use": f"{path}.{own.get(name, name)}"} for name in names}
+        functions = {name: {"type": f"{path}.{own.get(name, name)}"} for name in names}
     elif by_module:
         migration.note(
             "is_reward_customized_from_vlm_module", True, "the functions that vlm_modules has for "
-            f"task_type {task}; name them in rewards.functions",
+            f"task_type {task}; name them in rewards",
         )  # fmt: skip
     if readable := list(dict.fromkeys(filter(None, ":".join(folders).split(":")))):
         for function in functions.values():  # they open the pictures by their paths
             function["sandbox"] = {"readable": [*readable]}
-    migration.set("rewards.functions", functions)
+    migration.set("rewards", functions)
     if method is not None:
         migration.note(
             "reward_method", method, "the functions decide by the column accu_reward_method"
@@ -237,11 +237,11 @@ def _rewards(flat: Tree, migration: Migration, program: str) -> None:
     right = {"of": names[0], "correct_above": 0.1}
     if temporal:
         contrast = {**right, "bonus": 0.3, "shuffled_factor": 0.8}
-        migration.set("rewards.functions.temporal_contrast", {"options": contrast})
+        migration.set("rewards.temporal_contrast", contrast)
         migration.set("rollout.views", {"view": "shuffle", "share": 0.5, "loss": "none"})
     if length:
         bonus = {**right, "bonus": 0.2, "min_length": 320, "max_length": 512}
-        migration.set("rewards.functions.length_bonus", {"options": bonus})
+        migration.set("rewards.length_bonus", bonus)
 
 
 Test = Callable[[Mapping[str, Any]], bool]

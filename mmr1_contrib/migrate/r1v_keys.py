@@ -56,21 +56,21 @@ COMPOSED = {
     "beta": "`algorithm.kl.coef`",
     "use_vllm": "`rollout.engine.type`: vllm, else hf, which samples with `rollout.top_k=50`",
     "vllm_gpu_memory_utilization": "`rollout.engine.gpu_memory_utilization`, with use_vllm",
-    "reward_funcs": "`rewards.functions`: the functions of the program, by its path",
+    "reward_funcs": "`rewards`: the functions of the program, by its path",
     "min_pixels": "`data.image.min_pixels`",
     "max_pixels": "`data.image.max_pixels`",
 }
 FILES_COMPOSED = {
     "data_file_paths": "`data.train`; several files: a mapping to weights",
     "image_folders": "`data.media_root`, if it is one folder",
-    "reward_method": "none: a rule of the program's own; rewards.functions has one per function",
+    "reward_method": "none: a rule of the program's own; rewards has one per function",
 }
 REC_COMPOSED = {"image_root": "`data.media_root`", **FILES_COMPOSED}
 CUSTOM_COMPOSED = {
     **FILES_COMPOSED,
     "freeze_vision_modules": "`model.freeze_vision_tower`",
     "task_type": "the prompt, and the rewards of is_reward_customized_from_vlm_module",
-    "is_reward_customized_from_vlm_module": "`rewards.functions`: the functions of vlm_modules",
+    "is_reward_customized_from_vlm_module": "`rewards`: the functions of vlm_modules",
 }
 CLIPPED_COMPOSED = {
     "epsilon": "`algorithm.loss.clip_ratio_low`; also the upper bound unless epsilon_high is set",

@@ -100,15 +100,15 @@ def _rewards(flat: Tree, migration: Migration) -> None:
     if model is not None:
         migration.note(
             "reward_model_name_or_path", model, "a reward function that asks that model, by URL or "
-            "from a file, in rewards.functions",
+            "from a file, in rewards",
         )  # fmt: skip
     if given is None:
         migration.notes.append(
             "reward_funcs: not given: TRL's functions are in the Python of the script; name them "
-            "in rewards.functions as file.py:function (docs/rewards.md)"
+            "in rewards as file.py:function (docs/rewards.md)"
         )
         if weights is not None:
-            migration.note("reward_weights", weights, "the weights in rewards.functions")
+            migration.note("reward_weights", weights, "the weights in rewards")
         return
     names = [given] if isinstance(given, str) else list(given)
     weights = [weights] if isinstance(weights, int | float) else weights
@@ -123,10 +123,10 @@ def _rewards(flat: Tree, migration: Migration) -> None:
             migration.note("reward_funcs", name, "math, which also reads answers without LaTeX")
             continue
         path = name if "." in name else f"trl.rewards.{name}"
-        functions[name.rpartition(".")[2]] = {"use": path, "weight": weight}
+        functions[name.rpartition(".")[2]] = {"type": path, "weight": weight}
         if "." not in name:
             migration.note("reward_funcs", name, f"{path}, where TRL is installed")
-    migration.set("rewards.functions", functions)
+    migration.set("rewards", functions)
 
 
 def _grpo(flat: Tree, migration: Migration) -> None:

@@ -255,10 +255,10 @@ ONLINE_COMPOSED = {
     "beta": "`algorithm.kl.coef`; 0: `algorithm.kl=null`",
     "epsilon": "`algorithm.loss.clip_ratio_low`; also the upper bound unless epsilon_high is set",
     "epsilon_high": "`algorithm.loss.clip_ratio_high`; for cispo the largest weight, 1 above it",
-    "reward_funcs": "`rewards.functions`: accuracy_reward is math; others by their dotted path",
+    "reward_funcs": "`rewards`: accuracy_reward is math; others by their dotted path",
     "reward_model_name_or_path": "none: a reward function that asks that model, by URL or from a "
-    "file, in `rewards.functions`",
-    "reward_weights": "`rewards.functions`: the weights",
+    "file, in `rewards`",
+    "reward_weights": "`rewards`: the weights",
     "sync_ref_model": "`algorithm.kl.reference.type=moving`",
     "ref_model_mixup_alpha": "`algorithm.kl.reference.mixup_alpha`",
     "ref_model_sync_steps": "`algorithm.kl.reference.sync_steps`, divided by the optimizer steps "

@@ -222,34 +222,34 @@ def _reward(flat: Tree, migration: Migration) -> None:
     options = flat.pop("reward.custom_reward_function.reward_kwargs", None)
     functions: Tree = {}
     if path:
-        functions["verl"] = {"use": f"{path}:{name}", **({"options": options} if options else {})}
+        functions["verl"] = {"type": f"{path}:{name}", **(options or {})}
     else:
         migration.notes.append(
             "reward.custom_reward_function.path: null: verl scores each row by the rule of its "
-            "data_source; choose reward functions in rewards.functions (docs/rewards.md)"
+            "data_source; choose reward functions in rewards (docs/rewards.md)"
         )
     for key in ("gdpo_reward_keys", "gdpo_reward_weights"):
         if (value := flat.pop(f"algorithm.{key}", None)) is not None:
             migration.note(
-                f"algorithm.{key}", value, "give each a function of its own in rewards.functions, "
+                f"algorithm.{key}", value, "give each a function of its own in rewards, "
                 "with its weight",
             )  # fmt: skip
     functions |= _overlong(flat, migration)
-    distilled = migration.tree.get("rewards", {}).get("functions")
+    distilled = migration.tree.get("rewards")
     manager = flat.pop("reward.reward_manager.name")
     if manager not in ("naive", "dapo", "batch"):
-        migration.note("reward.reward_manager.name", manager, "functions of rewards.functions")
+        migration.note("reward.reward_manager.name", manager, "functions in rewards")
     if flat.pop("reward.reward_model.enable", False):
         migration.note(
             "reward.reward_model.model_path", flat.pop("reward.reward_model.model_path", None),
-            "a reward function that asks that model, by URL or from a file, in rewards.functions",
+            "a reward function that asks that model, by URL or from a file, in rewards",
         )  # fmt: skip
     if distilled:
         return
     if functions and path:
-        migration.set("rewards.functions", functions)
+        migration.set("rewards", functions)
     elif functions:
-        migration.set("rewards.functions", {"math": {}, **functions})
+        migration.set("rewards", {"math": {}, **functions})
 
 
 def _overlong(flat: Tree, migration: Migration) -> Tree:
@@ -263,7 +263,7 @@ def _overlong(flat: Tree, migration: Migration) -> Tree:
     if log is False:
         migration.note(f"{prefix}.overlong_buffer_cfg.log", log, "its values are always logged")
     options = {"max_length": most, "buffer": buffer}
-    return {"overlong": {"weight": 1.0 if factor is None else factor, "options": options}}
+    return {"overlong": {"weight": 1.0 if factor is None else factor, **options}}
 
 
 def _trainer(flat: Tree, migration: Migration) -> None:

@@ -200,7 +200,7 @@ def carry_distillation(flat: Tree, migration: Migration) -> None:
             "KL, as with use_policy_gradient",
         )  # fmt: skip
     if not rewarded:
-        migration.set("rewards.functions", {"math": {"weight": 0.0}})
+        migration.set("rewards", {"math": {"weight": 0.0}})
     else:
         migration.note(
             f"{DISTILLATION}.use_task_rewards", True, "the rewards' advantage is added to the "
@@ -350,7 +350,7 @@ def carry_filter(flat: Tree, migration: Migration) -> None:
     if metric not in REWARDS_OF_ALL:
         migration.note(
             f"{prefix}.metric", metric, "groups stay whose whole rewards differ; give that score a "
-            "reward function of its own in rewards.functions, with weight 0, and name it in "
+            "reward function of its own in rewards, with weight 0, and name it in "
             "algorithm.filter_groups.range.metric",
         )  # fmt: skip
     migration.note(

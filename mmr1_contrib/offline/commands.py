@@ -32,7 +32,7 @@ def _pairs_unread(config: Config) -> bool:
 
 def _ranking_function_missing(config: Config) -> bool:
     ranked_by = config.section(IterativeGrpoConfig).ranked_by
-    return ranked_by is not None and ranked_by not in config.rewards.functions
+    return ranked_by is not None and ranked_by not in config.rewards
 
 
 DPO = Command(
@@ -41,7 +41,7 @@ DPO = Command(
     "offline",
     learning_rate=LEARNING_RATE,
     reads=("dpo",),
-    reads_if_sampling=("rollout", "rewards", "eval"),
+    reads_if_sampling=("rollout", "rewards", "scoring", "eval"),
     samples=_has_rounds,
     steps="mmr1_contrib.offline.dpo:steps_of_dpo",
     needs=(
@@ -119,15 +119,14 @@ ITERATIVE_GRPO = Command(
     "Iterative GRPO: rounds of the policy, between which the reward model learns too.",
     "policy",
     learning_rate=LEARNING_RATE,
-    reads=("rollout", "rewards", "algorithm", "iterative_grpo", "eval"),
+    reads=("rollout", "rewards", "scoring", "algorithm", "iterative_grpo", "eval"),
     may_read=("environment",),
     run="mmr1_contrib.offline.iterative_grpo:run_iterative_grpo",
     needs=(
         Need(
             ("iterative_grpo.ranked_by",),
             _ranking_function_missing,
-            "it names a reward function that is not in rewards.functions; add it there, or name "
-            "another",
+            "it names a reward that is not in rewards; add it there, or name another",
             ("iterative_grpo.ranked_by=nope",),
             command="iterative-grpo",
         ),

@@ -83,7 +83,7 @@ def iterative_dpo_steps(
     with ExitStack() as stack:
         values = stack.enter_context(reward_model_values(config))
         own = {**reward_models(config, values), **functions}
-        rewards = stack.enter_context(build_composite_reward(config.rewards, own))
+        rewards = stack.enter_context(build_composite_reward(config.rewards, config.scoring, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         workers = stack.enter_context(_workers(config, inputs))

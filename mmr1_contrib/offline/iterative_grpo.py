@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.rewards.builtin.elsewhere import RewardModelConfig
 from mmr1.trainer.runs.existing import check_output_dir
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
@@ -45,7 +45,7 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
     ranked_by = settings.ranked_by or accuracy_function(
         config.rewards, config.eval.accuracy_function
     )
-    policy, reward_model = config.model.path, str(config.rewards.functions[name].options["path"])
+    policy, reward_model = config.model.path, _reward_model(config, name).path
     history = [] if settings.history is None else [_history(config, root)]
     for number in range(1, settings.rounds + 1):
         folder = root / f"round_{number}"
@@ -80,15 +80,20 @@ def _history(config: Config, root: Path) -> str:
 
 
 def reward_model_name(config: Config) -> str:
-    """The reward function that is a reward model. Raises ValueError if there is not exactly one."""
-    functions = config.rewards.functions.items()
-    names = [name for name, f in functions if (f.use or name) == REWARD_MODEL]
+    """The name of the one reward model among the rewards. Raises ValueError if there are others."""
+    names = [n for n, reward in config.rewards.items() if isinstance(reward, RewardModelConfig)]
     if len(names) != 1:
         raise ValueError(
-            "mmr1 iterative-grpo trains the one reward model among rewards.functions, and there "
-            f"are {len(names)}; add one, as in liked: {{use: reward_model, options: {{path: ...}}}}"
+            "mmr1 iterative-grpo trains the one reward model among rewards, and there are "
+            f"{len(names)}; add one, as in liked: {{type: reward_model, path: ...}}"
         )
     return names[0]
+
+
+def _reward_model(config: Config, name: str) -> RewardModelConfig:
+    section = config.rewards[name]
+    assert isinstance(section, RewardModelConfig), "reward_model_name returned its name"
+    return section
 
 
 def policy_config(
@@ -100,17 +105,12 @@ def policy_config(
     order of its own. A checkpoint has its adapters merged, so only the first round starts from
     stored ones.
     """
-    function = config.rewards.functions[name]
-    options = {**function.options, "path": reward_model}
-    functions = {
-        **config.rewards.functions,
-        name: function.changed(options=options),
-    }
+    judge = _reward_model(config, name).changed(path=reward_model)
     return config.for_command("train").changed(
         {
             "seed": config.seed + number - 1,
             **({"model.path": policy} if number == 1 else _merged(config, policy)),
-            "rewards.functions": functions,
+            "rewards": {**config.rewards, name: judge},
             "trainer.output_dir": str(output),
             "trainer.log_completions_steps": 1,
         }

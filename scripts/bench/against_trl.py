@@ -142,11 +142,8 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
                 "max_prompt_length": 512 - args.tokens,
                 "max_response_length": args.tokens,
             },
-            "rewards": {
-                "functions": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
-                "workers": 1,
-                "timeout_s": 20,
-            },
+            "rewards": {"spread": {"type": f"{HERE / 'spread_reward.py'}:reward"}},
+            "scoring": {"workers": 1, "timeout_s": 20},
             "trainer": {
                 "max_steps": args.steps,
                 "output_dir": str(out),

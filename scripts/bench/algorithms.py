@@ -36,8 +36,7 @@ NEEDS = {
         "trainer.max_steps=40",
         f"model.path={VIDEO}/sft/checkpoints/step_000120",
         f"data.train={VIDEO}/data/order-rl.jsonl",
-        "rewards.functions={format: {weight: 0.5}, math: {}, "
-        "temporal_contrast: {options: {of: math}}}",
+        "rewards={format: {weight: 0.5}, math: {}, temporal_contrast: {of: math}}",
         "rollout.views={view: shuffle, loss: none}",
     ],
     "kl_cov": ["algorithm.ppo_epochs=2"],  # the first update does not differ from GRPO's

@@ -24,8 +24,8 @@ from mmr1.report.curves import read_metrics
 TEACHER = Path("runs/quickstart/rl/checkpoints/step_000400")
 STEPS = "trainer.max_steps=60"
 UNPAID = (
-    *("rewards.functions.format.weight=0", "rewards.functions.math.weight=0"),
-    "rewards.functions.thought.weight=0",
+    *("rewards.format.weight=0", "rewards.math.weight=0"),
+    "rewards.thought.weight=0",
 )
 FULL = ("algorithm.kl.type=full", "algorithm.kl.reference.type=model")
 RUNS = {

@@ -44,7 +44,7 @@ def main() -> None:
         {
             "model": {"path": "none"},
             "rollout": {"n": arguments.n},
-            "rewards": {"functions": {"format": {}, "math": {}}},
+            "rewards": {"format": {}, "math": {}},
         }
     )
     set_up_torch(seed=0, threads=1)
@@ -59,7 +59,10 @@ def main() -> None:
 def step(groups: list[RolloutGroup], config: Config, ranks: int) -> dict[str, str]:
     algorithm = build_algorithm(config.algorithm)
     seconds: dict[str, float] = {}
-    with counted(seconds, "rewards"), build_composite_reward(config.rewards) as rewards:
+    with (
+        counted(seconds, "rewards"),
+        build_composite_reward(config.rewards, config.scoring) as rewards,
+    ):
         scored = RewardManager(rewards, MediaCache(not_there), 1.0).score(groups)
     with counted(seconds, "experience"):
         # Without a reference: its log-probs come from the ranks.

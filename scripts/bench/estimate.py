@@ -85,7 +85,7 @@ def written(folder: Path, vocabulary: int, dtype: str) -> dict[str, object]:
     return {
         "model": {"path": str(model), "dtype": dtype},
         "data": {"train": str(folder / "sums.jsonl"), "train_batch_size": PROMPTS},
-        "rewards": {"functions": {"any": {"use": f"{folder}/any.py:reward"}}},
+        "rewards": {"any": {"type": f"{folder}/any.py:reward"}},
         "rollout": {
             "engine": {"type": "hf"},
             "n": N,

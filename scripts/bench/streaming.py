@@ -180,7 +180,8 @@ def one_run(arm: str, seed: int, steps: int, output: Path) -> None:
                 **{"n": N, "max_prompt_length": 64, "max_response_length": LONGEST},
                 **ARMS[arm],
             },
-            "rewards": {"timeout_s": 60, "functions": {"math": 1.0}},
+            "rewards": {"math": 1.0},
+            "scoring": {"timeout_s": 60},
             "optimizer": {"lr": 3e-4},
             "algorithm": {"kl": {"coef": 0.1}},
             "trainer": {

@@ -140,7 +140,7 @@ AXES: Mapping[str, Sequence[Keys]] = {
     ),
     "step": [(), (), ("trainer.max_steps=2",), ("trainer.max_steps=3",)],
     "batches": _keys("trainer", "max_tokens_per_gpu=100"),
-    "rewards": [(), (), ("rewards.functions.vowels={use: HERE/noise.py:vowels, weight: 0.5}",)],
+    "rewards": [(), (), ("rewards.vowels={type: HERE/noise.py:vowels, weight: 0.5}",)],
     "untranslated": [
         *[()] * 24,
         ("algorithm.advantage.normalize_rewards=true",),
@@ -198,10 +198,8 @@ def prepared(here: Path) -> Path:
         "model": {"path": str(here / "model"), "dtype": "float32"},
         "data": {"train": str(here / "rl.jsonl"), "train_batch_size": 4},
         "rollout": {"engine": "hf", "n": 4, "max_response_length": 16},
-        "rewards": {
-            "workers": 1,
-            "functions": {"noise": {"use": f"{here}/noise.py:noise", "sandbox": None}},
-        },
+        "rewards": {"noise": {"type": f"{here}/noise.py:noise", "sandbox": None}},
+        "scoring": {"workers": 1},
         "optimizer": {"lr": 1e-3},
         "trainer": {"max_steps": 1, "threads": 1, "checkpoints": {"save_steps": 1}},
     }

@@ -227,7 +227,7 @@ def answers(work: Path) -> Section:
 
 def scores(work: Path, reward: str, options: Values, rows: Sequence[Values]) -> list[Values]:
     """The value and the status of these rows, by ``mmr1 reward score``."""
-    section = {"functions": {reward: {"options": options}}, "workers": 1, "timeout_s": 60}
+    section = {"rewards": {reward: options}, "scoring": {"workers": 1, "timeout_s": 60}}
     given = [
         {"completion": row["completion"], "answer": row["gold"], "group": number}
         | row.get("columns", {})

@@ -41,7 +41,7 @@ All keys of the YAML files, with their types and defaults. Set any key on the co
 - The command line comes over the file, and the file over the preset that `algorithm.name` names.
   They merge key by key, but a section of another type starts afresh. A layer that names a preset
   lays its advantage, loss and filter_groups down in full. A mapping whose keys are your own, such
-  as `rewards.functions`, is replaced whole; `rewards.functions.math.weight=2` changes one value.
+  as `rewards`, is replaced whole; `rewards.math.weight=2` changes one value.
 - A value on the command line is read by the type of its key: a text is that text, without quotes;
   numbers, lists and mappings are YAML, with a space after each colon.
 

@@ -128,10 +128,8 @@ def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
             "max_prompt_length": 52,
             "max_response_length": 12,
         },
-        "rewards": {
-            "workers": 1,
-            "functions": {"noise": {"use": f"{folder}/noise.py:reward", "sandbox": None}},
-        },
+        "rewards": {"noise": {"type": f"{folder}/noise.py:reward", "sandbox": None}},
+        "scoring": {"workers": 1},
         "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 1}},
         "trainer": {
             "max_steps": 4,

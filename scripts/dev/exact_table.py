@@ -103,8 +103,7 @@ def _stage(file: Path) -> str:
 
 def _flat(file: Path) -> dict[str, Any]:
     tree = load_config(file, command=command_in(file)).model_dump(mode="json")
-    names = tree["rewards"].pop("functions")
-    tree["rewards"]["functions"] = ", ".join(names)
+    tree["rewards"] = ", ".join(tree["rewards"])
     return flattened(tree)
 
 

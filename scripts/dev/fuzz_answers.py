@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import BadGoldError, Job
+from mmr1.rewards.kind import reward, section_named
 from mmr1.rewards.sandbox.pool import Pool
 
 SETS = Path(__file__).parents[2] / "tests" / "rewards" / "answer_sets"
@@ -99,13 +99,11 @@ def main() -> int:
 
 def score(row: dict[str, Any], text: str) -> Any:
     """Return what the row's reward function makes of a text; the gold may be unreadable."""
-    function = REWARDS.load(row["reward"])
+    function = reward.build(section_named(row["reward"])(**(row.get("options") or {})))
     columns = row.get("columns") or {}
     named = {key: columns[key] for key in ("options", "image_size", "duration") if key in columns}
     try:
-        return function(
-            f"<answer>{text}</answer>", row["gold"], **(row.get("options") or {}), **named
-        )
+        return function(f"<answer>{text}</answer>", row["gold"], **named)
     except BadGoldError:
         return None
 

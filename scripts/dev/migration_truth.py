@@ -219,7 +219,7 @@ def nearest(script: Path, root: Path, program: str) -> Iterator[Path]:
 
 def fork_of_ours(config: Config) -> dict[str, Any]:
     of, roll, opt = config.algorithm, config.rollout, config.optimizer
-    names = config.rewards.functions
+    names = config.rewards
     return {
         "model_name_or_path": config.model.path,
         "per_device_train_batch_size": config.data.train_batch_size,
@@ -402,8 +402,8 @@ def hydra_row(theirs: Mapping[str, Any], config: Config, table: Mapping[str, str
         on = theirs.get("reward_model.overlong_buffer.enable") or theirs.get(
             "reward_model.reward_kwargs.overlong_buffer_cfg.enable"
         )
-        function = config.rewards.functions.get("overlong") if config.rewards.functions else None
-        mine = 0 if function is None else function.options["buffer"]
+        function = config.rewards.get("overlong") if config.rewards else None
+        mine = 0 if function is None else function.buffer
         row["overlong_buffer.len"] = (buffer if on else 0, mine, "overlong_buffer")
         filters = bool(theirs.get("algorithm.filter_groups.enable"))
         row["filter_groups"] = (filters, config.algorithm.resamples is not None, "filter_groups")

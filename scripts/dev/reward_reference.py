@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmr1.rewards.builtin import REWARDS
-from mmr1.rewards.plugins.columns import columns_read
+from mmr1.rewards.kind import reward
 
 PAGE = Path(__file__).parents[2] / "docs/reward_functions.md"
 INTRODUCTION = """\
 # Reward functions
 
-Each built-in function: what it pays, its gold answer, the columns and options that it takes, and
+Each built-in reward: what it pays, its gold answer, the columns and settings that it takes, and
 examples, which run in tests. [How an answer is read](answers.md) has the rules of reading that they
 share. `python scripts/dev/reward_reference.py` writes this page.
 
@@ -32,7 +31,7 @@ _ARGUMENT = re.compile(r"(?m)^ {4}(\w+): ((?:.*\n)(?: {8}.*\n)*)")
 
 def page() -> str:
     """All of ``docs/reward_functions.md``."""
-    functions = {name: REWARDS.load(name) for name in sorted(REWARDS.names())}
+    functions = {name: part.declared for name, part in reward.parts.items()}
     rows = (_row(name, function) for name, function in functions.items())
     sections = (line for pair in functions.items() for line in _section(*pair))
     return INTRODUCTION + "".join(rows) + "".join(sections)
@@ -47,14 +46,15 @@ def _row(name: str, function: Any) -> str:
 def _section(name: str, function: Any) -> Iterator[str]:
     text, arguments, examples = _parts(function)
     yield f"\n## {name}\n\n{text.replace('``', '`')}\n"
-    columns = set(columns_read(function, {}))
-    parameters = inspect.signature(function).parameters.values()
+    parameters = (
+        () if inspect.isclass(function) else inspect.signature(function).parameters.values()
+    )
     known = [p for p in parameters if p.name in arguments and p.name != "completion"]
     if known:
         yield "\n| name | default | what it is |\n|---|---|---|\n"
     for parameter in known:
         default = f"`{parameter.default!r}`" if parameter.default is not parameter.empty else ""
-        default = "the record's" if parameter.name in columns | {"answer"} else default
+        default = default if parameter.kind is parameter.KEYWORD_ONLY else "the record's"
         yield f"| `{parameter.name}` | {default} | {_cell(arguments[parameter.name])} |\n"
     if examples:
         yield f"\n```python\n{examples}\n```\n"

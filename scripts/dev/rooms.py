@@ -53,7 +53,7 @@ ROOMS = {
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data", 3900),
     "vision": Room(4351, 3600, 3000, "mmr1/vision", 3710),
-    "rewards": Room(6864, 4500, 3600, "mmr1/rewards", 6600),
+    "rewards": Room(6864, 4500, 3600, "mmr1/rewards mmr1/reward_cli.py", 6800),
     "environments": Room(2082, 1000, 700, "mmr1/environments"),
     "rollout": Room(4092, 2700, 2400, "mmr1/rollout"),
     "trainer": Room(5835, 4200, 3700, f"mmr1/trainer {SFT}"),

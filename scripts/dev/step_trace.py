@@ -38,10 +38,8 @@ def toy_run(folder: Path, steps: int) -> dict[str, Any]:
         "model": {"path": str(folder / "model"), "dtype": "float32"},
         "data": {"train": str(folder / "rows.jsonl"), "train_batch_size": 4},
         "rollout": {"engine": "hf", "n": 4, "max_prompt_length": 52, "max_response_length": 12},
-        "rewards": {
-            "workers": 1,
-            "functions": {"format": {}, "noise": {"use": f"{folder}/noise.py:reward"}},
-        },
+        "rewards": {"format": {}, "noise": {"type": f"{folder}/noise.py:reward"}},
+        "scoring": {"workers": 1},
         "algorithm": {"kl": {"coef": 0.05}},
         "trainer": {
             "max_steps": steps,

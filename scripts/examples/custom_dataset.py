@@ -41,9 +41,7 @@ def main(folder: Path, count: int = 32) -> None:
     write_records(folder / "train.jsonl", samples(folder, count))
     read = read_records(folder / "train.jsonl")  # every record checked
     print(f"{len(read)} records in {folder}/train.jsonl; the first: {read[0].question}")
-    print(
-        f"mmr1 train run.yaml data.train={folder}/train.jsonl 'rewards.functions={{exact: {{}}}}'"
-    )
+    print(f"mmr1 train run.yaml data.train={folder}/train.jsonl 'rewards={{exact: {{}}}}'")
 
 
 if __name__ == "__main__":

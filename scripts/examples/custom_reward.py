@@ -2,12 +2,12 @@
 
     python scripts/examples/custom_reward.py
 
-To use it in a run: ``rewards: {functions: {near: {use: path/to/file.py:near}}}`` in the YAML file.
+To use it in a run: ``rewards: {near: {type: path/to/file.py:near}}`` in the YAML file.
 """
 
 from __future__ import annotations
 
-from mmr1.config import RewardsConfig
+from mmr1.config import read_rewards
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.reading.extract import extract_answer
 from mmr1.types import Message, Sample, TextPart
@@ -16,7 +16,7 @@ from mmr1.types import Message, Sample, TextPart
 def near(completion: str, answer: str, scale: float = 10.0) -> float:
     """1 for the right number, less with distance; 0 without a number.
 
-    Parameters can be columns of the record, and options such as ``scale``.
+    Parameters can be columns of the record, and settings such as ``scale``.
     """
     text = extract_answer(completion)
     try:
@@ -27,12 +27,7 @@ def near(completion: str, answer: str, scale: float = 10.0) -> float:
 
 
 def main() -> None:
-    config = RewardsConfig(
-        functions={
-            "format": {"weight": 0.5},
-            "near": {"use": f"{__file__}:near", "options": {"scale": 4.0}},
-        }
-    )
+    rewards = read_rewards({"format": 0.5, "near": {"type": f"{__file__}:near", "scale": 4.0}})
     question = Message("user", (TextPart("How many cubes are there?"),))
     sample = Sample("1", (question,), answer="4")
     completions = [
@@ -40,7 +35,7 @@ def main() -> None:
         "<think>I miss one.</think><answer>3</answer>",
         "<answer>many</answer>",
     ]
-    with build_composite_reward(config) as scorer:
+    with build_composite_reward(rewards) as scorer:
         for reward in scorer.score([RewardItem(text, sample) for text in completions]):
             print(reward.value, dict(reward.components), reward.status)
 

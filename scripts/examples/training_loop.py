@@ -23,7 +23,7 @@ def letters(completion: str) -> float:
 def main(records: Path, model_path: Path, steps: int = 3) -> None:
     config = Config(
         model={"path": str(model_path), "dtype": "float32"},
-        rewards={"functions": {"letters": {"use": "python"}, "format": 0.5}},
+        rewards={"letters": "python", "format": 0.5},
         rollout={"engine": "hf", "max_response_length": 16},
         trainer={"max_steps": steps},
     )
@@ -34,7 +34,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     engine = parts.HfEngine(models.model, family, media, shares_weights=True)
     sampler = parts.Sampler(parts.read_records(records), config.seed)
     own = {"letters": parts.GivenReward("letters", letters)}
-    with parts.build_composite_reward(config.rewards, own) as functions:
+    with parts.build_composite_reward(config.rewards, config.scoring, own) as functions:
         rewards = parts.RewardManager(functions, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):
             prompts = [render(sample) for sample in sampler.next(4)]

@@ -289,7 +289,7 @@ def _config(setting: Setting, name: str, **sections: dict[str, Any]) -> Config:
             "max_prompt_length": 120,
             "max_response_length": 8,
         },
-        "rewards": {"functions": {"format": {"weight": 0.5}, "math": {"weight": 1.0}}},
+        "rewards": {"format": {"weight": 0.5}, "math": {"weight": 1.0}},
         "algorithm": {"entropy": {"coef": 0.01}},  # a random model has no signal
         "optimizer": {"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         "trainer": {

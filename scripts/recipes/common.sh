@@ -46,7 +46,7 @@ if [[ -n "$smoke" ]]; then
     shrunk=(
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
         data.train_batch_size=2 data.video.max_frames=8 rollout.engine=hf rollout.n=4
-        rollout.max_prompt_length=1520 rollout.max_response_length=16 rewards.timeout_s=20
+        rollout.max_prompt_length=1520 rollout.max_response_length=16 scoring.timeout_s=20
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1
         trainer.vision_token_cost=1.0 resources.ranks=1
         algorithm.filter_groups=null  # a random model gives no signal
@@ -76,14 +76,14 @@ read_by() {
     local command="$1" file="$2" unread override
     shift 2
     case "$command" in
-        sft) unread="rollout|rewards|algorithm|dpo|rm|iterative_grpo|eval" ;;
-        rm) unread="rollout|rewards|algorithm|sft|dpo|iterative_grpo|eval" ;;
+        sft) unread="rollout|rewards|scoring|algorithm|dpo|rm|iterative_grpo|eval" ;;
+        rm) unread="rollout|rewards|scoring|algorithm|sft|dpo|iterative_grpo|eval" ;;
         dpo) unread="algorithm|sft|rm|iterative_grpo" ;;
         train) unread="sft|dpo|rm|iterative_grpo" ;;
         iterative-grpo) unread="sft|dpo|rm" ;;
         *) unread="none" ;;
     esac
-    if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|eval"; fi  # no rounds
+    if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|scoring|eval"; fi  # no rounds
     read=()
     for override in "$@"; do
         if ! [[ "$override" =~ ^($unread)[.=] ]]; then read+=("$override"); fi

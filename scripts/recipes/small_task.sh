@@ -6,7 +6,7 @@ for override in "${overrides[@]}"; do
 done
 shrunk_eval=()
 if [[ -n "$smoke" ]]; then
-    shrunk_eval=(eval.limit=8 rewards.timeout_s=20 rollout.max_prompt_length=1520 rollout.max_response_length=16)
+    shrunk_eval=(eval.limit=8 scoring.timeout_s=20 rollout.max_prompt_length=1520 rollout.max_response_length=16)
 else
     out+="/seed$seed"
 fi

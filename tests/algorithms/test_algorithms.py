@@ -362,7 +362,7 @@ def test_reinforce_remembers_its_baseline():
         (["algorithm.filter_groups.range.between=[0.2,1]"], ["range.metric", "missing"]),
         (
             ["algorithm.name=dapo", "algorithm.filter_groups.range.metric=maths"],
-            ["not in rewards.functions"],
+            ["not in rewards"],
         ),
         (
             [

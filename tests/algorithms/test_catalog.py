@@ -199,7 +199,6 @@ def loss_inputs(batch: Experience, logprobs: torch.Tensor) -> LossInputs:
         batch.coefficients.kl,
         batch.coefficients.entropy,
         chosen=batch.tokens.chosen,
-        ppo_kl_coef=batch.coefficients.ppo_kl,
     )
 
 

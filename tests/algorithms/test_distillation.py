@@ -65,7 +65,7 @@ def teacher(tmp_path_factory) -> Path:
 
 def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> Config:
     (out.parent / "nothing.py").write_text("def reward(completion, answer):\n    return 0.0\n")
-    own = f"{{own: {{use: '{out.parent}/nothing.py:reward', sandbox: null}}}}"
+    own = f"{{own: {{type: '{out.parent}/nothing.py:reward', sandbox: null}}}}"
     return load_config(
         None,
         [
@@ -83,7 +83,7 @@ def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> C
             "optimizer.scheduler.warmup_steps=0",
             "trainer.logging_steps=1000",
             "trainer.threads=1",
-            f"rewards.functions={own}",
+            f"rewards={own}",
             *(key.format(teacher=teacher) for key in keys),
         ],
     )

@@ -98,61 +98,6 @@ def test_the_kl_coefficient_follows_the_target():
         assert actual == pytest.approx(0.5 * factor), measured
 
 
-def test_ppos_coefficient_doubles_and_halves():
-    """PPO, section 4: ``d < target / 1.5``, ``d > 1.5 target``."""
-    config = AlgorithmConfig(
-        loss={"type": "ppo_kl", "coef": 1.0, "target": 0.03, "agg_mode": "seq-mean-token-mean"},
-        ppo_epochs=2,
-    )
-    for measured, expected in ((0.019, 0.5), (0.021, 1.0), (0.044, 1.0), (0.046, 2.0)):
-        coefficients = Coefficients(config)
-        stats = {"loss/ppo_kl_last": measured}
-        coefficients.adapt(stats)
-        assert (coefficients.ppo_kl, stats["ppo_kl_coef"]) == (expected, 1.0)
-        resumed = Coefficients(config)
-        resumed.load_state_dict(coefficients.state_dict())
-        assert resumed.ppo_kl == expected
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.integers(0, 10_000))
-def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed):
-    """Over all tokens, as likely as the old policy draws them: KL(old || new), and its gradient."""
-    start, old = distributions(seed)
-    config = AlgorithmConfig(
-        loss={"type": "ppo_kl", "coef": 0.5, "agg_mode": "seq-mean-token-mean"}, ppo_epochs=2
-    )
-    algorithm = build_algorithm(config)
-    assert not algorithm.needs_signal
-    logits = start.clone().requires_grad_()
-    new, zeros = logits.log_softmax(-1)[None], torch.zeros(1, 8, dtype=torch.float64)
-    inputs = LossInputs(new, old[None], zeros, zeros, zeros == 0, ppo_kl_coef=0.3)
-    loss = (old.exp() * algorithm.loss(inputs)[0]).sum()
-    exact = 0.3 * kl.full(old, new[0])
-    assert float(loss.detach()) == pytest.approx(float(exact.detach()))
-    actual = torch.autograd.grad(loss, logits, retain_graph=True)[0]
-    torch.testing.assert_close(actual, torch.autograd.grad(exact, logits)[0])
-    logged = algorithm.metrics(inputs)["loss/ppo_kl_last"][0]
-    torch.testing.assert_close(0.3 * logged, algorithm.loss(inputs, 0.0)[0])
-
-
-def test_ppos_penalty_can_take_the_place_of_its_clip():
-    """``-rho A + beta KL``, PPO's equation 8."""
-    config = AlgorithmConfig(
-        name="ppo",
-        loss={"type": "ppo_kl", "coef": 0.5, "agg_mode": "token-mean"},
-        ppo_epochs=2,
-    )
-    new = torch.tensor([[-9.0, -0.1]], dtype=torch.float64)
-    old = torch.tensor([[-0.5, -4.0]], dtype=torch.float64)
-    advantages = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-    inputs = LossInputs(new, old, advantages, new * 0, new < 0, ppo_kl_coef=0.5)
-    d = new - old
-    # The second token's estimate is at the bound of 10.
-    expected = -d.exp() * advantages + 0.5 * (d.exp() - d - 1).clamp(max=10)
-    torch.testing.assert_close(build_algorithm(config).loss(inputs), expected)
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10_000))
 def test_the_kl_of_whole_completions(seed):
@@ -178,11 +123,8 @@ def test_the_kl_of_whole_completions(seed):
     assert not algorithm.metrics(inputs)["loss/frac_kl_clamped"].any()
 
 
-@pytest.mark.parametrize(
-    "loss", [["algorithm.loss=ppo_kl", "algorithm.loss.coef=0.1"], ["algorithm.name=kl_cov"]]
-)
-def test_the_kl_to_the_sampling_policy_needs_two_updates(loss):
-    keys = ["model.path=a", "data.train_batch_size=4", *loss]
+def test_the_kl_to_the_sampling_policy_needs_two_updates():
+    keys = ["model.path=a", "data.train_batch_size=4", "algorithm.name=kl_cov"]
     with pytest.raises(ValueError, match=r"only update of a rollout .* set ppo_mini_batch_size"):
         load_config(None, [*keys, "algorithm.ppo_mini_batch_size=4"])
     load_config(None, [*keys, "algorithm.ppo_mini_batch_size=2"])
@@ -197,7 +139,6 @@ def test_terms_that_are_off_have_coefficient_zero():
     off, stats = Coefficients(AlgorithmConfig()), {}
     off.adapt(stats)
     assert stats == {"kl_coef": 0.0, "entropy_coef": 0.0}
-    assert off.ppo_kl == 0.0
 
 
 def test_coefficients_adapt_only_towards_a_target():

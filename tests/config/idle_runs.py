@@ -54,8 +54,8 @@ OF_SAMPLING = (
     "rollout.n=3",
     "rollout.max_prompt_length=56",
     "rollout.max_response_length=8",
-    "rewards.workers=1",
-    "rewards.functions={own: {use: '{folder}/own.py:reward', sandbox: null}}",
+    "scoring.workers=1",
+    "rewards={own: {type: '{folder}/own.py:reward', sandbox: null}}",
 )
 
 

@@ -30,7 +30,9 @@ GIVEN: dict[str, Any] = {
     "data.curriculum.function": "math",
     "trainer.validation.data": "eval.jsonl",
     "trainer.tracking.report_to": ["tensorboard"],
-    "rewards.functions.NAME.use": "judge",
+    "rewards.NAME.type": "judge",
+    "rewards.NAME.url": "http://127.0.0.1:9",
+    "rewards.NAME.style": "trl",
 }
 """Values of keys without a default, besides numbers."""
 
@@ -56,9 +58,9 @@ OTHER: dict[str, Any] = {
     "optimizer.betas": [0.8, 0.99],
     "optimizer.lr_of_parts": {"language_model": 1e-7},
     "resources.ray.address": "auto",
-    "rewards.functions": {"exact": {}},
-    "rewards.functions.NAME.options": {"a": 1},
-    "rewards.functions.NAME.sandbox.readable": ["/tmp"],
+    "rewards": {"exact": {}},
+    "rewards.NAME.settings": {"iou": {"space": "0-1"}},
+    "rewards.NAME.sandbox.readable": ["/tmp"],
     "rollout.engine.engine_kwargs": {"max_num_seqs": 7},
     "rollout.engine.options": {"a": 1},
     "rollout.stop": ["\n\n"],

@@ -49,10 +49,10 @@ def refusal(*overrides: str, command="train") -> str:
 def test_overrides_come_after_the_file(file):
     config = load_config(
         file("model: {path: a}\nrollout: {n: 4}"),
-        ["rollout.n=6", "rewards.functions.math.weight=2", "data.train=x.jsonl"],
+        ["rollout.n=6", "rewards.math.weight=2", "data.train=x.jsonl"],
     )
     assert config.rollout.n == 6
-    assert config.rewards.functions["math"].weight == 2
+    assert config.rewards["math"].weight == 2
     assert config.data.train == "x.jsonl"
     assert config.trainer.max_steps == 100
 
@@ -169,33 +169,33 @@ def test_another_key_of_the_file_can_be_taken():
 
 
 def test_a_number_is_a_reward_functions_weight():
-    functions = {"math": {"weight": 1.0, "gate": 0.5}, "mine": {"use": "r.py:f", "sandbox": None}}
-    written = tree({"rewards": {"functions": functions}}, "rewards.functions.math=0.25")
-    assert written["rewards"]["functions"]["math"]["weight"] == 0.25
-    assert written["rewards"]["functions"]["math"]["gate"] == 0.5
-    assert written["rewards"]["functions"]["mine"]["sandbox"] is None
-    by_path = tree({"rewards": {"functions": {"r.py:f": 1.0}}})["rewards"]["functions"]
-    assert by_path["r.py:f"]["use"] == "r.py:f"
+    functions = {"math": {"weight": 1.0, "gate": 0.5}, "mine": {"type": "r.py:f", "sandbox": None}}
+    written = tree({"rewards": functions}, "rewards.math=0.25")
+    assert written["rewards"]["math"]["weight"] == 0.25
+    assert written["rewards"]["math"]["gate"] == 0.5
+    assert written["rewards"]["mine"]["sandbox"] is None
+    by_path = tree({"rewards": {"r.py:f": 1.0}})["rewards"]
+    assert by_path["r.py:f"]["type"] == "r.py:f"
 
 
 def test_an_override_of_a_default_reward_function_keeps_the_others(file):
     path = file("model: {path: a}")
-    for override in ("rewards.functions.format.weight=0.2", "rewards.functions.format=0.2"):
-        functions = load_config(path, [override]).rewards.functions
+    for override in ("rewards.format.weight=0.2", "rewards.format=0.2"):
+        functions = load_config(path, [override]).rewards
         assert {name: f.weight for name, f in functions.items()} == {"format": 0.2, "math": 1.0}
-    assert list(load_config(path, ["rewards.functions.format=null"]).rewards.functions) == ["math"]
-    own = load_config(path, ["rewards.functions={exact: {}}"]).rewards.functions
+    assert list(load_config(path, ["rewards.format=null"]).rewards) == ["math"]
+    own = load_config(path, ["rewards={exact: {}}"]).rewards
     assert list(own) == ["exact"]
-    named = file("model: {path: a}\nrewards: {functions: {exact: {}}}")
-    functions = load_config(named, ["rewards.functions.format.weight=0.2"]).rewards.functions
+    named = file("model: {path: a}\nrewards: {exact: {}}")
+    functions = load_config(named, ["rewards.format.weight=0.2"]).rewards
     assert list(functions) == ["exact", "format"]
 
 
 def test_a_part_of_the_reward_can_be_taken_out(file):
-    path = file("model: {path: a}\nrewards: {functions: {format: 1, math: 1}}")
-    assert list(load_config(path, ["rewards.functions.math=null"]).rewards.functions) == ["format"]
-    with pytest.raises(ValueError, match=r"rewards\.functions"):
-        load_config(path, ["rewards.functions.math=null", "rewards.functions.format=null"])
+    path = file("model: {path: a}\nrewards: {format: 1, math: 1}")
+    assert list(load_config(path, ["rewards.math=null"]).rewards) == ["format"]
+    with pytest.raises(ValueError, match=r"rewards"):
+        load_config(path, ["rewards.math=null", "rewards.format=null"])
 
 
 @pytest.mark.parametrize(
@@ -272,9 +272,9 @@ def test_a_command_has_its_sections():
         ("trainer.save_steps=3", "did you mean 'trainer.checkpoints.save_steps'?"),
         ("rollout.nn=4", "did you mean 'rollout.n'?"),
         ("lr=1e-6", "did you mean 'optimizer.lr'?"),
-        ("rewards.functions.math.wieght=3", "'rewards.functions.math.wieght': type 'builtin' has"),
-        ("rewards.functions.math.wieght=3", "did you mean 'rewards.functions.math.weight'?"),
-        ("rewards.functions.math.sandbox=null", "type plugin has it"),
+        ("rewards.math.wieght=3", "'rewards.math.wieght': type 'math' has"),
+        ("rewards.math.wieght=3", "did you mean 'rewards.math.weight'?"),
+        ("rewards.math.sandbox=null", "type 'math' has no 'sandbox'"),
         ("rollout.n=many", "'rollout.n': Input should be a valid integer"),
         ("rollout.engine=sglang", "'rollout.engine.type': there is no 'sglang'; it may be vllm, "),
         (
@@ -458,14 +458,14 @@ def test_a_default_of_the_environment_is_written_where_it_was_taken(tmp_path, mo
 
 
 def test_a_filter_may_stand_on_another_number_of_a_function():
-    keys = ["model.path=m", "algorithm=dapo", "rewards.functions={rule: {use: 'x.py:reward_func'}}"]
+    keys = ["model.path=m", "algorithm=dapo", "rewards={rule: {type: 'x.py:reward_func'}}"]
     of = "algorithm.filter_groups.range={metric: %s}"
     config = load_config(None, [*keys, of % "rule/accuracy_rewards"])
     assert config.algorithm.resamples.range.metric == "rule/accuracy_rewards"
-    with pytest.raises(ValueError, match=r"not in rewards\.functions"):
+    with pytest.raises(ValueError, match=r"not in rewards"):
         load_config(None, [*keys, of % "other/accuracy_rewards"])
 
 
-def test_a_string_is_short_for_the_use_of_a_reward_function():
-    config = config_from({"model": {"path": "m"}}, ["rewards.functions={own: 'f.py:g'}"], "train")
-    assert (config.rewards.functions["own"].use, config.rewards.weights) == ("f.py:g", {"own": 1})
+def test_a_string_is_short_for_the_type_of_a_reward():
+    config = config_from({"model": {"path": "m"}}, ["rewards={own: 'f.py:g'}"], "train")
+    assert (config.rewards["own"].type, config.rewards["own"].weight) == ("f.py:g", 1)

@@ -236,7 +236,7 @@ CASES = [
         "train",
     ),
     ("rollout, rewards, algorithm with mmr1 sft", ["rollout.n=4"], "sft"),
-    ("rollout, rewards, algorithm with mmr1 sft", ["rewards.workers=4"], "sft"),
+    ("rollout, rewards, algorithm with mmr1 sft", ["scoring.workers=4"], "sft"),
     ("rollout, rewards, algorithm with mmr1 sft", ["algorithm=dapo"], "sft"),
     (
         "warm-up steps and share",
@@ -286,12 +286,12 @@ CASES = [
     ("columns with another format", ["data.format.name=verl", "data.format.prompt_key=q"], "train"),
     (
         "sandbox of a built-in, timeout of a built-in",
-        ["rewards.functions.math.sandbox=null"],
+        ["rewards.math.sandbox=null"],
         "train",
     ),
     (
         "sandbox of a built-in, timeout of a built-in",
-        ["rewards.functions.math.timeout_s=3"],
+        ["rewards.math.timeout_s=3"],
         "train",
     ),
     ("rank of adapters that exist", ["model.lora.path=x", "model.lora.rank=4"], "train"),

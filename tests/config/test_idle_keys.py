@@ -94,10 +94,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("algorithm.advantage={folder}/own.py:advantage",),
     ),
     "own loss": ("train", ("algorithm.loss={folder}/own.py:loss", *SEVERAL)),
-    "loss ppo_kl": (
-        "train",
-        ("algorithm.loss=ppo_kl", "algorithm.loss.coef=1", "algorithm.loss.target=0.1", *SEVERAL),
-    ),
     "loss sequence_ppo": ("train", ("algorithm.loss=sequence_ppo", *SEVERAL)),
     "loss reinforce": ("train", ("algorithm.loss=reinforce", *SEVERAL)),
     "a reference of its own": (
@@ -136,7 +132,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "built-in rewards": (
         "train",
         (
-            "rewards.functions={format: {gate: 0.5}, math: 1.0}",
+            "rewards={format: {gate: 0.5}, math: 1.0}",
             "eval.sampled.n=2",
             "eval.sampled.best_of=math",
             VALIDATED,
@@ -144,7 +140,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a sandbox": (
         "train",
-        ("rewards.functions={own: {use: '{folder}/own.py:reward'}}", "rewards.timeout_s=60"),
+        ("rewards={own: {type: '{folder}/own.py:reward'}}", "scoring.timeout_s=60"),
     ),
     "columns": ("train", ("data.train={folder}/rows.jsonl", "data.format.prompt_key=question")),
     "sft": ("sft", ("data.train={folder}/digits/sft.jsonl",)),

@@ -37,7 +37,7 @@ def test_text_reaches_the_configuration_unchanged(text):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rewards.functions={format:1.0}", "with a space after the colon"),
+        ("rewards={format:1.0}", "with a space after the colon"),
         ("data.chat_template_kwargs={enable_thinking:false}", "with a space after the colon"),
         ("rollout.n=#1", "YAML reads no value in it"),
         ("rollout.n=* x", "override 'rollout.n=* x' is not valid YAML"),
@@ -85,10 +85,10 @@ def test_whole_mapping_replaces_and_dotted_key_changes_one(below, above):
 
 def test_reward_functions_are_replaced_or_one_is_changed(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("model: {path: m}\nrewards: {functions: {format: 0.5, math: 1, exact: 1}}\n")
-    whole = load(path, ["rewards.functions={iou: {weight: 2}}"]).config.rewards.functions
+    path.write_text("model: {path: m}\nrewards: {format: 0.5, math: 1, exact: 1}\n")
+    whole = load(path, ["rewards={iou: {weight: 2}}"]).config.rewards
     assert list(whole) == ["iou"]
-    one = load(path, ["rewards.functions.math.weight=2"]).config.rewards.functions
+    one = load(path, ["rewards.math.weight=2"]).config.rewards
     assert {name: f.weight for name, f in one.items()} == {"format": 0.5, "math": 2, "exact": 1}
 
 

@@ -16,14 +16,16 @@ from mmr1.config import (
     KlLoss,
     NewLoraConfig,
     ResourcesConfig,
-    RewardsConfig,
     SamplingConfig,
     StoredLoraConfig,
     TrainerConfig,
-    reward_function,
+    read_rewards,
 )
+from mmr1.config.checks import check_own_parts
 from mmr1.config.explain import key_paths
 from mmr1.config.file import config_from
+from mmr1.config.rewards import weights_of
+from mmr1.rewards.kind import OwnReward
 from mmr1.section import Section
 
 
@@ -43,17 +45,17 @@ def test_a_changed_copy_is_checked():
 
 
 def test_a_changed_copy_replaces_what_a_key_without_dots_names():
-    before = config(rewards={"functions": {"format": 0.5, "math": 1.0}})
-    assert list(before.rewards.changed(functions={"exact": 1.0}).functions) == ["exact"]
-    within = before.changed({"rewards.functions.math.weight": 2.0}).rewards
-    assert within.weights == {"format": 0.5, "math": 2.0}
+    before = config(rewards={"format": 0.5, "math": 1.0})
+    assert list(before.changed(rewards={"exact": 1.0}).rewards) == ["exact"]
+    within = before.changed({"rewards.math.weight": 2.0}).rewards
+    assert weights_of(within) == {"format": 0.5, "math": 2.0}
     assert before.algorithm.changed({"kl.coef": 0.1}).kl == KlLoss(coef=0.1)
 
 
 def test_a_changed_value_may_make_another_variant():
     before = config()
-    plugin = before.changed({"rewards.functions.math.use": "r.py:f"}).rewards.functions["math"]
-    assert plugin.isolated
+    own = before.changed({"rewards.math.type": "r.py:f"}).rewards["math"]
+    assert isinstance(own, OwnReward)
     dapo = config(algorithm={"name": "dapo"}).changed({"algorithm.loss.type": "gspo"}).algorithm
     assert dapo.loss == loss.parts["gspo"].section()
     engine = before.changed({"rollout.engine.type": "hf"}).rollout.engine
@@ -80,12 +82,10 @@ def test_a_changed_copy_is_for_the_same_command_with_its_credentials(monkeypatch
     assert copy.command == "sft"
 
 
-def test_the_form_of_what_is_used_tells_which_reward_function_it_is():
-    forms = {"math": False, "r.py:f": True, "package.module.f": True, "http://a": False}
-    assert {use: reward_function(use=use).isolated for use in forms} == forms
-    assert not reward_function(use="r.py:f", sandbox=None).isolated
-    assert reward_function(use="judge", timeout_s=3).call_timeout_s == 3
-    assert RewardsConfig(functions={"a": {"use": "exact"}}).uses("exact")
+def test_type_and_name_tell_which_reward_it_is():
+    rewards = read_rewards({"math": 0, "near": {"type": "iou"}, "r.py:f": 1, "own": "package.f"})
+    assert [reward.type for reward in rewards.values()] == ["math", "iou", "r.py:f", "package.f"]
+    assert [isinstance(reward, OwnReward) for reward in rewards.values()] == [0, 0, 1, 1]
 
 
 def test_stored_adapters_become_new_ones_and_keep_what_both_have():
@@ -209,3 +209,16 @@ def test_no_setting_is_infinite_or_no_number(number):
             errors = [error for error in refused.value.errors() if error["loc"][:1] == (key,)]
             assert errors, f"{section.__name__}.{key}={value}"
     assert seen > 40
+
+
+def test_a_setting_that_a_declared_part_lacks_is_named(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from mmr1.engines import engine\n"
+        "@engine('own')\n"
+        "def own(setting, url: str = ''):\n"
+        "    'An engine.\\n\\nArgs:\\n    url: Its address.'\n"
+    )
+    written = {"model": {"path": "m"}, "rollout": {"engine": {"type": f"{file}:own", "ulr": "a"}}}
+    with pytest.raises(ValueError, match=r"it has no setting 'ulr' \(did you mean 'url'\?\)"):
+        check_own_parts(config_from(written))

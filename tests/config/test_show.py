@@ -6,7 +6,7 @@ import pytest
 
 from mmr1.config.file import config_from
 from mmr1.config.listing import KINDS, WIDTH, listing
-from mmr1.config.presets import PRESETS
+from mmr1.config.presets import PARTS, PRESETS
 from mmr1.config.show import DEFAULT, difference, values_with_origins
 
 MODEL = {"model": {"path": "m"}}
@@ -39,7 +39,7 @@ def test_show_of_defaults_names_the_model_alone(tmp_path):
 @pytest.mark.parametrize("name", ["dapo", "gspo", "dr_grpo", "rloo", "ppo"])
 def test_preset_spelled_out_makes_no_difference(name):
     named = config_from(MODEL, [f"algorithm={name}"])
-    parts = {key: dict(value) for key, value in PRESETS[name].items() if value is not None}
+    parts = {key: dict(PRESETS[name][key]) for key in PARTS if PRESETS[name][key] is not None}
     assert list(difference(named, config_from({**MODEL, "algorithm": parts}))) == []
 
 

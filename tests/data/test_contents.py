@@ -22,7 +22,8 @@ ROWS: list[dict[str, Any]] = [
     {"q": "1 + 1?", "gt": "2", "pic": None, "film": None},
 ]
 SAID = (
-    "4 record(s), 1 with videos, 2 with images, 1 text only; columns not read: level, mask, subject"
+    "4 record(s), 1 with videos, 2 with images, 1 text only; columns that only rewards "
+    "may name (no format reads them): level, mask, subject"
 )
 
 
@@ -59,7 +60,7 @@ def test_a_conversion_says_what_it_read(path: Path) -> None:
     assert result.exit_code == 0
     said = SAID.replace("4 record(s)", "rows: of the first 4 row(s)")
     assert said in result.stderr
-    assert "columns not read (kept in meta where JSON holds them): level, mask" in result.stdout
+    assert "columns that only rewards may name (no format reads them): level, mask" in result.stdout
     manifest = json.loads((path.parent / "out/manifest.json").read_text())
     assert manifest["records_by_media"] == {"with images": 2, "with videos": 1, "text only": 1}
     assert manifest["columns_not_read"] == ["level", "mask", "subject"]

@@ -89,5 +89,5 @@ def test_a_value_that_is_no_pass_rate_is_refused():
     curriculum = Curriculum(CurriculumConfig(function="format"), 0)
     with pytest.raises(ValueError, match=r"function=format gave 7: .* values from 0 to 1"):
         curriculum.learn([group(0, 1.0)])
-    with pytest.raises(ValueError, match=r"curriculum.function=maths.* not in rewards.functions"):
+    with pytest.raises(ValueError, match=r"curriculum.function=maths.* not in rewards"):
         load_config(None, ["model.path=a", "data.curriculum={function: maths}"])

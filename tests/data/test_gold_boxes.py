@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets_prep.conversion import convert
+from datasets_prep.stats import collect
 from datasets_prep.validate import validate
 from mmr1.boxes import check_inside, pixels, thousandths
 from mmr1.boxes import convert as convert_box
@@ -18,6 +19,7 @@ from mmr1.config import DataConfig
 from mmr1.data.forms.boxes import BoxesError, in_pixels
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sources import load_samples
+from mmr1.vision.budget import PixelBudget
 from tests.data.form_rows import SIZE, write_media
 
 INSIDE = [3, 6, 33, 28]
@@ -54,6 +56,21 @@ def test_a_file_of_another_space_passes_no_door(
             load_samples(path, DataConfig(max_bad_fraction=0.99), Quarantine(0.99))
         with pytest.raises(ValueError, match=space):
             load_samples(path)
+
+
+def test_corners_in_the_wrong_order_tell_extents_of_the_others(tmp_path: Path) -> None:
+    chance = [[5, 6, 20, 15], [3, 4, 10, 12], [2, 2, 9, 9]]
+    path = write(tmp_path, [*chance, *EXTENTS[:2]])
+    said = "gold boxes of 2 of 5 records .* 5 fit as x, y, width, height"
+    with pytest.raises(ValueError, match=said):
+        convert("easyr1", path, tmp_path / "out", workers=1)
+    assert any("5 fit as" in what for _, what in validate(path)[1])
+    assert "5 fit as" in str(collect(path, PixelBudget()).boxes.most_outside())
+    with pytest.raises(ValueError, match=said):
+        load_samples(path, DataConfig(max_bad_fraction=0.99), Quarantine(0.99))
+    path = write(tmp_path, [*chance, INSIDE, *EXTENTS[:2]])  # INSIDE cannot be an extent
+    manifest = convert("easyr1", path, tmp_path / "out", workers=1)
+    assert manifest["counts"] == {"rows": 6, "records": 4, "dropped": 2}
 
 
 def test_one_box_outside_drops_its_row_alone(tmp_path: Path) -> None:

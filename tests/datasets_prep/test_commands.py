@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,30 @@ def test_split_keeps_the_questions_of_a_picture_together(folder: Path) -> None:
         run("split", folder / "records.jsonl", "a", "--output", folder / "x")
     with pytest.raises(ValueError, match=r"train\.jsonl exists"):
         run("split", folder / "records.jsonl", "train=1", "--output", folder / "parts")
+
+
+def test_split_takes_counts_of_records(folder: Path, tmp_path: Path) -> None:
+    run("make", "digits", "--output", tmp_path / "digits")
+    path = tmp_path / "digits/eval.jsonl"
+    run("split", path, "a=120", "b=17", "--output", tmp_path / "parts")
+    sizes = {p: len(read_records(tmp_path / f"parts/{p}.jsonl")) for p in "ab"}
+    assert sizes == {"a": 120, "b": 17}
+    with pytest.raises(ValueError, match="has 500 records, and the splits need 1 more"):
+        run("split", path, "a=400", "b=101", "--output", tmp_path / "more")
+
+
+def test_records_go_to_the_standard_output(folder: Path, monkeypatch, capfdbinary) -> None:
+    monkeypatch.chdir(folder)
+    rule = ["filter", "records.jsonl", "--rule", "images == 1", "--output"]
+    run(*rule, "file.jsonl")
+    for _ in range(2):  # it is never there already
+        capfdbinary.readouterr()
+        monkeypatch.setattr(sys, "argv", ["mmr1-data", *rule, "-"])
+        with pytest.raises(SystemExit):
+            main()
+        written, said = capfdbinary.readouterr()
+        assert written == Path("file.jsonl").read_bytes()
+        assert b"records" in said
 
 
 def test_mix_draws_by_share_without_repeats(folder: Path, tmp_path: Path) -> None:

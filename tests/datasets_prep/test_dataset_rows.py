@@ -16,11 +16,11 @@ from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.rows import mapping
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.data.forms.form import CHANGED
 from mmr1.data.record import read_records
 from mmr1.rewards import RewardItem, build_composite_reward
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.types import MediaRef, Sample
 from tests.datasets_prep.dataset_rows import DATASETS
 from tests.datasets_prep.dataset_rows.dataset import SIZE, Dataset, picture
@@ -50,8 +50,8 @@ def written(sample: Sample, names: dict[str, str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def score() -> Iterator[Any]:
-    functions = {"auto": reward_function()}
-    with build_composite_reward(RewardsConfig(functions=functions, timeout_s=60.0)) as scorer:
+    functions = {"auto": {}}
+    with build_composite_reward(read_rewards(functions), ScoringConfig(timeout_s=60.0)) as scorer:
         yield scorer.score
 
 

@@ -19,7 +19,6 @@ from datasets_prep.outputs import refuse_repeated_ids
 from datasets_prep.record_files import map_pieces
 from datasets_prep.select import carry_kept, keep, rule
 from datasets_prep.split import group_of_record, keys_of, parts, split
-from datasets_prep.stats import percentile
 from datasets_prep.validate import check_part, validate
 from mmr1.data.lines import Piece, line_numbers, pieces
 from mmr1.data.record import read_records, write_records
@@ -114,11 +113,6 @@ def test_parts_are_whole_groups_near_their_shares(of_record: list[int], seed: in
     assert len({(g, p) for g, p in zip(groups, part, strict=True)}) == len(set(of_record))
     largest = max(Counter(of_record).values())
     assert abs((part == 0).sum() - 0.7 * len(of_record)) <= largest
-
-
-@given(st.lists(st.integers(0, 50), min_size=1), st.sampled_from([0, 0.5, 0.95, 1]))
-def test_a_percentile_is_that_of_numpy(values: list[int], share: float) -> None:
-    assert percentile(Counter(values), share) == pytest.approx(np.percentile(values, 100 * share))
 
 
 @pytest.fixture

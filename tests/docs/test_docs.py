@@ -190,7 +190,7 @@ def test_the_tutorial_makes_records_and_a_configuration(tmp_path):
         ("How many cubes are there?", "4", "count", 1),
         ("How many spheres are there?", "2", "count", 1),
     ]
-    assert Config.model_validate(yaml.safe_load(config)).rewards.functions["auto"].weight == 1.0
+    assert Config.model_validate(yaml.safe_load(config)).rewards["auto"].weight == 1.0
 
 
 def test_the_walk_of_a_script_is_what_migrate_says(tmp_path, monkeypatch, mmr1):
@@ -211,7 +211,7 @@ def test_the_walk_of_a_script_is_what_migrate_says(tmp_path, monkeypatch, mmr1):
     assert code == 0, err
     made = yaml.safe_load(out)
     assert made["algorithm"]["loss"]["clip_ratio_dual"] == 3.0
-    assert set(made["rewards"]["functions"]) == {"math", "format"}
+    assert set(made["rewards"]) == {"math", "format"}
 
 
 def test_the_site_builds(tmp_path):

@@ -120,6 +120,6 @@ def test_the_patterns_match():
     assert sum(METRIC.fullmatch(text) is not None for text in texts) > 10
     assert not file_exists("trainer/missing.py", REPOSITORY / "README.md")
     assert not key_exists("rollout.ahead")
-    assert not key_exists("rewards.functions.format.wieght")
-    assert key_exists("rewards.functions.NAME.weight")
+    assert not key_exists("rewards.format.wieght")
+    assert key_exists("rewards.NAME.weight")
     assert key_exists("eval.models.before")

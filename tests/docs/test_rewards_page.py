@@ -27,10 +27,10 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
             (tmp_path / name).write_text(body)
             continue
         for line in body.strip().splitlines():
-            program, group, *arguments = shlex.split(line)
-            assert (program, group) == ("mmr1", "reward")
+            program, *arguments = shlex.split(line)
+            assert program == "mmr1"
             done = subprocess.run(
-                [sys.executable, "-m", "mmr1.rewards.reward_cli", *arguments],
+                [sys.executable, "-m", "mmr1", *arguments],
                 cwd=tmp_path,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                 capture_output=True,

@@ -20,7 +20,7 @@ def config(path: Path, files: Path, out: Path, **sections: dict) -> Config:
             "max_prompt_length": 120,
             "max_response_length": 8,
         },
-        "rewards": {"functions": {"length": {"use": f"{files}/length.py:reward"}}},
+        "rewards": {"length": {"type": f"{files}/length.py:reward"}},
         "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
         "trainer": {
             "max_steps": 3,

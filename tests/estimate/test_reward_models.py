@@ -32,8 +32,8 @@ def judge(three_b, tmp_path_factory) -> Path:
 
 
 def config_of(model: Path, judge: Path | None, **sections: object) -> Config:
-    functions = {"judge": {"use": "reward_model", "options": {"path": str(judge)}}}
-    rewards = {"rewards": {"functions": functions}} if judge else {}
+    functions = {"judge": {"type": "reward_model", "path": str(judge)}}
+    rewards = {"rewards": functions} if judge else {}
     return config_for(model, **rewards, **sections)
 
 

@@ -126,7 +126,7 @@ def own(tmp_path, tiny_model, digits) -> Path:
     path.write_text(
         f"model: {{path: {tmp_path}/model, dtype: float32}}\n"
         "rollout: {engine: hf, max_prompt_length: 156, max_response_length: 4}\n"
-        f"rewards: {{functions: {{mine: {{use: '{tmp_path}/my.py:reward'}}}}}}\n"
+        f"rewards: {{mine: {{type: '{tmp_path}/my.py:reward'}}}}\n"
         f"eval: {{limit: 4, output_dir: {tmp_path}/out, data: {tmp_path}/digits/eval.jsonl}}\n"
     )
     return path

@@ -28,7 +28,7 @@ def config(tiny_model, digits, tmp_path) -> Path:
     path.write_text(
         f"model: {{path: {tiny_model}}}\n"
         f"data: {{train: {digits}/rl.jsonl, prompt_template: think_answer}}\n"
-        "rewards: {functions: {format: {weight: 0.2}, auto: {}}}\n"
+        "rewards: {format: {weight: 0.2}, auto: {}}\n"
         "rollout: {n: 8, max_response_length: 512}\n"
         f"trainer: {{max_steps: 100, output_dir: {tmp_path}/never}}\n"
     )
@@ -53,14 +53,14 @@ def test_what_the_run_would_meet(config, digits, tmp_path, mmr1):
     code, output, _ = mmr1(
         *("check", config, "--steps", 1, "--output", tmp_path / "small"),
         f"data.train={tmp_path}/rows.jsonl",
-        f"rewards.functions.unpaid={{use: {tmp_path}/mine.py:unpaid}}",
-        f"rewards.functions.constant={{use: {tmp_path}/mine.py:constant}}",
+        f"rewards.unpaid={{type: {tmp_path}/mine.py:unpaid}}",
+        f"rewards.constant={{type: {tmp_path}/mine.py:constant}}",
     )  # fmt: skip
     assert code == 1
     for found in (
         "10.0% of the records cannot be used, and data.max_bad_fraction is 0",
-        "rewards.functions.unpaid pays none of 9 gold answers",
-        "rewards.functions.constant gives 0.5 to everything",
+        "rewards.unpaid pays none of 9 gold answers",
+        "rewards.constant gives 0.5 to everything",
     ):
         assert f"problem: {found}" in output
 

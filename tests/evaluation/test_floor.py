@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import RewardsConfig
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.evaluation.floor import GOLD, measure_floor, policies
 from mmr1.rewards import build_composite_reward
 from mmr1.types import MediaRef, Message, Sample, TextPart
@@ -29,8 +29,8 @@ def rows(answers, question=QUESTION):
 
 
 def measured(samples, **functions):
-    config = RewardsConfig(functions=functions, workers=1, timeout_s=30)
-    with build_composite_reward(config) as reward:
+    config = read_rewards(functions), ScoringConfig(workers=1, timeout_s=30)
+    with build_composite_reward(*config) as reward:
         return measure_floor(reward, samples)
 
 
@@ -47,7 +47,7 @@ def test_floor_is_frequent_letter_of_other_half() -> None:
 
 def test_reward_that_pays_several_answers_is_found(tmp_path: Path) -> None:
     (tmp_path / "contains.py").write_text(CONTAINS)
-    use = {"use": f"{tmp_path}/contains.py:reward", "sandbox": None}
+    use = {"type": f"{tmp_path}/contains.py:reward", "sandbox": None}
     floor = measured(rows(ANSWERS), contains=use)
     assert floor.best.mean < 1.0
     assert "all options' gets 1.000" in floor.findings[0]
@@ -77,7 +77,8 @@ def test_floor_of_configuration_is_printed(digits: Path, tmp_path: Path, mmr1) -
     tree = {
         "model": {"path": "none"},
         "data": {"train": str(digits / "rl.jsonl")},
-        "rewards": {"functions": {"format": 0.5, "math": 1.0}, "workers": 1},
+        "rewards": {"format": 0.5, "math": 1.0},
+        "scoring": {"workers": 1},
     }
     config.write_text(json.dumps(tree))
     code, out, error = mmr1("reward", "floor", config, "--rows", 40)

@@ -26,7 +26,7 @@ def value(preset: str, completion: str, answer: object, task: str, **meta: objec
     config = with_preset(BASE, preset, None)
     sample = Sample("a", (Message("user", (TextPart("?"),)),), answer, task, None, meta)
     sizes = ((100, 50),)
-    with build_composite_reward(config.rewards) as composite_reward:
+    with build_composite_reward(config.rewards, config.scoring) as composite_reward:
         (reward,) = composite_reward.score(
             [
                 RewardItem(
@@ -149,7 +149,7 @@ def test_a_row_in_the_benchmarks_form_is_read_and_scored(name: str, tmp_path: Pa
         )
         for text in (right, wrong)
     ]
-    with build_composite_reward(config.rewards) as composite_reward:
+    with build_composite_reward(config.rewards, config.scoring) as composite_reward:
         values = [r.components[preset.reward] for r in composite_reward.score(items)]
     (least, *_) = preset.accuracy_thresholds
     assert [value >= least for value in values] == [True, False]
@@ -174,6 +174,6 @@ def test_other_datasets_are_scored_as_the_configuration_says():
 
 
 def test_a_run_with_a_reward_of_shuffled_frames_can_be_evaluated():
-    functions = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
-    run = Config(model={"path": "x"}, rewards={"functions": functions})
-    assert set(with_preset(run, "vsi_bench", None).rewards.functions) == {"format", "auto"}
+    functions = {"auto": {}, "temporal_contrast": {"of": "auto"}}
+    run = Config(model={"path": "x"}, rewards=functions)
+    assert set(with_preset(run, "vsi_bench", None).rewards) == {"format", "auto"}

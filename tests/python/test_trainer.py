@@ -18,6 +18,7 @@ from PIL import Image
 import mmr1
 from mmr1 import StoppedError, Trainer, evaluate
 from mmr1.config.file import load_layers, read_written
+from mmr1.config.rewards import weights_of
 from mmr1.data.record import read_records
 from mmr1.data.sources import load_samples
 from mmr1.python.trainer import given_data
@@ -107,7 +108,7 @@ def test_the_same_run_as_on_the_command_line(tiny_model, digits, tmp_path, mmr1)
         f"model: {{path: {tiny_model}}}\n"
     )
     overrides = (
-        f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward'}}, format: 0.2}}",
+        f"rewards={{own: {{type: '{tmp_path}/own.py:reward'}}, format: 0.2}}",
         f"data.train={path}",
     )
     assert mmr1("train", yaml, f"trainer.output_dir={cli}", *overrides)[0] == 0
@@ -206,8 +207,8 @@ def test_functions_have_their_own_names():
         return 1 / (1 + len(completion))
 
     config = small(Path("run"), **{"model.path": "m", "data.train": "d.jsonl"})
-    assert Trainer(rewards=[short], config=config).config.rewards.weights == {"short": 1.0}
-    assert Trainer(rewards=short, config=config).config.rewards.weights == {"short": 1.0}
+    assert weights_of(Trainer(rewards=[short], config=config).config.rewards) == {"short": 1.0}
+    assert weights_of(Trainer(rewards=short, config=config).config.rewards) == {"short": 1.0}
     for rewards, message in (
         ([lambda completion: 1.0], "<lambda> has no name of its own"),
         ([short, short], "a mapping by name"),
@@ -288,13 +289,13 @@ def test_a_model_and_a_dataset_that_are_objects(tiny_model, digits, tmp_path):
         seen.append((answer, sample["question"]))
         return 1.0
 
-    rewards = {"mine": {"use": mine, "weight": 0.5}, "format": 0.1}
+    rewards = {"mine": {"type": mine, "weight": 0.5}, "format": 0.1}
     keys = {"trainer.max_steps": 1}
     trainer = Trainer(model, data, rewards, small(tmp_path / "run", **keys), processor=processor)
     trainer.train()
     assert len(seen) == 8
     assert {answer for answer, _ in seen} <= {"0", "1", "2", "3"}
-    assert trainer.config.rewards.weights == {"mine": 0.5, "format": 0.1}
+    assert weights_of(trainer.config.rewards) == {"mine": 0.5, "format": 0.1}
 
     held_out = rows_of(digits, "eval.jsonl", 3)
     result = trainer.evaluate(held_out)
@@ -308,7 +309,7 @@ def test_a_run_read_back_says_that_its_function_is_in_python(tiny_model, digits,
     rewards = {"mine": lambda completion, answer: 1.0}
     config = small(tmp_path / "run", **{"trainer.max_steps": 1})
     Trainer(str(tiny_model), digits / "rl.jsonl", rewards, config).train()
-    assert read_written(tmp_path / "run/config.yaml").rewards.functions["mine"].use == "python"
+    assert read_written(tmp_path / "run/config.yaml").rewards["mine"].use == "python"
     code, _, err = mmr1("train", tmp_path / "run/config.yaml", f"trainer.output_dir={tmp_path}/x")
     assert code == 2
     assert "'mine' is a function that mmr1.Trainer was given in Python" in err
@@ -364,13 +365,13 @@ def test_what_is_given_goes_before_the_configuration(tmp_path):
     yaml = tmp_path / "run.yaml"
     yaml.write_text(
         "model: {path: other}\nrollout: {n: 4, engine: hf}\nseed: 3\n"
-        "rewards: {functions: {math: 1.0, format: 0.5}, timeout_s: 7}\n"
+        "rewards: {math: 1.0, format: 0.5}\nscoring: {timeout_s: 7}\n"
     )
     config = Trainer("m", "d.jsonl", {"exact": 1.0, "format": 0.2}, yaml).config
     assert (config.model.path, config.data.train, config.seed) == ("m", "d.jsonl", 3)
-    assert config.rewards.weights == {"exact": 1.0, "format": 0.2}
-    assert config.rewards.timeout_s == 7
-    assert Trainer(config=yaml).config.rewards.weights == {"math": 1.0, "format": 0.5}
+    assert weights_of(config.rewards) == {"exact": 1.0, "format": 0.2}
+    assert config.scoring.timeout_s == 7
+    assert weights_of(Trainer(config=yaml).config.rewards) == {"math": 1.0, "format": 0.5}
     values = {"algorithm.name": "dapo", "rollout": {"n": 4}, "rollout.engine.type": "hf"}
     config = Trainer("m", config=values).config
     assert (config.algorithm.name, config.rollout.n, config.rollout.uses_vllm) == ("dapo", 4, False)

@@ -72,7 +72,7 @@ def write_run(
         "seed": seed,
         "model": {"path": "models/tiny"},
         "data": dict(data or {}),
-        "rewards": {"functions": functions or {"format": {}, "math": {}}},
+        "rewards": functions or {"format": {}, "math": {}},
         "algorithm": {"name": "grpo"},
         "trainer": {"max_steps": 4},
     }

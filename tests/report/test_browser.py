@@ -185,7 +185,7 @@ def test_boxes_are_where_they_should_be(page, tmp_path):
     shown = image(tmp_path / "x.png", (320, 160), seen=[160, 80])
     answer = completion("<answer>[100, 10, 150, 40]</answer>", 0.0)
     group = prompt("a", [answer], answer=[[20, 40, 120, 140]], task="iou", media=[shown])
-    functions = {"iou": {"options": {"space": "resized"}}}
+    functions = {"iou": {"space": "resized"}}
     show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]}, functions=functions)))
     page.hover(".groups tbody tr")  # brings out the box of this completion
     frame = page.locator(".picture").bounding_box()

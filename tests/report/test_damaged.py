@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(
         folder / "run",
         {1: [group]},
-        functions={"boxes": {"use": "iou", "options": {"space": "original"}}},
+        functions={"boxes": {"type": "iou", "space": "original"}},
         metrics=[{"step": 1, "reward/mean": 0.5}],
         quarantined=[{"data": "d", "row": "1", "reason": "r"}],
         faults={"engine/died": 1},

@@ -135,8 +135,8 @@ def test_a_small_picture_keeps_every_pixel(tmp_path):
     ("functions", "expected"),
     [
         # The model saw 100 x 50 pixels of an image of 200 x 100.
-        ({"iou": {"options": {"space": "resized"}}}, [[20.0, 20.0, 100.0, 80.0]]),
-        ({"place": {"use": "iou", "options": {"space": "0-1000"}}}, [[2.0, 1.0, 10.0, 4.0]]),
+        ({"iou": {"space": "resized"}}, [[20.0, 20.0, 100.0, 80.0]]),
+        ({"place": {"type": "iou", "space": "0-1000"}}, [[2.0, 1.0, 10.0, 4.0]]),
         ({"auto": {"options": {"iou": {"space": "original"}}}}, [[10.0, 10.0, 50.0, 40.0]]),
         ({"math": {}}, [[10.0, 10.0, 50.0, 40.0]]),
     ],
@@ -157,7 +157,7 @@ def test_boxes_are_read_as_the_reward_reads_them(tmp_path, functions, expected):
 
 
 def test_other_tasks_have_no_boxes():
-    assert not box_reader({"rewards": {"functions": {"math": {}}}}).applies({"task": "math"})
+    assert not box_reader({"rewards": {"math": {}}}).applies({"task": "math"})
 
 
 def test_a_line_that_is_still_being_written_waits(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.types import Reward
 from tests.rewards.helpers import item
@@ -31,9 +31,9 @@ def graded(path: str) -> list[dict[str, Any]]:
 
 
 def score(name: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    functions = {name: reward_function()}
+    functions = {name: {}}
     items: list[RewardItem] = [item(row["model_output"], row["ground_truth"]) for row in rows]
     with build_composite_reward(
-        RewardsConfig(functions=functions, timeout_s=10.0)
+        read_rewards(functions), ScoringConfig(timeout_s=10.0)
     ) as composite_reward:
         return composite_reward.score(items)

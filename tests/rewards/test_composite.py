@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
+from mmr1.config.rewards import default_rewards
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rewards.composite import (
     TooManyInvalidRewardsError,
@@ -21,7 +22,7 @@ from tests.rewards.helpers import item, sample, think
 
 @pytest.fixture(scope="module")
 def composite_reward() -> Iterator[CompositeReward]:
-    with build_composite_reward(RewardsConfig(timeout_s=1.0)) as built:
+    with build_composite_reward(default_rewards(), ScoringConfig(timeout_s=1.0)) as built:
         yield built
 
 
@@ -40,8 +41,8 @@ def test_total_is_the_weighted_sum_and_components_are_unweighted(
 def test_what_algebra_needs_is_started_ahead_and_only_if_it_is_needed(
     function: str, workers: int
 ) -> None:
-    functions = {"right": reward_function(use=function)}
-    with build_composite_reward(RewardsConfig(functions=functions, workers=2)) as scorer:
+    functions = {"right": {"type": function}}
+    with build_composite_reward(read_rewards(functions), ScoringConfig(workers=2)) as scorer:
         scorer.begin()
         for thread in threading.enumerate():
             if thread.name == "verifier":
@@ -54,10 +55,10 @@ def test_a_start_that_fails_ahead_is_told_by_the_first_answer_that_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MMR1_TEST", "a zygote that no other test has started")
-    functions = {"math": reward_function()}
+    functions = {"math": {}}
     monkeypatch.setattr("mmr1.rewards.composite.Pool", partial(Pool, start_s=1e-6))
-    config = RewardsConfig(functions=functions)
-    with build_composite_reward(config) as scorer:
+    config = read_rewards(functions), ScoringConfig()
+    with build_composite_reward(*config) as scorer:
         scorer.begin()
         with pytest.raises(ValueError, match="no sign of life"):
             scorer.score([item(think(r"2\sqrt{3}"), r"\sqrt{12}")])
@@ -91,10 +92,10 @@ def test_bad_golds_are_found_at_load(composite_reward: CompositeReward) -> None:
 
 def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
     functions = {
-        "format": reward_function(weight=0.5, gate=1.0),
-        "math": reward_function(),
+        "format": {"weight": 0.5, "gate": 1.0},
+        "math": {},
     }
-    with build_composite_reward(RewardsConfig(functions=functions)) as gated:
+    with build_composite_reward(read_rewards(functions)) as gated:
         closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
     assert (closed.value, closed.components) == (0.0, {"format": 0.0, "math": 0.0})
     assert opened.value == 1.5
@@ -103,18 +104,18 @@ def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ({"use": "maths"}, "did you mean 'math'"),
-        ({"use": "format", "options": {"tempalte": "boxed"}}, "did you mean 'template'"),
+        ({"type": "maths"}, "did you mean 'math'"),
+        ({"type": "format", "tempalte": "boxed"}, "did you mean 'rewards.x.template'"),
     ],
 )
 def test_what_is_wrong_with_a_function_is_said_at_the_start(function: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_composite_reward(RewardsConfig(functions={"x": reward_function(**function)}))
+        build_composite_reward(read_rewards({"x": function}))
 
 
 def test_weights_are_finite() -> None:
     with pytest.raises(ValueError, match="finite"):
-        reward_function(weight=float("inf"))
+        read_rewards({"math": float("inf")})
 
 
 def test_accounting(composite_reward: CompositeReward) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mmr1.rewards.builtin import REWARDS
+from mmr1.config.reward_spec import read_spec
+from mmr1.reward_cli import app
 from mmr1.rewards.plugins.item_rows import scored_row
-from mmr1.rewards.reward_cli import app
-from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 from tests.rewards.helpers import think
 from tests.rewards.plugins.user_functions import DIALECTS, PLUGINS, TEXTS, direct
@@ -37,25 +36,6 @@ def score(tmp_path: Path, spec: str, rows: list[dict[str, Any]], *more: object) 
     return [json.loads(line) for line in target.read_text().splitlines()]
 
 
-def test_list_names_every_reward() -> None:
-    output = call("list").output
-    assert all(name in output for name in REWARDS.builtin)
-
-
-@pytest.mark.parametrize("name", sorted(REWARDS.builtin))
-def test_show_tells_semantics_and_options(name: str) -> None:
-    result = call("show", name)
-    assert result.exit_code == 0
-    assert "options:" in result.output
-    assert "read from the record:" in result.output
-
-
-def test_show_of_an_unknown_name() -> None:
-    result = call("show", "maths")
-    assert result.exit_code == 2
-    assert "did you mean 'math'" in result.output
-
-
 def test_a_lone_surrogate_costs_no_verdict(tmp_path: Path) -> None:
     rows = [{"completion": "a \ud800 b", "answer": "4"}, {"completion": think("4"), "answer": "4"}]
     scored = score(tmp_path, "math", rows)
@@ -71,7 +51,7 @@ def test_verdicts_of_a_command_that_is_ended_are_kept(
             raise KeyboardInterrupt
         return scored_row(row, reward)
 
-    monkeypatch.setattr("mmr1.rewards.reward_cli.scored_row", interrupted)
+    monkeypatch.setattr("mmr1.reward_cli.scored_row", interrupted)
     rows = [{"completion": think("4"), "answer": "4", "n": n} for n in range(3)]
     source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     call("score", "--reward", "math", "--input", source, "--output", target)
@@ -122,10 +102,10 @@ def test_boxes_are_lists(tmp_path: Path) -> None:
 def test_a_composite_file(tmp_path: Path) -> None:
     composite = tmp_path / "composite.yaml"
     composite.write_text(
-        "functions:\n"
+        "rewards:\n"
         "  format: {weight: 0.5, gate: 1.0}\n"
-        f"  own: {{use: '{PLUGINS}/own.py:reward', weight: 2.0}}\n"
-        "timeout_s: 5\n"
+        f"  own: {{type: '{PLUGINS}/own.py:reward', weight: 2.0}}\n"
+        "scoring: {timeout_s: 5}\n"
     )
     rows = [
         {"completion": think("4"), "answer": 4, "task": "count"},
@@ -208,8 +188,8 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, message: str) -> None:
     ("spec", "message"),
     [
         ("maths", "did you mean 'math'"),
-        ("iou:sapce=resized", "did you mean 'space'"),
-        ("missing.yaml", "no such file"),
+        ("iou:sapce=resized", "did you mean 'rewards.iou.space'"),
+        ("missing.yaml", "no such configuration file"),
         ("nothing.py:reward", "no such Python file"),
         ("math:extract=[", "cannot be read"),
     ],
@@ -225,12 +205,13 @@ def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, message: str) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("functions: {format: {weight: .inf}}", "functions.format.weight"),
-        ("functions: {format: {wieght: 1}}", "functions.format.wieght"),
-        ("functions: {}", "functions"),
-        ("weights: {format: 1}", "there are no 'functions'"),
-        ("functions: {format: {}, format: {}}", "duplicate"),
-        ("functions: [", ""),
+        ("rewards: {format: {weight: .inf}}", "rewards.format.weight"),
+        ("rewards: {format: {wieght: 1}}", "rewards.format.wieght"),
+        ("rewards: {}", "rewards"),
+        ("weights: {format: 1}", "there is no section 'rewards'"),
+        ("rewards: {functions: {format: 1}}", "rewards.functions is now"),
+        ("rewards: {format: {}, format: {}}", "duplicate"),
+        ("rewards: [", ""),
     ],
 )
 def test_a_bad_composite(tmp_path: Path, content: str, message: str) -> None:
@@ -243,17 +224,17 @@ def test_a_bad_composite(tmp_path: Path, content: str, message: str) -> None:
 
 def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("seed: 1\nrewards:\n  workers: 3\n  functions: {math: {weight: 2}}\n")
+    file.write_text("seed: 1\nscoring: {workers: 3}\nrewards: {math: {weight: 2}}\n")
     config = read_spec(str(file), timeout_s=9.0)
-    assert (config.workers, config.timeout_s, config.functions["math"].weight) == (3, 9.0, 2.0)
+    scoring = config.scoring
+    assert (scoring.workers, scoring.timeout_s, config.rewards["math"].weight) == (3, 9.0, 2.0)
 
 
-def test_options_of_a_spec_are_yaml() -> None:
-    function = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},sandbox=null,timeout_s=3").functions[
-        "f"
-    ]
-    assert function.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
-    assert (function.use, function.isolated, function.timeout_s) == ("a/b.py:f", False, 3)
+def test_settings_of_a_spec_are_yaml() -> None:
+    spec = "a/b.py:f:x=1,names=[u,v],deep={k: 2},sandbox=null,timeout_s=3"
+    function = read_spec(spec).rewards["f"]
+    assert function.settings == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
+    assert (function.type, function.sandbox, function.timeout_s) == ("a/b.py:f", None, 3)
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"completion": "\xff"}', b"{"])

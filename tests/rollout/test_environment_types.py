@@ -43,7 +43,7 @@ FILE = """
 model: {path: m}
 data: {train: rows.jsonl}
 environment: {type: echo, times: 3}
-rewards: {functions: {environment: {}}}
+rewards: {environment: {}}
 """
 
 

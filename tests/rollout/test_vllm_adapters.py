@@ -102,7 +102,7 @@ def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
             "engine": engine,
         },
         resources=resources,
-        rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
         algorithm={"name": "reinforce", "kl": {"coef": 0.05}},
         optimizer={"lr": 0.02, "scheduler": {"type": "constant", "warmup_steps": 0}},
         trainer={"max_steps": 3, "output_dir": str(tmp_path / "run"), "threads": 1},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import RewardsConfig
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.config.commands import optional_sections
 from mmr1.config.file import command_in, load_config
 from mmr1.rewards import RewardItem, build_composite_reward
@@ -106,11 +106,11 @@ def test_an_exact_recipe_says_where_each_value_was_read_and_what_differs(path):
 
 THEIRS: dict[str, dict[str, object]] = {
     "video_r1/rl": {
-        "rewards.functions.length_bonus.options.bonus": 0.2,
-        "rewards.functions.length_bonus.options.min_length": 320,
-        "rewards.functions.length_bonus.options.max_length": 512,
-        "rewards.functions.temporal_contrast.options.shuffled_factor": 0.8,
-        "rewards.functions.temporal_contrast.options.correct_above": 0.1,
+        "rewards.length_bonus.bonus": 0.2,
+        "rewards.length_bonus.min_length": 320,
+        "rewards.length_bonus.max_length": 512,
+        "rewards.temporal_contrast.shuffled_factor": 0.8,
+        "rewards.temporal_contrast.correct_above": 0.1,
         "rollout.top_p": 0.95, "optimizer.max_grad_norm": 5.0, "optimizer.weight_decay": 0.01,
         "data.image.max_pixels": 200704, "data.train_batch_size": 4,
         "model.freeze_vision_tower": False,
@@ -142,7 +142,7 @@ def test_what_the_originals_scripts_set_is_set(stage, monkeypatch):
         path = RECIPES / recipe / f"{kind}{name}.yaml"
         ours = load_config(path, command=command_in(path)).model_dump(mode="json")
         lacking[kind] = [key for key, value in THEIRS[stage].items() if at(ours, key) != value]
-        rewards = set(ours["rewards"]["functions"])
+        rewards = set(ours["rewards"])
         if recipe == "open_r1_video":
             assert len(rewards) == 1  # accuracy alone
         if stage == "r1_onevision/rl":
@@ -264,7 +264,8 @@ def test_a_recipe_takes_another_model(name, model):
 def test_a_stage_gets_the_overrides_that_its_command_reads(name):
     """One of each section that not every command reads: the other stages would refuse it."""
     given = {
-        "rollout": "rollout.n=3", "rewards": "rewards.timeout_s=9", "eval": "eval.limit=5",
+        "rollout": "rollout.n=3", "rewards": "rewards.format.weight=0", "eval": "eval.limit=5",
+        "scoring": "scoring.timeout_s=9",
         "algorithm": "algorithm.ppo_epochs=2", "dpo": "dpo.loss.beta=0.2",
         "rm": "rm.type=outcome", "iterative_grpo": "iterative_grpo.rounds=3",
         "sft": "sft.completion_only_loss=false",
@@ -331,9 +332,9 @@ def test_deepeyes_functions_see_the_pictures_that_tools_showed(tmp_path):
     items = [
         RewardItem("", Sample("s", (), "red", meta=meta), messages=turns) for turns in conversations
     ]
-    use = {"use": f"{RECIPES}/deepeyes/original.py:score", "options": {"original": str(tmp_path)}}
+    use = {"type": f"{RECIPES}/deepeyes/original.py:score", "original": str(tmp_path)}
     with build_composite_reward(
-        RewardsConfig(functions={"score": {**use, "sandbox": None}}, timeout_s=60.0)
+        read_rewards({"score": {**use, "sandbox": None}}), ScoringConfig(timeout_s=60.0)
     ) as score:
         assert [reward.value for reward in score.score(items)] == [0.8, 2.0, 0.8]
 

@@ -27,7 +27,6 @@ def reward(completion: str, answer, **sample) -> float:
 # steps a rollout.
 ALGORITHM = {
     "name": "reinforce",
-    "loss": {"type": "ppo_kl", "coef": 0.1, "target": 0.01, "agg_mode": "token-mean"},
     "kl": {"coef": 0.02, "target": 0.01, "reference": {"type": "moving", "sync_steps": 2}},
     "entropy": {"coef": 0.01, "target": 2.0},
     "filter_groups": {"type": "replay", "capacity": 3},
@@ -56,10 +55,8 @@ def rl(
             "max_prompt_length": 56,
             "max_response_length": 8,
         },
-        rewards={
-            "timeout_s": 60,  # an accident takes its time on a busy machine
-            "functions": {"length": {"use": f"{reward}:reward", "sandbox": None}},
-        },
+        rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
+        scoring={"timeout_s": 60},  # an accident takes its time on a busy machine
         algorithm=algorithm,
         optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 2}},
         trainer={

@@ -27,7 +27,7 @@ def run_config(tiny_model, digits, tmp_path, name: str, **rollout: Any) -> Confi
             "queue": {"at_new_weights": "continue"},
             **rollout,
         },
-        rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
         algorithm={"ppo_epochs": 2},
         optimizer={"lr": 1e-3},
         trainer={

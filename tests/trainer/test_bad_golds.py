@@ -33,13 +33,13 @@ def inputs(tiny_model, digits, tmp_path) -> Callable[[float], Inputs]:
                 "media_root": str(digits),
                 "max_bad_fraction": max_bad_fraction,
             },
-            rewards={"functions": {"count": {}}},
+            rewards={"count": {}},
             trainer={
                 "output_dir": str(tmp_path / "run"),
                 "validation": {"data": str(records)},
             },
         )
-        with build_composite_reward(config.rewards) as rewards:
+        with build_composite_reward(config.rewards, config.scoring) as rewards:
             return check_inputs(config, rewards, train=True)
 
     return checked

@@ -44,7 +44,7 @@ def copied(text_model: Path, tmp_path: Path) -> Path:
 
 def config_of(path: Path, **sections: Any) -> Config:
     model = {"path": str(path), "dtype": "float32", **sections.pop("model", {})}
-    rewards = {"functions": {"format": 1.0}}
+    rewards = {"format": 1.0}
     rollout = {"engine": "hf", **sections.pop("rollout", {})}
     return Config(**{"model": model, "rewards": rewards, "rollout": rollout, **sections})
 
@@ -115,7 +115,7 @@ def scores(config: Config, text: str) -> float | None:
     ids = np.array(family.chat.response_tokens(text))
     shown = family.chat.completion_text(ids.tolist())
     group = RolloutGroup(prompt, (Completion(ids, np.zeros(len(ids)), shown, False, 0),))
-    with build_composite_reward(config.rewards) as rewards:
+    with build_composite_reward(config.rewards, config.scoring) as rewards:
         manager = RewardManager(rewards, MediaCache(family.prepare_media), 0.0)
         return manager.score([group])[0].rewards[0].value
 
@@ -227,7 +227,7 @@ def test_boxes_are_read_in_the_space_of_the_family(tmp_path, family, reward):
     Image.new("RGB", (400, 300)).save(tmp_path / "p.png")
     config = config_of(
         tmp_path / "m",
-        rewards={"functions": {reward: 1.0}},
+        rewards={reward: 1.0},
         data={"image": {"max_pixels": 100 * 28 * 28}},
     )
     parts = (MediaRef("image", tmp_path / "p.png", size=(400, 300)), TextPart("Where?"))
@@ -241,7 +241,7 @@ def test_boxes_are_read_in_the_space_of_the_family(tmp_path, family, reward):
     group = RolloutGroup(
         read.render_prompt(sample), (Completion(np.array([5]), np.zeros(1), text, False, 0),)
     )
-    with build_composite_reward(config.rewards) as rewards:
+    with build_composite_reward(config.rewards, config.scoring) as rewards:
         manager = RewardManager(rewards, media, 0.0, read.coordinates)
         assert manager.score([group])[0].rewards[0].value == pytest.approx(1.0, abs=1e-3)
     lines = " ".join(said(config, [sample]))
@@ -254,10 +254,10 @@ def test_unknown_space_is_refused_unless_set(text_model, reward):
     parts = (TextPart("Where?"),)
     sample = Sample("b", (Message("user", parts),), [0.0, 0.0, 1.0, 1.0], "grounding")
     with pytest.raises(ValueError, match="coordinates in which a 'qwen3' model answers"):
-        said(config_of(text_model, rewards={"functions": {reward: 1.0}}), [sample])
-    options = {"space": "0-1"} if reward == "iou" else {"iou": {"space": "0-1"}}
-    functions = {reward: {"options": options}}
-    lines = said(config_of(text_model, rewards={"functions": functions}), [sample])
+        said(config_of(text_model, rewards={reward: 1.0}), [sample])
+    options = {"space": "0-1"} if reward == "iou" else {"settings": {"iou": {"space": "0-1"}}}
+    functions = {reward: options}
+    lines = said(config_of(text_model, rewards=functions), [sample])
     assert "in the space 0-1" in " ".join(lines)
     tools = {"type": "tools", "tools": ["zoom"]}
     with pytest.raises(ValueError, match=r"set environment\.boxes to resized"):
@@ -265,7 +265,7 @@ def test_unknown_space_is_refused_unless_set(text_model, reward):
     lines = said(config_of(text_model, environment={**tools, "boxes": "0-1000"}), [sample])
     assert "environment.boxes: boxes are read in the space 0-1000" in " ".join(lines)
     if reward == "auto":  # nothing to know where no record is about boxes
-        assert said(config_of(text_model, rewards={"functions": {"auto": 1.0}}), [QUESTION]) == []
+        assert said(config_of(text_model, rewards={"auto": 1.0}), [QUESTION]) == []
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
     pytest.importorskip("vllm")
     (tmp_path / "length.py").write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
-    length = {"use": f"{tmp_path}/length.py:reward", "sandbox": None}
-    keys = {"rewards": {"functions": {"length": length}}}
+    length = {"type": f"{tmp_path}/length.py:reward", "sandbox": None}
+    keys = {"rewards": {"length": length}}
     data = sums if name in TEXT else digits
     config = config_of(models[name], data, tmp_path / "rl", "rl.jsonl", **keys)
     bfloat16 = {"dtype": "bfloat16"} if name == "qwen3_5" else {}

@@ -25,8 +25,8 @@ def test_lora_resumes_bit_exact_after_sigkill(tiny_model, digits, tmp_path):
             *("model.lora={rank: 2}", "data.train_batch_size=2", "data.num_workers=0"),
             *("trainer.max_steps=6", "trainer.checkpoints={save_steps: 2, save_total_limit: 9}"),
             *("rollout.n=4", "rollout.max_prompt_length=88", "rollout.max_response_length=8"),
-            f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}",
-            "rewards.timeout_s=60",
+            f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}",
+            "scoring.timeout_s=60",
         )
 
     assert_kills_change_nothing(config, tmp_path)

@@ -78,7 +78,8 @@ def write_run(folder: Path, model: Path, digits: Path) -> Path:
             "max_prompt_length": 96,
             "max_response_length": 160,
         },
-        "rewards": {"workers": 1, "functions": {"own": {"use": f"{plugins}:reward"}, "math": 0.5}},
+        "rewards": {"own": {"type": f"{plugins}:reward"}, "math": 0.5},
+        "scoring": {"workers": 1},
         "trainer": {
             "max_steps": STEPS,
             "output_dir": str(folder / "run"),

@@ -15,6 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.config.presets import PRESETS
+from mmr1.config.rewards import weights_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader, Sampler
 from mmr1.rewards import build_composite_reward
@@ -62,12 +63,13 @@ def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: A
         algorithm["ppo_epochs"] = 2
     if algorithm["name"] == "process_grpo":
         algorithm["advantage"] = {"step_rewards": f"{files}/steps.py:judge"}
-    noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "sandbox": None}}
+    noise: dict[str, Any] = {"noise": {"type": f"{files}/reward.py:reward", "sandbox": None}}
     return Config(
         model={"path": "tiny", "dtype": "float32"},
         data={"train_batch_size": 2},
         rollout={"engine": "hf", "n": 3, "max_response_length": 6},
-        rewards={"functions": rewards or noise, "workers": 1},
+        rewards=rewards or noise,
+        scoring={"workers": 1},
         algorithm=algorithm,
         optimizer={"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         trainer={"max_steps": 2},
@@ -89,7 +91,7 @@ def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list
     config = config.changed({"model.path": str(path)})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(
-        config.algorithm, config.rollout.max_response_length, config.rewards.weights
+        config.algorithm, config.rollout.max_response_length, weights_of(config.rewards)
     )
     inputs = ModelInputs(family, media)
     policy = PackedModel(model, inputs, Distribution(forbidden=inputs.family.forbidden_ids), 4096)
@@ -144,7 +146,6 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
             {
                 "ppo_epochs": 2,
                 "advantage": {"critic": {"bootstrap_truncated": True}},
-                "loss": {"type": "ppo_kl", "coef": 0.1},
             },
         ),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.
@@ -207,7 +208,7 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     # An untrained model never answers: every reward is 0.
     config = config_of(files, {"format": {}}, name="dapo", filter_groups={"max_num_gen_batches": 2})
     with (
-        build_composite_reward(config.rewards) as scorer,
+        build_composite_reward(config.rewards, config.scoring) as scorer,
         pytest.raises(NoSignalError, match="2 generation batches"),
     ):
         run(shared, digit_samples, config, scorer)

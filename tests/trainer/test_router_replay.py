@@ -39,13 +39,13 @@ def test_a_run_logs_the_gap_and_the_load(digits, tmp_path):
     """Engine and trainer are one model here, so their choices are the same before an update."""
     (tmp_path / "length.py").write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
-    length = {"use": f"{tmp_path}/length.py:reward", "sandbox": None}
+    length = {"type": f"{tmp_path}/length.py:reward", "sandbox": None}
     config = config_of(
         MOE.folder,
         digits,
         tmp_path / "rl",
         "rl.jsonl",
-        rewards={"functions": {"length": length}},
+        rewards={"length": length},
         algorithm={"router_replay": "R3", "router_aux_loss_coef": 0.01, "kl": {"coef": 0.01}},
         model={"lora": {"rank": 2}},
     )

@@ -16,6 +16,7 @@ import torch
 from mmr1.algorithms.ratios import rollout_importance_weights
 from mmr1.config import Config
 from mmr1.config.file import config_from
+from mmr1.config.rewards import weights_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import MediaCheck, SampleLoader
 from mmr1.data.sampler import Sampler as DataSampler
@@ -96,7 +97,7 @@ def sampler_of(parts, digit_samples):
             engine=engine,
             rewards=Ones(),
             algorithm=build_algorithm(
-                config.algorithm, config.rollout.max_response_length, config.rewards.weights
+                config.algorithm, config.rollout.max_response_length, weights_of(config.rewards)
             ),
             policy=Policy(),
             reference=None,
@@ -258,7 +259,7 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
                     "max_response_length": 8,
                     "max_off_policy_steps": 2,
                 },
-                rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+                rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
                 optimizer={"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
                 trainer={
                     "max_steps": steps,

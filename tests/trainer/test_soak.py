@@ -198,16 +198,11 @@ def write_config(
         "format": {"weight": 0.5},
         "math": {"weight": 1.0},
         "thought": {
-            "use": f"{work}/{out.name}_plugin/thought.py:reward",
+            "type": f"{work}/{out.name}_plugin/thought.py:reward",
             "weight": 0.25,
             "timeout_s": 4,
         },
-        "remote": {
-            "use": ",".join(urls),
-            "weight": 0.25,
-            "timeout_s": 4,
-            "options": {"retries": 2},
-        },
+        "remote": {"url": urls, "weight": 0.25, "timeout_s": 4, "retries": 2},
     }
     config = load_config(
         rl,
@@ -227,7 +222,7 @@ def write_config(
         ],
     )
     tracking = {"report_to": list(trackers)} if trackers else None
-    changes = {"rewards.functions": functions, "trainer.tracking": tracking}
+    changes = {"rewards": functions, "trainer.tracking": tracking}
     path = work / f"{out.name}.yaml"
     path.write_text(dump_yaml(config.changed(changes)))
     return path

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from mmr1.config import Config, ToolsConfig
 from mmr1.config.checks import check_own_parts
 from mmr1.config.file import config_from
+from mmr1.config.rewards import weights_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.sampler import Curriculum, MediaCheck, SampleLoader
@@ -186,7 +187,7 @@ def sampler_of(parts, digit_samples):
             engine=engine,
             rewards=rewards or Rewards(),
             algorithm=build_algorithm(
-                run.algorithm, run.rollout.max_response_length, run.rewards.weights
+                run.algorithm, run.rollout.max_response_length, weights_of(run.rewards)
             ),
             policy=policy or Policy(),
             reference=None,

@@ -15,7 +15,7 @@ from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
-from mmr1.trainer.train import run_training
+from mmr1.trainer.train import run_training, training_steps
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.jsonl import read_jsonl
@@ -167,15 +167,15 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
         ),
         (
             {"algorithm": {"name": "process_grpo", "advantage": {"step_rewards": "x.py:f"}}},
-            "environment, algorithm.advantage.type=process, .* read a completion as one text",
+            "environment, algorithm.advantage.type=process: .* reads a completion as one text",
         ),
         (
             {"algorithm": {"filter_groups": "replay"}},
             "environment, algorithm.filter_groups.type=replay: replay and keep_surplus keep",
         ),
         (
-            {"rewards": {"functions": {"rm": {"use": "reward_model"}}}},
-            "environment, .*rewards.functions: .* read a completion as one text",
+            {"rewards": {"rm": {"type": "reward_model", "path": "rm"}}},
+            "environment, rewards: a reward model reads a completion as one text",
         ),
         (
             {"rollout": {"views": {"view": "noise", "strength": 0.5}}},
@@ -226,3 +226,20 @@ def test_a_wrong_name_is_told_first(environment, message, mmr1, model, data, tmp
     assert code
     assert message in " ".join(errors.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_conversations_are_replayed_after_a_resume(model, data, tmp_path):
+    """Those with the pictures that a tool made, from the checkpoint of a run that was stopped."""
+    out = tmp_path / "out"
+    run = config(model, data, out, max_steps=4, validation=None)
+    run = run.changed({"algorithm.filter_groups": "replay"})
+    steps = training_steps(run)
+    next(steps), next(steps)
+    steps.close()
+    run_training(run, resume=True)
+    lines = read_jsonl(out / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[-1]["replay/size"] >= lines[1]["replay/size"] > 0
+    state = json.loads((out / "checkpoints/step_000004/training/state.json").read_text())
+    spans = [s for g in state["kept"]["groups"] for c in g["completions"] for s in c["spans"]]
+    assert any(span["media"] for span in spans)

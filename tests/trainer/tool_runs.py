@@ -28,10 +28,8 @@ def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
             "workers": 1,
         },
         rewards={
-            "functions": {
-                "said": {"use": f"{PLUGINS}:reward", "sandbox": None},
-                "tool_use": {"weight": 0.1},
-            }
+            "said": {"type": f"{PLUGINS}:reward", "sandbox": None},
+            "tool_use": {"weight": 0.1},
         },
         algorithm={"kl": {"coef": 0.01}},
         optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 0}},

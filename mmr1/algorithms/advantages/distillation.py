@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.algorithms import RewardAdvantage, advantage
+from mmr1.algorithms import RewardAdvantage, advantage, preset
 from mmr1.algorithms.baselines import grpo
 from mmr1.algorithms.interface import Advantage, AdvantageInputs
 from mmr1.lazy import torch
@@ -103,3 +103,10 @@ def build(section: DistillationAdvantage) -> Advantage:
 
 def _of_tokens(x: AdvantageInputs) -> torch.Tensor:
     return (grpo(x.rewards, x.valid).flatten()[:, None] - x.kl_penalty) * x.mask
+
+
+preset(
+    "on_policy_distillation",
+    "a stronger model of the same vocabulary is at hand",
+    advantage="distillation",
+)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.algorithms import RewardAdvantage, advantage
+from mmr1.algorithms import RewardAdvantage, advantage, preset
 from mmr1.algorithms.baselines import at_end, gae, normalised
 from mmr1.algorithms.critic import CriticConfig
 from mmr1.algorithms.interface import Advantage, AdvantageInputs
@@ -46,3 +46,11 @@ def build(section: GaeAdvantage) -> Advantage:
         return (estimate(x) + x.values) * x.mask
 
     return Advantage(lambda x: normalised(estimate(x), x.mask), returns=returns)
+
+
+preset(
+    "ppo",
+    "an advantage per token; works with n = 1, at the cost of a second model",
+    advantage="gae",
+    kl="reward",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, per_completion
 
 
@@ -15,3 +15,6 @@ from mmr1.algorithms.interface import Advantage, per_completion
 def gpg() -> Advantage:
     """α (r − group mean), scaled up for groups without a signal."""
     return Advantage(per_completion(baselines.gpg))
+
+
+preset("gpg", "the plain policy gradient, scaled up for groups without a signal", advantage="gpg")

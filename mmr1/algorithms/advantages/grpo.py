@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, per_completion
 from mmr1.section import Coefficient, Need
 
@@ -42,3 +42,13 @@ def grpo(
         return Advantage(per_completion(baselines.dr_grpo))
     scaled = baselines.grpo if scale_rewards == "group" else baselines.batch_std
     return Advantage(per_completion(partial(scaled, eps=epsilon)))
+
+
+preset("grpo", "the usual first choice", advantage="grpo", papers="2402.03300")
+preset(
+    "dr_grpo",
+    "no bias by length or difficulty",
+    advantage={"type": "grpo", "scale_rewards": "none"},
+    loss={"type": "ppo", "agg_mode": "seq-mean-token-sum-norm"},
+    papers="2503.20783",
+)

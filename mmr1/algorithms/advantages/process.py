@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mmr1.algorithms import AdvantageConfig, advantage, kl_elsewhere
+from mmr1.algorithms import AdvantageConfig, advantage, kl_elsewhere, preset
 from mmr1.algorithms.baselines import process_supervision
 from mmr1.algorithms.interface import Advantage, AdvantageInputs
 from mmr1.lazy import torch
@@ -68,3 +68,6 @@ def _of_tokens(x: AdvantageInputs) -> torch.Tensor:
     shape = (*x.rewards.shape, -1)  # [G, n, R]
     ends = (x.step_ends & x.mask).view(shape)
     return process_supervision(x.step_rewards.view(shape), ends).flatten(0, 1) * x.mask
+
+
+preset("process_grpo", "steps can be judged; see below", advantage="process")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, discounted, per_completion
 from mmr1.lazy import torch
 from mmr1.section import Share
@@ -45,3 +45,6 @@ def reinforce(
         return baselines.reinforce(rewards, valid, before)
 
     return Advantage(discounted(per_completion(of_completions), gamma), state=state)
+
+
+preset("reinforce", "the simplest baseline; works with n = 1", advantage="reinforce")

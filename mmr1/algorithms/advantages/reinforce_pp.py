@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage
 from mmr1.section import Share
 
@@ -22,3 +22,11 @@ def reinforce_pp(gamma: Share = 1.0) -> Advantage:
     return Advantage(
         lambda x: baselines.reinforce_pp(x.rewards.flatten(), x.kl_penalty, x.mask, gamma)
     )
+
+
+preset(
+    "reinforce_pp",
+    "no groups; prompts of similar difficulty",
+    advantage="reinforce_pp",
+    kl="reward",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, AdvantageInputs, penalised
 from mmr1.lazy import torch
 from mmr1.section import Need
@@ -40,3 +40,11 @@ def reinforce_pp_baseline(kl_to_go: bool = False) -> Advantage:
         return baselines.reinforce_pp_baseline(penalised(x), x.valid, x.mask)
 
     return Advantage(of_tokens)
+
+
+preset(
+    "reinforce_pp_baseline",
+    "groups, without GRPO's division by each group's deviation",
+    advantage="reinforce_pp_baseline",
+    kl={"type": "loss", "estimator": "k2"},
+)

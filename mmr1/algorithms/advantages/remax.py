@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, AdvantageInputs, penalised
 from mmr1.lazy import torch
 
@@ -27,3 +27,6 @@ def _of_tokens(x: AdvantageInputs) -> torch.Tensor:
     assert x.greedy_valid is not None
     made = baselines.remax(penalised(x), x.valid, x.greedy, x.greedy_valid)
     return made.flatten()[:, None] * x.mask
+
+
+preset("remax", "a baseline for n = 1, at the cost of one more rollout", advantage="remax")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import advantage, baselines
+from mmr1.algorithms import advantage, baselines, preset
 from mmr1.algorithms.interface import Advantage, per_completion
 
 
@@ -15,3 +15,6 @@ from mmr1.algorithms.interface import Advantage, per_completion
 def rloo() -> Advantage:
     """r − mean of the other n − 1."""
     return Advantage(per_completion(baselines.rloo))
+
+
+preset("rloo", "unbiased, no division by the deviation", advantage="rloo")

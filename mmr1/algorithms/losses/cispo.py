@@ -6,7 +6,7 @@ So no token loses its gradient. The paper does not bound the weight from below (
 
 from __future__ import annotations
 
-from mmr1.algorithms import ClipHigh, ClipLow, SelectiveLoss, loss, ratios
+from mmr1.algorithms import ClipHigh, ClipLow, SelectiveLoss, loss, preset, ratios
 from mmr1.algorithms.interface import Loss
 
 
@@ -20,3 +20,6 @@ def cispo(clip_ratio_low: ClipLow = 1.0, clip_ratio_high: ClipHigh = 4.0) -> Los
     """CISPO's: clips the importance weight, not the update."""
     clip = (clip_ratio_low, clip_ratio_high)
     return Loss(lambda x: ratios.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip))
+
+
+preset("cispo", "rare tokens keep their gradient", loss="cispo")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmr1.algorithms import ClipHigh, ClipLow, loss, ratios
+from mmr1.algorithms import ClipHigh, ClipLow, loss, preset, ratios
 from mmr1.algorithms.interface import Loss, LossInputs, UpdateTokens, clipped_loss
 from mmr1.lazy import torch
 from mmr1.section import Share
@@ -48,3 +48,6 @@ def clip_cov(
         return clipped.of_tokens(x).masked_fill(x.chosen, 0.0)
 
     return replace(clipped, of_tokens=of_tokens, choose=choose, state=state)
+
+
+preset("clip_cov", "the entropy collapses", loss="clip_cov")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import ClipDual, ClipHigh, ClipLow, loss
+from mmr1.algorithms import ClipDual, ClipHigh, ClipLow, loss, preset
 from mmr1.algorithms.interface import Loss, clipped_loss
 
 
@@ -21,3 +21,6 @@ def gspo(
     """GSPO's: the geometric mean of a completion's token ratios, clipped."""
     clip = (clip_ratio_low, clip_ratio_high, clip_ratio_dual)
     return clipped_loss(*clip, ratio="completion_mean")
+
+
+preset("gspo", "mixture-of-experts models, several updates per rollout", loss="gspo")

@@ -6,7 +6,7 @@ code, which measures the KL by ``|log rho|``.
 
 from __future__ import annotations
 
-from mmr1.algorithms import loss, ratios, several_updates
+from mmr1.algorithms import loss, preset, ratios, several_updates
 from mmr1.algorithms.interface import Loss, LossInputs, UpdateTokens
 from mmr1.algorithms.kl import absolute
 from mmr1.lazy import torch
@@ -44,3 +44,6 @@ def kl_cov(ratio: Share = 2e-3, coef: Coefficient = 1.0) -> Loss:
         penalty=penalty,
         choose=choose,
     )
+
+
+preset("kl_cov", "the entropy collapses", loss="kl_cov")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import ClipDual, ClipHigh, ClipLow, SelectiveLoss, loss
+from mmr1.algorithms import ClipDual, ClipHigh, ClipLow, SelectiveLoss, loss, preset
 from mmr1.algorithms.interface import Loss, clipped_loss
 
 
@@ -17,3 +17,13 @@ def ppo(
 ) -> Loss:
     """PPO's: the clipped ratio of each token."""
     return clipped_loss(clip_ratio_low, clip_ratio_high, clip_ratio_dual)
+
+
+# Its overlong shaping (section 3.4) is the reward function `overlong`.
+preset(
+    "dapo",
+    "long reasoning",
+    loss={"type": "ppo", "clip_ratio_high": 0.28},
+    filter_groups="resample",
+    papers="2503.14476",
+)

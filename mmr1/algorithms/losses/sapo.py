@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.algorithms import SelectiveLoss, loss, ratios
+from mmr1.algorithms import SelectiveLoss, loss, preset, ratios
 from mmr1.algorithms.interface import Loss
 from mmr1.section import Coefficient
 
@@ -23,3 +23,6 @@ def sapo(tau_pos: Coefficient = 1.0, tau_neg: Coefficient = 1.05) -> Loss:
     """
     taus = (tau_pos, tau_neg)
     return Loss(lambda x: ratios.sapo(x.logprobs, x.old_logprobs, x.advantages, *taus))
+
+
+preset("sapo", "a smooth gate instead of the clip", loss="sapo")

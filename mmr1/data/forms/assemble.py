@@ -13,7 +13,7 @@ from mmr1.data.forms.options import Options, options_of, read_options
 from mmr1.data.forms.unread import refuse_unread
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, literal, prepend
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 

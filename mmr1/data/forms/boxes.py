@@ -6,15 +6,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmr1.boxes import Box, Space, check_inside, convert, pixels, thousandths, unit
 from mmr1.data.forms.assemble import inside_answer, stated_task
 from mmr1.data.forms.form import Row
-from mmr1.rewards.builtin import reward_of_task
+from mmr1.rewards.kind import reward_of_task
 from mmr1.rewards.reading.boxes import boxes_of
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import Sample, TextPart
 from mmr1.vision.images import image_size
 
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
@@ -83,7 +83,7 @@ def grounded(
     size = size or image_size(sample.media[0])
     sample = with_size(sample, size)
     answer = [list(box) for box in in_pixels(boxes, size, space)]
-    return Sample(sample.id, sample.messages, answer, "iou", sample.source, sample.meta)
+    return replace(sample, answer=answer, task="iou")
 
 
 class BoxesError(ValueError):
@@ -128,10 +128,13 @@ def in_pixels(
         ) from None
 
 
+EXTENTS = "x, y, width, height"
+
+
 def _others(size: tuple[int, int]) -> Iterator[tuple[str, Space]]:
     yield "0 to 1", unit()
     yield "0 to 1000", thousandths()
-    yield "x, y, width, height", pixels(*size, layout="xywh")
+    yield EXTENTS, pixels(*size, layout="xywh")
 
 
 def _fit(boxes: Sequence[Sequence[float]], space: Space) -> bool:
@@ -164,17 +167,19 @@ def check_gold_boxes(sample: Sample) -> bool:
 
 @dataclass(slots=True)
 class BoxTally:
-    """The gold boxes of a file: of most that leave their pictures, none can be trusted.
+    """The gold boxes of a file: if it is in another space, those that fit do so by chance.
 
     Attributes:
         inside: Samples whose boxes lie in their pictures.
         outside: Those whose boxes do not.
         fits: How many of these fit in another space, by its name.
+        extents: Samples of the first whose boxes would fit as x, y, width and height too.
     """
 
     inside: int = 0
     outside: int = 0
     fits: Counter[str] = field(default_factory=Counter)
+    extents: int = 0
 
     def add(self, result: Sample | ValueError) -> None:
         """Count a sample, or why it cannot be used."""
@@ -182,20 +187,31 @@ class BoxTally:
             self.outside += 1
             self.fits.update(result.fits)
         elif isinstance(result, Sample) and reward_of_task(result.task) == "iou":
-            self.inside += result.answer is not None
+            image = next((ref for ref in result.media if ref.kind == "image"), None)
+            if result.answer is not None and image is not None:
+                self.inside += 1
+                space = pixels(*(image.size or image_size(image)), layout="xywh")
+                self.extents += _fit(read_gold(result.answer) or (), space)
 
     def merge(self, other: BoxTally) -> None:
         """Count what the other counted."""
         self.inside += other.inside
         self.outside += other.outside
         self.fits.update(other.fits)
+        self.extents += other.extents
 
     def most_outside(self) -> str | None:
-        """The reason to use no box of a file: most leave their pictures; None if they do not."""
+        """The reason to use no box of a file; None if there is none.
+
+        Most leave their pictures; or corners in the wrong order, and all boxes fit as extents.
+        """
         total = self.inside + self.outside
-        if self.outside < 2 or 2 * self.outside <= total:
+        are_extents = self.fits[EXTENTS] == self.outside and self.extents == self.inside
+        if self.outside < 2 or not (2 * self.outside > total or are_extents):
             return None
         (space, count), *_ = [*self.fits.most_common(1), ("", 0)]
+        if are_extents:
+            space, count = EXTENTS, total
         chance = ", so those of the others fit by chance" if self.inside else ""
         named = f"; {count} fit as {space}: convert the numbers to" if space else "; they must be"
         return (
@@ -212,16 +228,10 @@ class BoxTally:
 def with_size(sample: Sample, size: tuple[int, int]) -> Sample:
     """The sample with the original size stated at its one medium."""
 
-    def sized(message: Message) -> Message:
-        return Message(
-            message.role,
-            tuple(
-                part
-                if isinstance(part, TextPart)
-                else MediaRef(part.kind, part.path, part.data, size, part.options)
-                for part in message.parts
-            ),
+    messages = tuple(
+        replace(
+            m, parts=tuple(p if isinstance(p, TextPart) else replace(p, size=size) for p in m.parts)
         )
-
-    messages = tuple(sized(message) for message in sample.messages)
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)
+        for m in sample.messages
+    )
+    return replace(sample, messages=messages)

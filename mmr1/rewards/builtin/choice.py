@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.choices import options_by_letter, read_choice
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.read import score_answer
@@ -13,12 +14,36 @@ from mmr1.rewards.reading.stance import Unread
 from mmr1.types import Reward
 
 
+def gold_letter(
+    answer: Any,
+    options: Sequence[str] | Mapping[str, str] | None = None,
+    choices: Sequence[str] | Mapping[str, str] | None = None,
+) -> str:
+    """Return the gold option's letter. Raises BadGoldError when the gold is none of the options."""
+    text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
+    reading = read_choice(text, options_by_letter(options or choices))
+    if isinstance(reading, Unread):
+        raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
+    return reading.value
+
+
+@reward(
+    "choice",
+    gold=gold_letter,
+    tasks=("choice", "multiple choice", "mcq"),
+    example={
+        "completion": "<answer>(B) 5</answer>",
+        "answer": "5",
+        "options": ["4", "5"],
+        "reward": 1,
+    },
+)
 def choice(
     completion: str,
     answer: Any,
-    *,
     options: Sequence[str] | Mapping[str, str] | None = None,
     choices: Sequence[str] | Mapping[str, str] | None = None,
+    *,
     extract: Where = "auto",
 ) -> float | Reward:
     """1 where the answer names the gold option and no other, else 0.
@@ -44,17 +69,3 @@ def choice(
     return score_answer(
         completion, extract, lambda text: read_choice(text, texts), lambda r: float(r.value == gold)
     )
-
-
-def gold_letter(
-    answer: Any,
-    *,
-    options: Sequence[str] | Mapping[str, str] | None = None,
-    choices: Sequence[str] | Mapping[str, str] | None = None,
-) -> str:
-    """Return the gold option's letter. Raises BadGoldError when the gold is none of the options."""
-    text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
-    reading = read_choice(text, options_by_letter(options or choices))
-    if isinstance(reading, Unread):
-        raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
-    return reading.value

@@ -9,25 +9,47 @@ from typing import Any, Literal
 from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.extras import needs_extra
 from mmr1.rewards.item import BadGoldError, Job, unread
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.boxes import boxes_of, read_boxes
 from mmr1.rewards.reading.extract import Where
 from mmr1.rewards.reading.read import read_gold, score_answer
 from mmr1.types import Reward
 
+Sizes = Sequence[Size | None]
 CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
 
 
+def gold_boxes(answer: Any) -> list[Box]:
+    """The gold boxes. Raises BadGoldError when one is not a box."""
+    what = "a list of boxes [x1, y1, x2, y2] with x1<x2, y1<y2"
+    boxes = read_gold(answer, what, read_boxes, lambda value: list(boxes_of(value)))
+    for box in boxes:
+        if not is_box(box):
+            raise BadGoldError(f"the gold answer {answer!r:.60} is not {what}: {list(box)}")
+    return boxes
+
+
+@reward(
+    "iou",
+    gold=gold_boxes,
+    tasks=("iou", "rec", "grounding", "detection"),
+    example={
+        "completion": "<answer>[0, 0, 10, 5]</answer>",
+        "answer": [0, 0, 10, 10],
+        "reward": 0.5,
+    },
+)
 def iou(
     completion: str,
     answer: Any,
+    model_space: SpaceName | None = None,
+    original_sizes: Sizes = (),
+    media_sizes: Sizes = (),
+    image_size: Size | None = None,
+    resized_size: Size | None = None,
     *,
     space: SpaceName | Literal["model"] = "model",
     threshold: float | None = None,
-    model_space: SpaceName | None = None,
-    original_sizes: Sequence[Size | None] = (),
-    media_sizes: Sequence[Size] = (),
-    image_size: Size | None = None,
-    resized_size: Size | None = None,
     image: int = 0,
     extract: Where = "auto",
 ) -> float | Reward | Job:
@@ -59,8 +81,8 @@ def iou(
     if space == "model":
         space = model_space or "original"
     gold = gold_boxes(answer)
-    original_size = image_size or _at(original_sizes, image)
-    seen_size = resized_size or _at(media_sizes, image)
+    original_size = image_size or size_at(original_sizes, image)
+    seen_size = resized_size or size_at(media_sizes, image)
 
     def score(boxes: list[Box]) -> float | Reward | Job:
         if space != "0-1" and boxes and max(max(map(abs, box)) for box in boxes) <= 1:
@@ -72,16 +94,6 @@ def iou(
         return iou_reward(predicted, gold, threshold)
 
     return score_answer(completion, extract, read_boxes, score)
-
-
-def gold_boxes(answer: Any) -> list[Box]:
-    """The gold boxes. Raises BadGoldError when one is not a box."""
-    what = "a list of boxes [x1, y1, x2, y2] with x1<x2, y1<y2"
-    boxes = read_gold(answer, what, read_boxes, lambda value: list(boxes_of(value)))
-    for box in boxes:
-        if not is_box(box):
-            raise BadGoldError(f"the gold answer {answer!r:.60} is not {what}: {list(box)}")
-    return boxes
 
 
 def iou_reward(predicted: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:
@@ -112,7 +124,7 @@ def matched_iou(predicted: Sequence[Box], gold: Sequence[Box]) -> float:
     return float(overlaps[rows, columns].sum()) / larger
 
 
-def _at(sizes: Sequence[Any], index: int) -> Size | None:
+def size_at(sizes: Sequence[Any], index: int) -> Size | None:
     return sizes[index] if index < len(sizes) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1.rewards.item import Job, no_answer, references
+from mmr1.rewards.kind import reward
 from mmr1.rewards.math.equality import decide, gold_text, is_prose, split_members
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.latex import normalise, without_labels
@@ -14,6 +15,28 @@ from mmr1.rewards.reading.units import split_unit
 from mmr1.types import Reward
 
 
+def math_gold(answer: Any) -> Job | None:
+    """Check the gold answer at load; returns a Job where only algebra can tell."""
+    checks = [_check(gold) for gold in references(answer)]
+    return None if None in checks else checks[0]
+
+
+def _check(answer: Any) -> Job | None:
+    gold, _ = without_labels(normalise(gold_text(answer)), "")
+    core, _ = split_unit(gold, bare_letters=False)
+    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
+        return None
+    if read_clock(gold) or read_date(gold):
+        return None
+    return Job("mmr1.rewards.math.symbolic:check_gold", (core,))
+
+
+@reward(
+    "math",
+    gold=math_gold,
+    tasks=("math",),
+    example={"completion": "<answer>0.5</answer>", "answer": "\\frac{1}{2}", "reward": 1},
+)
 def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
     """1 where the answer equals the gold answer as mathematics, else 0.
 
@@ -40,19 +63,3 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
     if jobs:
         return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
     return 0.0 if 0.0 in verdicts else verdicts[0]
-
-
-def math_gold(answer: Any) -> Job | None:
-    """Check the gold answer at load; returns a Job where only algebra can tell."""
-    checks = [_check(gold) for gold in references(answer)]
-    return None if None in checks else checks[0]
-
-
-def _check(answer: Any) -> Job | None:
-    gold, _ = without_labels(normalise(gold_text(answer)), "")
-    core, _ = split_unit(gold, bare_letters=False)
-    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
-        return None
-    if read_clock(gold) or read_date(gold):
-        return None
-    return Job("mmr1.rewards.math.symbolic:check_gold", (core,))

@@ -6,22 +6,47 @@ from fractions import Fraction
 from typing import Any
 
 from mmr1.rewards.item import BadGoldError, plain_value, references
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.extract import Where, extract_answer
 from mmr1.rewards.reading.quantities import Quantity, distances, read_quantity, whole_quantity
 from mmr1.rewards.reading.read import score_answer
 from mmr1.rewards.reading.stance import Reading, is_negated
+from mmr1.section import Coefficient
 from mmr1.types import Reward
 
 MRA_LEVELS = tuple(Fraction(percent, 100) for percent in range(50, 100, 5))
 
 
+def gold_quantities(answer: Any) -> list[Quantity]:
+    """The golds of which one is to be met. Raises BadGoldError when one is not a number."""
+    return [gold_quantity(gold) for gold in references(answer)]
+
+
+def gold_quantity(answer: Any) -> Quantity:
+    """The gold as an exact number. Raises BadGoldError when it is none."""
+    answer = plain_value(answer)
+    if isinstance(answer, bool) or not isinstance(answer, int | float | str):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not a number")
+    text = extract_answer(str(answer), "whole") or ""
+    reading = read_quantity(text)
+    if not reading or (is_negated(text) and whole_quantity(text) is None):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not a finite number")
+    return reading.value
+
+
+@reward(
+    "numeric",
+    gold=gold_quantities,
+    tasks=("numeric", "numerical"),
+    example={"completion": "<answer>10.0</answer>", "answer": 10, "reward": 1},
+)
 def numeric(
     completion: str,
     answer: Any,
+    precision: float | None = None,
     *,
     tolerance: float = 0.0,
     relative: float = 0.0,
-    precision: float | None = None,
     extract: Where = "auto",
 ) -> float | Reward:
     """1 where the answer's number is within the tolerance of the gold number, else 0.
@@ -55,6 +80,12 @@ def numeric(
     )
 
 
+@reward(
+    "count",
+    gold=gold_quantities,
+    tasks=("count", "counting"),
+    example={"completion": "<answer>There are three.</answer>", "answer": 3, "reward": 1},
+)
 def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
     """1 where the answer is the gold count, else 0; ``three`` is 3, and ``no cars`` is 0.
 
@@ -69,11 +100,18 @@ def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | R
     return numeric(completion, answer, extract=extract)
 
 
+@reward(
+    "regression",
+    paper="2412.14171",
+    gold=gold_quantity,
+    tasks=("regression",),
+    example={"completion": "<answer>9</answer>", "answer": 10, "reward": 0.9},
+)
 def regression(
     completion: str,
     answer: Any,
     *,
-    floor: float = 1e-6,
+    floor: Coefficient = 1e-6,
     mean_relative: bool = False,
     extract: Where = "auto",
 ) -> float | Reward:
@@ -90,8 +128,6 @@ def regression(
     >>> regression("<answer>9</answer>", 10), regression("<answer>nan</answer>", 10).error
     (0.9, 'no number')
     """
-    if not floor > 0:
-        raise ValueError(f"floor={floor}: it must be above 0")
     gold = gold_quantity(answer)
 
     def score(reading: Reading[Quantity]) -> float:
@@ -102,20 +138,3 @@ def regression(
         return float(1 - min(Fraction(1), share))
 
     return score_answer(completion, extract, read_quantity, score)
-
-
-def gold_quantities(answer: Any) -> list[Quantity]:
-    """The golds of which one is to be met. Raises BadGoldError when one is not a number."""
-    return [gold_quantity(gold) for gold in references(answer)]
-
-
-def gold_quantity(answer: Any) -> Quantity:
-    """The gold as an exact number. Raises BadGoldError when it is none."""
-    answer = plain_value(answer)
-    if isinstance(answer, bool) or not isinstance(answer, int | float | str):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is not a number")
-    text = extract_answer(str(answer), "whole") or ""
-    reading = read_quantity(text)
-    if not reading or (is_negated(text) and whole_quantity(text) is None):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is not a finite number")
-    return reading.value

@@ -6,13 +6,19 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.kind import OfAccuracy, reward
 from mmr1.rewards.reading.extract import last_boxed, without_thinking
 from mmr1.rewards.reading.latex import normalise
+from mmr1.section import Positive
 
 Template = Literal["think-answer", "think-boxed", "answer-only", "boxed"]
+
+Penalty = Annotated[float, Field(le=0)]
 
 _TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -73,6 +79,10 @@ TEMPLATES: dict[Template, Callable[[str], bool]] = {
 }
 
 
+@reward(
+    "format",
+    example={"completion": "<think>9 - 4</think> <answer>5</answer>", "reward": 1},
+)
 def format(completion: str, *, template: Template = "think-answer", partial: bool = False) -> float:
     """1 where the completion has the template's shape, else 0.
 
@@ -86,12 +96,7 @@ def format(completion: str, *, template: Template = "think-answer", partial: boo
         template: The name of the shape.
         partial: Give a broken ``think-answer`` or ``answer-only`` 0.5 times the share of its tags
             that occur exactly once.
-
-    Raises:
-        ValueError: No template has this name.
     """
-    if template not in TEMPLATES:
-        raise ValueError(f"template={template!r}: known are {', '.join(get_args(Template))}")
     if TEMPLATES[template](completion):
         return 1.0
     return 0.5 * _tag_share(completion, template) if partial else 0.0
@@ -106,12 +111,24 @@ def _tag_share(completion: str, template: Template) -> float:
     return sum(completion.count(tag) == 1 for tag in tags) / len(tags)
 
 
+@reward(
+    "length_cosine",
+    paper="2502.03373",
+    base=OfAccuracy,
+    example={
+        "completion": "...",
+        "accuracy": 1.0,
+        "token_ids": [0] * 50,
+        "settings": {"max_length": 100},
+        "reward": 0.75,
+    },
+)
 def length_cosine(
     completion: str,
     accuracy: float,
     token_ids: Sequence[int],
     *,
-    max_length: int,
+    max_length: Positive,
     correct: tuple[float, float] = (1.0, 0.5),
     wrong: tuple[float, float] = (-1.0, -0.5),
     correct_above: float = 0.5,
@@ -133,13 +150,24 @@ def length_cosine(
     >>> length_cosine("...", 1.0, range(50), max_length=100)
     0.75
     """
-    if max_length <= 0:
-        raise ValueError(f"max_length={max_length}: it must be above 0")
     start, end = correct if accuracy > correct_above else wrong
     progress = min(1.0, _length(completion, token_ids) / max_length)
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
+@reward(
+    "length_bonus",
+    paper="2503.21776",
+    base=OfAccuracy,
+    example={
+        "completion": "...",
+        "accuracy": 1.0,
+        "group_accuracies": [1.0, 1.0],
+        "token_ids": [0] * 400,
+        "settings": {"min_length": 320, "max_length": 512},
+        "reward": 0.2,
+    },
+)
 def length_bonus(
     completion: str,
     accuracy: float,
@@ -178,6 +206,16 @@ def length_bonus(
     return bonus if accuracy > correct_above and right > 1 and fits else 0.0
 
 
+@reward(
+    "overlong",
+    paper="2503.14476",
+    example={
+        "completion": "...",
+        "token_ids": [0] * 90,
+        "settings": {"max_length": 100, "buffer": 20},
+        "reward": -0.5,
+    },
+)
 def overlong(completion: str, token_ids: Sequence[int], *, max_length: int, buffer: int) -> float:
     """DAPO's soft overlong penalty.
 
@@ -200,8 +238,18 @@ def overlong(completion: str, token_ids: Sequence[int], *, max_length: int, buff
     return -min(1.0, max(0, over) / buffer) or 0.0
 
 
+@reward(
+    "repetition",
+    paper="2502.03373",
+    example={
+        "completion": "...",
+        "token_ids": [1, 2, 1, 2, 1, 2],
+        "settings": {"ngram": 2},
+        "reward": -0.6,
+    },
+)
 def repetition(
-    completion: str, token_ids: Sequence[int], *, ngram: int = 4, penalty: float = -1.0
+    completion: str, token_ids: Sequence[int], *, ngram: Positive = 4, penalty: Penalty = -1.0
 ) -> float:
     """``penalty`` times the share of token n-grams that occurred before in the completion.
 
@@ -216,10 +264,6 @@ def repetition(
     >>> repetition("...", [1, 2, 1, 2, 1, 2], ngram=2)
     -0.6
     """
-    if ngram < 1 or penalty > 0:
-        raise ValueError(
-            f"ngram={ngram}, penalty={penalty}: ngram is at least 1, penalty at most 0"
-        )
     total = _length(completion, token_ids) - ngram + 1
     if total <= 0:
         return 0.0
@@ -255,6 +299,29 @@ class StepReward:
     value: float
 
 
+def checked_steps(key_steps: Any) -> Sequence[KeyStep]:
+    if isinstance(key_steps, str) or not isinstance(key_steps, Sequence) or not key_steps:
+        raise BadGoldError(f"key_steps {key_steps!r:.60} is not a list of steps")
+    if not all(way.strip() for step in key_steps for way in _written(step)):
+        raise BadGoldError("one of the key_steps is empty")
+    return key_steps
+
+
+def _written(step: KeyStep) -> Sequence[str]:
+    ways = [step] if isinstance(step, str) else list(step)
+    return [str(way) for way in ways] or [""]
+
+
+@reward(
+    "steps",
+    paper="2503.12937",
+    gold=checked_steps,
+    example={
+        "completion": "<think>AB = 3, so the area is 9.</think>",
+        "key_steps": ["AB = 3", ["area is 9", "S = 9"], "r = 3"],
+        "reward": 2 / 3,
+    },
+)
 def steps(completion: str, key_steps: Sequence[KeyStep]) -> float:
     """Share of the key steps that the thinking reaches, in their order.
 
@@ -278,7 +345,7 @@ def step_rewards(completion: str, key_steps: Sequence[KeyStep]) -> list[StepRewa
     Raises:
         BadGoldError: There are no key steps, or an empty one.
     """
-    patterns = [_ways(step) for step in _checked(key_steps)]
+    patterns = [_ways(step) for step in checked_steps(key_steps)]
     reached, rewards = 0, []
     for text, end in split_steps(completion):
         plain, position, before = _plain(text), 0, reached
@@ -308,24 +375,6 @@ def split_steps(completion: str) -> list[tuple[str, int]]:
     return steps_and_ends
 
 
-def steps_gold(key_steps: Any) -> None:
-    """Raises BadGoldError when the record's key steps cannot be looked for."""
-    _checked(key_steps)
-
-
-def _checked(key_steps: Any) -> Sequence[KeyStep]:
-    if isinstance(key_steps, str) or not isinstance(key_steps, Sequence) or not key_steps:
-        raise BadGoldError(f"key_steps {key_steps!r:.60} is not a list of steps")
-    if not all(way.strip() for step in key_steps for way in _written(step)):
-        raise BadGoldError("one of the key_steps is empty")
-    return key_steps
-
-
-def _written(step: KeyStep) -> Sequence[str]:
-    ways = [step] if isinstance(step, str) else list(step)
-    return [str(way) for way in ways] or [""]
-
-
 def _ways(step: KeyStep) -> re.Pattern[str]:
     """Matches any way of writing the step, but not inside a longer word or number."""
     ways = "|".join(re.escape(_plain(way)) for way in _written(step))
@@ -341,6 +390,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\s*([=+*/<>()^-])\s*", r"\1", normalise(text).casefold())
 
 
+@reward("environment", example={"environment_reward": 0.5, "reward": 0.5})
 def environment(environment_reward: float | None) -> float:
     """The sum of the rewards that the environment's ``step`` returned.
 
@@ -355,6 +405,13 @@ def environment(environment_reward: float | None) -> float:
     return float(environment_reward)
 
 
+@reward(
+    "tool_use",
+    example={
+        "tool_calls": [{"name": "zoom", "error": "no box"}, {"name": "zoom", "error": None}],
+        "reward": 1,
+    },
+)
 def tool_use(tool_calls: Sequence[Mapping[str, Any]]) -> float:
     """1 if a tool was called and did not fail, else 0.
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmr1.rewards.kind import OfAccuracy, reward
 from mmr1.rewards.reading.extract import Where
 from mmr1.rewards.reading.read import read_gold, score_answer
 from mmr1.rewards.reading.spans import Span, read_span, span_of
+from mmr1.section import Need
 from mmr1.types import Reward
 
 
+def gold_segment(answer: Any) -> Span:
+    """The gold segment in seconds. Raises BadGoldError when it is none."""
+    return read_gold(answer, "a segment [start, end] in seconds", read_span, span_of)
+
+
+@reward(
+    "tiou",
+    gold=gold_segment,
+    tasks=("tiou", "temporal grounding"),
+    example={"completion": "<answer>0:05 to 0:15</answer>", "answer": [0, 10], "reward": 1 / 3},
+)
 def tiou(
     completion: str,
     answer: Any,
-    *,
     duration: float | None = None,
+    *,
     threshold: float | None = None,
     extract: Where = "auto",
 ) -> float | Reward:
@@ -45,11 +58,6 @@ def tiou(
     return score_answer(completion, extract, read_span, score)
 
 
-def gold_segment(answer: Any) -> Span:
-    """The gold segment in seconds. Raises BadGoldError when it is none."""
-    return read_gold(answer, "a segment [start, end] in seconds", read_span, span_of)
-
-
 def _clamp(segment: Span, end: float) -> Span:
     return min(segment[0], end), min(segment[1], end)
 
@@ -62,6 +70,21 @@ def segment_iou(a: Span, b: Span) -> float:
     return max(0.0, overlap) / (max(a[1], b[1]) - min(a[0], b[0])) if overlap > 0 else 0.0
 
 
+@reward(
+    "temporal_contrast",
+    paper="2503.21776",
+    base=OfAccuracy,
+    needs=(
+        Need(
+            ("rollout.views.loss",),
+            lambda c: c.rollout.views is None or c.rollout.views.loss != "none",
+            "temporal_contrast compares with completions beside each group; T-GRPO is both: "
+            "rollout.views={view: shuffle, loss: none} and the reward",
+            ("rewards={math: 1, temporal_contrast: {of: math}}",),
+        ),
+    ),
+    example={"accuracy": 1.0, "group_accuracy": 0.5, "shuffled_accuracy": 0.5, "reward": 0.3},
+)
 def temporal_contrast(
     accuracy: float,
     group_accuracy: float,

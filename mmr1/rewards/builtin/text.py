@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from mmr1.extras import needs_extra
 from mmr1.rewards.item import BadGoldError, plain_value, references, unread
+from mmr1.rewards.kind import reward
 from mmr1.rewards.reading.booleans import TRUTH, boolean_of
 from mmr1.rewards.reading.characters import fold_case, unwrap
 from mmr1.rewards.reading.extract import Where, extract_answer
@@ -37,6 +38,30 @@ _PUNCTUATION = re.compile(r"[^\w\s'.,:%$€£°/+-]|[.,:](?!\d)|(?<!\d)[.:](?=\s
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
+def gold_strings(answer: Any) -> tuple[str, ...]:
+    """The golds as texts. Raises BadGoldError when one is empty or no text."""
+    return tuple(_gold_string(gold) for gold in references(answer))
+
+
+def _gold_string(answer: Any) -> str:
+    if not isinstance(answer, str | int | float):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is not text")
+    text = extract_answer(str(answer), "whole")
+    if text is None:
+        raise BadGoldError("the gold answer is empty")
+    return text
+
+
+@reward(
+    "exact",
+    gold=gold_strings,
+    tasks=("exact", "text"),
+    example={
+        "completion": "<answer>It is **New York**.</answer>",
+        "answer": "new york",
+        "reward": 1,
+    },
+)
 def exact(
     completion: str, answer: Any, *, ignore_case: bool = True, extract: Where = "auto"
 ) -> float | Reward:
@@ -73,6 +98,16 @@ def exact(
     return score_answer(completion, extract, unwrap, score)
 
 
+@reward(
+    "ocr",
+    gold=gold_strings,
+    tasks=("ocr",),
+    example={
+        "completion": "<answer>the quick cat</answer>",
+        "answer": "the quick dog",
+        "reward": 2 / 3,
+    },
+)
 def ocr(
     completion: str,
     answer: Any,
@@ -97,8 +132,6 @@ def ocr(
     >>> ocr("<answer>the quick brown cat</answer>", "the quick brown fox")
     0.75
     """
-    if unit not in get_args(OcrUnit):
-        raise ValueError(f"unit={unit!r}: known are {', '.join(get_args(OcrUnit))}")
     golds = gold_strings(answer)
 
     def score(text: str) -> float:
@@ -115,6 +148,17 @@ def _accuracy(text: str, gold: str, unit: OcrUnit) -> float:
     return 1.0 - min(Levenshtein.distance(*sides, score_cutoff=length), length) / length
 
 
+@reward(
+    "rouge",
+    paper="Lin 2004",
+    gold=gold_strings,
+    tasks=("rouge", "free-form"),
+    example={
+        "completion": "<answer>a cat</answer>",
+        "answer": "the cat",
+        "reward": (0.5 + 0 + 0.5) / 3,
+    },
+)
 def rouge(
     completion: str,
     answer: Any,
@@ -139,12 +183,10 @@ def rouge(
     >>> round(rouge("<answer>a cat sat</answer>", "the cat sat down", kind="1"), 4)
     0.5714
     """
-    if str(kind) not in get_args(Rouge):
-        raise ValueError(f"kind={kind!r}: known are {', '.join(get_args(Rouge))}")
     tokens = _stems if stem else _words
     golds = [tokens(gold) for gold in gold_strings(answer)]
     return score_answer(
-        completion, extract, tokens, lambda words: max(rouge_f1(words, g, str(kind)) for g in golds)
+        completion, extract, tokens, lambda words: max(rouge_f1(words, g, kind) for g in golds)
     )
 
 
@@ -187,20 +229,6 @@ def _f1(common: int, predicted: int, expected: int) -> float:
     return 2 * common / (predicted + expected) if common else 0.0
 
 
-def gold_strings(answer: Any) -> tuple[str, ...]:
-    """The golds as texts. Raises BadGoldError when one is empty or no text."""
-    return tuple(_gold_string(gold) for gold in references(answer))
-
-
-def _gold_string(answer: Any) -> str:
-    if not isinstance(answer, str | int | float):
-        raise BadGoldError(f"the gold answer {answer!r:.60} is not text")
-    text = extract_answer(str(answer), "whole")
-    if text is None:
-        raise BadGoldError("the gold answer is empty")
-    return text
-
-
 def _folded(text: str, ignore_case: bool, ignore_punctuation: bool = False) -> str:
     text = unicodedata.normalize("NFC", text)
     if ignore_case:
@@ -210,6 +238,13 @@ def _folded(text: str, ignore_case: bool, ignore_punctuation: bool = False) -> s
     return " ".join(text.split())
 
 
+@reward(
+    "anls",
+    paper="1905.13648",
+    gold=gold_strings,
+    tasks=("anls",),
+    example={"completion": "<answer>Novmber 5</answer>", "answer": "November 5", "reward": 0.9},
+)
 def anls(
     completion: str, answer: Any, *, threshold: float = 0.5, extract: Where = "auto"
 ) -> float | Reward:
@@ -236,6 +271,28 @@ def anls(
     return score_answer(completion, extract, unwrap, score)
 
 
+def gold_votes(answer: Any) -> Sequence[str]:
+    """Return people's answers. Raises BadGoldError when the record has no list of them."""
+    answer = plain_value(answer)
+    if isinstance(answer, list | tuple) and answer:
+        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
+        if all(isinstance(text, str | int | float) for text in texts):
+            return [str(text) for text in texts]
+        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
+    return gold_strings(answer)
+
+
+@reward(
+    "vqa_soft",
+    paper="1505.00468",
+    gold=gold_votes,
+    tasks=("vqa soft",),
+    example={
+        "completion": "<answer>Two</answer>",
+        "answer": ["2", *"3344455555"[:9]],
+        "reward": 1 / 3,
+    },
+)
 def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
     """The soft score of VQAv2, OK-VQA and TextVQA: a third for each of ten people who say the same.
 
@@ -258,6 +315,13 @@ def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float 
     )
 
 
+@reward(
+    "relaxed",
+    paper="2203.10244",
+    gold=gold_strings,
+    tasks=("relaxed",),
+    example={"completion": "<answer>1,060</answer>", "answer": 1000, "reward": 0},
+)
 def relaxed(
     completion: str, answer: Any, *, relative: float = 0.05, extract: Where = "auto"
 ) -> float | Reward:
@@ -298,17 +362,6 @@ def relaxed(
 
 def _is_near(gold: Quantity, answer: Quantity, relative: Fraction) -> bool:
     return any(distance <= relative * abs(gold.value) for distance in distances(gold, answer))
-
-
-def gold_votes(answer: Any) -> Sequence[str]:
-    """Return people's answers. Raises BadGoldError when the record has no list of them."""
-    answer = plain_value(answer)
-    if isinstance(answer, list | tuple) and answer:
-        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
-        if all(isinstance(text, str | int | float) for text in texts):
-            return [str(text) for text in texts]
-        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
-    return gold_strings(answer)
 
 
 def _normalised(text: str) -> str:

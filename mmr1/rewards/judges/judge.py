@@ -1,4 +1,4 @@
-"""``use: judge``: a score from a model behind an OpenAI-compatible server, vLLM's own included."""
+"""A score from a model behind an OpenAI-compatible server, vLLM's own included."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mmr1.rewards.builtin.judge import JudgeConfig
 from mmr1.rewards.http.addresses import parse_address
 from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.rewards.item import RewardItem, invalid
 from mmr1.rewards.judges.conversation import load_judge_template, messages
-from mmr1.rewards.judges.options import read_judge_options
 from mmr1.rewards.judges.replies import Reply, ReplyCache, read_chat_completion, read_verdict
 from mmr1.types import Reward, Status
 
-JUDGE_TIMEOUT_S = 60.0
-"""Seconds that one call may take where the function's ``timeout_s`` is not set."""
 _REPLY_BYTES = 1 << 20
 
 
@@ -56,25 +54,20 @@ class JudgeReward:
     count what it cost: ``calls``, ``prompt_tokens``, ``completion_tokens``; replies from the cache
     cost nothing.
 
-    Args:
-        name: Of the reward function, for messages.
-        options: See ``JudgeOptions``.
-        timeout_s: Deadline of one call in seconds.
-
     Raises:
-        ValueError: An option is wrong, or the environment lacks the key.
+        ValueError: An address is none, or the environment lacks the key.
     """
 
     columns = ("question", "completion", "answer")
 
-    def __init__(self, name: str, options: Mapping[str, Any], *, timeout_s: float) -> None:
-        self._options = read_judge_options(name, options)
-        self._template = load_judge_template(self._options.template_name)
+    def __init__(self, section: JudgeConfig) -> None:
+        self._options = section
+        self._template = load_judge_template(section.template_name)
         self._post = JsonPost(
-            [parse_address(url) for url in self._options.urls],
-            self._options.all_headers(),
-            retries=self._options.retries,
-            timeout_s=timeout_s,
+            [parse_address(url) for url in section.urls],
+            section.headers_with_key,
+            retries=section.retries,
+            timeout_s=section.timeout_s,
         )
         self._cache = ReplyCache(self._options.cache) if self._options.cache else None
         self._thread = LoopThread()
@@ -108,7 +101,7 @@ class JudgeReward:
         if self._options.against == "answer" and item.sample.answer is None:
             return "it has no answer to compare with; choose against=group, or drop the row"
         if self._options.images and any(m.kind != "image" for m in item.sample.media):
-            return "a judge is shown images only; set options.images=false to judge the text alone"
+            return "a judge is shown images only; set images=false to judge the text alone"
         try:
             names = ("completion_a", "completion_b") if self._options.against else ("completion",)
             messages(self._template, item.sample, dict.fromkeys(names, ""), images=False)
@@ -187,8 +180,20 @@ class JudgeReward:
         try:
             return _Verdict(read_verdict(reply.text, self._options))
         except ValueError as error:
-            told = f"{error}; it was cut off, raise options.max_tokens" if reply.cut else str(error)
+            told = f"{error}; it was cut off, raise max_tokens" if reply.cut else str(error)
             return _Verdict(None, invalid(Status.ERROR, self._post.hide(told)))
+
+
+def judge(section: JudgeConfig, place: Any) -> JudgeReward:
+    """Return the judge of a section.
+
+    Raises:
+        ValueError: As of :class:`JudgeReward`.
+    """
+    try:
+        return JudgeReward(section)
+    except ValueError as error:
+        raise ValueError(f"rewards.{place.name}: {error}") from error
 
 
 async def _again(task: asyncio.Task[_Verdict]) -> _Verdict:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmr1.logs import report_fault
-from mmr1.rewards.judges.options import JudgeOptions
+from mmr1.rewards.builtin.judge import JudgeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ReplyCache:
             self.close()
             raise ValueError(
                 f"the judge's cache {path} cannot be used: {error}; delete the file, or name "
-                "another in options.cache"
+                "another in cache"
             ) from error
 
     def get(self, body: bytes) -> Reply | None:
@@ -142,7 +142,7 @@ _OBJECTS_TRIED = 100
 _WINNERS = {"a": 1.0, "b": 0.0, "tie": 0.5, "c": 0.5}
 
 
-def read_verdict(reply: str, options: JudgeOptions) -> float:
+def read_verdict(reply: str, options: JudgeConfig) -> float:
     """The reply's score from 0 to 1; in a comparison 1 where A is better, 0.5 for a tie.
 
     Raises:

@@ -232,7 +232,7 @@ def _plain(text: str) -> str:
 
 def _decide_quantities(gold: str, prediction: str) -> float | Reward | Job:
     # 5m is five metres beside a number and a variable's multiple beside another expression.
-    letters = _has_letters(gold), _has_letters(prediction)
+    letters = [_LETTER.search(_COMMAND.sub("", text)) is not None for text in (gold, prediction)]
     bare = gold.endswith(_BARE_UNITS) and not letters[1]
     gold, gold_unit = split_unit(gold, bare_letters=bare)
     prediction, unit = split_unit(prediction, bare_letters=not letters[0] or bool(gold_unit))
@@ -274,10 +274,6 @@ def _has_other_words(gold: str, prediction: str) -> bool:
     """
     letters = set(_COMMAND.sub("", gold).lower())
     return any(not set(word.lower()) <= letters for word in _words_of(prediction))
-
-
-def _has_letters(text: str) -> bool:
-    return _LETTER.search(_COMMAND.sub("", text)) is not None
 
 
 def _scaled(text: str, unit: Unit) -> str:

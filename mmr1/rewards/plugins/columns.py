@@ -119,14 +119,14 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], name
             and parameter.name not in EARLIER
         )
         if is_required and parameter.name not in options:
-            raise ValueError(f"reward function '{name}' needs the option '{parameter.name}'")
+            raise ValueError(f"reward function '{name}' needs the setting '{parameter.name}'")
     names = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in COLUMNS]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
         if option in parameters or (takes_any and not get_close_matches(option, names, 1, 0.8)):
             continue
         raise ValueError(
-            f"reward function '{name}' has no option '{option}'{suggest(option, names)}; "
+            f"reward function '{name}' has no setting '{option}'{suggest(option, names)}; "
             f"it has: {', '.join(names) or 'none'}"
         )
 
@@ -169,7 +169,7 @@ def bind(
                 values[name] = column(item, name)
             except KeyError:
                 if required:
-                    remedy = "; set options.of to the function that gives it"
+                    remedy = "; set of to the reward that gives it"
                     raise ValueError(
                         f"the record '{item.sample.id}' has no '{name}'"
                         f"{remedy if name in EARLIER else ''}"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from mmr1.rewards.builtin.remote import RemoteConfig
 from mmr1.rewards.http.addresses import parse_address
 from mmr1.rewards.http.post import Failure, JsonPost, LoopThread
 from mmr1.rewards.item import RewardItem, invalid
@@ -20,7 +21,6 @@ from mmr1.types import Reward, Status
 
 REPLY_BYTES = 1 << 20  # the longest reply after decompression: this,
 REPLY_BYTES_PER_ITEM = 4 << 10  # and this for every item that was sent
-_OPTIONS = ("urls", "retries", "rows", "headers")
 
 
 class RemoteReward:
@@ -29,33 +29,22 @@ class RemoteReward:
     A reply may have 1 MiB and 4 KiB for every item that was sent, counted after decompression, and
     32 levels of nesting. Redirects are not followed.
 
-    Args:
-        url: The server, or several separated by commas. ``user:password@`` in it is sent as basic
-            authentication and never shown.
-        options: ``urls`` (more servers), ``retries`` (2), ``headers``, and ``rows``: send the
-            whole records too, as ``"rows"``, which ``mmr1 reward serve`` reads and others ignore.
-        timeout_s: Deadline of one call in seconds, from connecting to the reply's last byte. A
-            share that fails is asked of the next server after a pause that doubles, so the longest
-            wait is ``(retries + 1) * timeout_s`` and the pauses.
+    A share that fails is asked of the next server after a pause that doubles, so the longest wait
+    is ``(retries + 1) * timeout_s`` and the pauses. ``user:password@`` in an address is sent as
+    basic authentication and never shown.
 
     Raises:
-        ValueError: An option is unknown, or an address is none.
+        ValueError: An address is none.
     """
 
     columns = ("every column",)
 
-    def __init__(self, url: str, options: Mapping[str, Any], *, timeout_s: float) -> None:
-        for name in options:
-            if name not in _OPTIONS:
-                raise ValueError(
-                    f"a remote reward has no option '{name}'; it has: {', '.join(_OPTIONS)}"
-                )
-        urls = [part.strip() for part in url.split(",")] + [str(u) for u in options.get("urls", ())]
-        self._rows = bool(options.get("rows", False))
+    def __init__(self, section: RemoteConfig, timeout_s: float) -> None:
+        self._rows = section.rows
         self._post = JsonPost(
-            [parse_address(text) for text in urls],
-            options.get("headers") or {},
-            retries=int(options.get("retries", 2)),
+            [parse_address(url) for url in section.urls],
+            section.headers,
+            retries=section.retries,
             timeout_s=timeout_s,
         )
         self._thread = LoopThread()
@@ -104,6 +93,18 @@ class RemoteReward:
         if reward.error is None:
             return reward
         return invalid(reward.status, self._post.hide(reward.error))
+
+
+def remote(section: RemoteConfig, place: Any) -> RemoteReward:
+    """Return the reward behind the servers of a section.
+
+    Raises:
+        ValueError: An address is none.
+    """
+    try:
+        return RemoteReward(section, section.timeout_s or place.scoring.timeout_s)
+    except ValueError as error:
+        raise ValueError(f"rewards.{place.name}.url: {error}") from error
 
 
 def to_row(item: RewardItem) -> dict[str, Any]:

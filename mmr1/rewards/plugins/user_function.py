@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
 from types import TracebackType
@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 from mmr1.lifetime import Deadline
-from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import (
     Job,
     RewardItem,
@@ -30,11 +29,14 @@ from mmr1.rewards.item import (
     without_accuracy,
     without_bytes,
 )
+from mmr1.rewards.kind import OwnReward, typed_settings
+from mmr1.rewards.kind import reward as kind
 from mmr1.rewards.plugins.columns import check_options, columns_read
 from mmr1.rewards.plugins.styles import Call, Dialect, call, detect, reward_styles
 from mmr1.rewards.plugins.values import rewards_of
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.walls import GIB, Limits, plugin_paths, worker_environment
+from mmr1.rewards.scoring import ScoringConfig
 from mmr1.types import Reward
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
@@ -43,32 +45,47 @@ _PROBES = 4
 _REMEDY = "; it ran isolated: set sandbox: null for a reward that writes, connects or needs a GPU"
 _READING = (
     "; it ran isolated: name what it reads outside its own folder in "
-    "rewards.functions.NAME.sandbox.readable, or set sandbox: null"
+    "rewards.NAME.sandbox.readable, or set sandbox: null"
 )
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _IMPORTED = Job("mmr1.rewards.plugins.user_function:warm_up", ())
 _OF = "of"
-"""An option for this module, and not for the function unless it has such a parameter."""
+"""A setting for this module, and not for the function unless it has such a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A user's function.
+
+    Attributes:
+        function: It, or an object of a class.
+        dialect: How it is called.
+        of: The reward before it whose value it gets as ``accuracy``.
+        settings: Its keyword arguments.
+    """
+
+    function: Callable[..., Any]
+    dialect: Dialect
+    of: str | None
+    settings: Mapping[str, Any]
 
 
 @lru_cache(64)
-def load(
-    spec: str, options: str, style: str | None, call: Call | None
-) -> tuple[Callable[..., Any], Dialect]:
-    """The function behind a spec and its dialect.
+def load(spec: str, options: str, style: str | None, call: Call | None) -> Loaded:
+    """Load the function behind a spec.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point. A class is made an object of,
             and that is called.
-        options: The function's options as YAML, so that the cache can tell them apart.
+        options: The function's settings as YAML, so that the cache can tell them apart.
         style, call: As the configuration says.
 
     Raises:
         ValueError: It cannot be imported, is not a function, has the signature of no dialect or
-            does not take an option.
+            does not take a setting.
     """
     try:
-        loaded = REWARDS.load(spec)
+        loaded = kind.installed.load(spec)
     except ValueError as error:
         raise ValueError(
             f"{error}{_denied_file(error.__cause__)}{_missing_package_hint(error)}"
@@ -76,10 +93,15 @@ def load(
     function = _instance(loaded, spec) if inspect.isclass(loaded) else loaded
     if not callable(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    _, keywords = _split(function, options)
-    check_options(function, keywords, spec)
+    settings = dict(yaml.safe_load(options))
+    ours = _OF not in inspect.signature(function).parameters
+    of = settings.pop(_OF, None) if ours else None
+    if (part := getattr(function, "part", None)) is not None:
+        settings = typed_settings(part, settings)
+    check_options(function, settings, spec)
     try:
-        return function, detect(function, keywords, style, call, inspect.isclass(loaded))
+        dialect = detect(function, settings, style, call, inspect.isclass(loaded))
+        return Loaded(function, dialect, of, settings)
     except ValueError as error:
         raise ValueError(f"reward function '{spec}': {error}") from error
 
@@ -94,13 +116,6 @@ def _instance(cls: type, spec: str) -> Any:
         raise ValueError(
             f"{spec} is a class; making an object of it: {type(error).__name__}: {error}"
         ) from error
-
-
-def _split(function: Callable[..., Any], options: str) -> tuple[str | None, dict[str, Any]]:
-    """The option ``of`` of this module, and those for the function."""
-    keywords = dict(yaml.safe_load(options))
-    ours = _OF not in inspect.signature(function).parameters
-    return keywords.pop(_OF, None) if ours else None, keywords
 
 
 def _missing_package_hint(error: ValueError) -> str:
@@ -149,14 +164,14 @@ def warm_up() -> None:
 
 def describe(spec: str, options: str, style: str | None, call: Call | None) -> dict[str, Any]:
     """Facts for the parent process about a function that only the workers import."""
-    function, dialect = load(spec, options, style, call)
-    parameters = set(inspect.signature(function).parameters)
+    loaded = load(spec, options, style, call)
+    parameters = set(inspect.signature(loaded.function).parameters)
     return {
-        "call": dialect.call,
+        "call": loaded.dialect.call,
         "media": bool(_MEDIA & parameters),
         "scores": "scores" in parameters,
-        "of": _split(function, options)[0],
-        "columns": columns_read(function, _split(function, options)[1]),
+        "of": loaded.of,
+        "columns": columns_read(loaded.function, loaded.settings),
     }
 
 
@@ -172,9 +187,10 @@ def run(
     Raises:
         Exception: Whatever the function raises.
     """
-    function, dialect = load(spec, options, style, call_)
+    loaded = load(spec, options, style, call_)
+    dialect = loaded.dialect
     try:
-        value = call(function, dialect, items, _split(function, options)[1])
+        value = call(loaded.function, dialect, items, loaded.settings)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except BaseException as error:
@@ -192,18 +208,10 @@ class PluginReward:
     """A user's function as a ``RewardFunction``, called in separate processes.
 
     Args:
-        spec: ``file.py:function``, a dotted path or an entry point.
-        options: Keyword options passed to the function. ``of`` names a function before this one,
-            whose value it gets as ``accuracy``.
-        style: Whose signature the function has; None: the names of its parameters tell.
-        call: What a function that takes lists gets per call: ``group`` or ``batch``.
-        earlier: The names of the functions before this one.
-        isolated: Run it behind the walls of the sandbox. Otherwise it has what this process has,
-            and one process, so that a model is loaded once.
-        workers: Worker processes of an isolated function.
-        timeout_s: Deadline of one call, which may be that of a group or of the whole batch.
-        readable: Files and folders that it may read besides its own folder and Python's.
-        allow_weak: Run it where a required wall of the sandbox is missing.
+        section: Its keys. ``of`` among its settings names a reward before this one, whose value the
+            function gets as ``accuracy``.
+        earlier: The names of the rewards before this one.
+        scoring: For the workers and for the deadline of one without its own.
 
     Attributes:
         batch: It is called once for all items.
@@ -216,29 +224,17 @@ class PluginReward:
         ValueError: The function cannot be loaded or understood, or a wall is missing.
     """
 
-    def __init__(
-        self,
-        spec: str,
-        options: Mapping[str, Any],
-        *,
-        style: str | None = None,
-        call: Call | None = None,
-        earlier: Sequence[str] = (),
-        isolated: bool,
-        workers: int,
-        timeout_s: float,
-        readable: Sequence[str] = (),
-        allow_weak: bool = False,
-    ) -> None:
-        self._function = (spec, yaml.safe_dump(dict(options)), style, call)
+    def __init__(self, section: OwnReward, earlier: Sequence[str], scoring: ScoringConfig) -> None:
+        spec, isolated = section.type, section.sandbox is not None
+        self._function = (spec, yaml.safe_dump(section.settings), section.style, section.call)
         self._pool = Pool(
-            workers if isolated else 1,
-            deadline=Deadline(timeout_s),
+            scoring.processes if isolated else 1,
+            deadline=Deadline(section.timeout_s or scoring.timeout_s),
             warm=_IMPORTED,
             prepare=Job("mmr1.rewards.plugins.user_function:describe", self._function),
             limits=PLUGIN_LIMITS,
-            readable=plugin_paths(spec, readable),
-            allow_weak=allow_weak,
+            readable=plugin_paths(spec, section.sandbox.readable if section.sandbox else ()),
+            allow_weak=scoring.allow_weak_sandbox,
             walls=isolated,
         )
         self.isolated = isolated
@@ -248,7 +244,7 @@ class PluginReward:
             self.columns: Sequence[str] = described["columns"]
             if self._of is not None and self._of not in earlier:
                 raise ValueError(
-                    f"reward '{spec}': of={self._of} is not a function before it "
+                    f"reward '{spec}': of={self._of} is not a reward before it "
                     f"({', '.join(earlier) or 'there is none'})"
                 )
         except BaseException:

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.boxes import Box
+from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.reading.stance import Unread, conclusion, is_taken_back, may_exclude, states_none
 
+Labelled = dict[str, list[Box]]
+"""The boxes of each label."""
 _FENCE = re.compile(r"(?s)```(?:json)?\s*(.*?)(?:```|$)")
 _KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 _CORNERS = "x_?1|x_?min|left y_?1|y_?min|top x_?2|x_?max|right y_?2|y_?max|bottom"
@@ -41,8 +44,7 @@ def read_boxes(text: str) -> list[Box] | Unread:
     """
     if len(text) > _MAX_TEXT:
         return Unread("a text of more than a million characters")
-    fenced = _FENCE.search(text)
-    body = (fenced[1] if fenced else text).strip()
+    body = _unfenced(text)
     try:
         return list(boxes_of(json.loads(body)))
     except (ValueError, RecursionError):
@@ -60,6 +62,52 @@ def read_boxes(text: str) -> list[Box] | Unread:
     if len(numbers) == 4 and not ranges and not is_taken_back(body, numbers[0], numbers[-1]):
         return [_box([match[0] for match in numbers])]
     return [] if not numbers and states_none(body) else Unread("no box")
+
+
+def read_labels(text: str) -> Labelled | Unread:
+    """Return the boxes of each label; none where the text is ``None`` or an empty list.
+
+    >>> read_labels('[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]')
+    {'cat': [(1.0, 2.0, 3.0, 4.0)]}
+    """
+    try:
+        return labels_of([] if text.strip() == "None" else json.loads(_unfenced(text)))
+    except (ValueError, RecursionError):
+        return Unread("no list of boxes with labels")
+
+
+def labels_of(value: Any) -> Labelled:
+    """Return the boxes of each label of a value as JSON has it: ``{"bbox_2d", "label"}`` each.
+
+    Raises:
+        ValueError: If it is no list of such objects.
+    """
+    found: Labelled = {}
+    for entry in value if isinstance(value, list | tuple) else [None]:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("label"), str):
+            raise ValueError("an entry without a label")
+        found.setdefault(entry["label"], []).extend(boxes_of(entry))
+    return found
+
+
+def gold_labels(answer: Any) -> Labelled:
+    """Return the gold boxes of each label, from a list or from it as text.
+
+    Raises:
+        BadGoldError: If it is neither.
+    """
+    try:
+        found = read_labels(answer) if isinstance(answer, str) else labels_of(answer)
+    except ValueError as error:
+        found = Unread(str(error))
+    if isinstance(found, Unread):
+        raise BadGoldError(f"the gold answer {answer!r:.60}: {found.reason}")
+    return found
+
+
+def _unfenced(text: str) -> str:
+    fenced = _FENCE.search(text)
+    return (fenced[1] if fenced else text).strip()
 
 
 def boxes_of(value: Any) -> Iterator[Box]:

@@ -8,8 +8,9 @@ from math import gcd
 
 from mmr1.rewards.reading.words import with_digits
 
-_CLOCK = re.compile(r"(?i)(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?(?:\s*o'clock)?")
-_HOUR = re.compile(r"(?i)(\d{1,2})\s*(?:([ap])\.?\s?m\.?|o['’]clock(?:\s*([ap])\.?m\.?)?)")
+_CLOCK = re.compile(
+    r"(?i)(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?(?:\s*o['’]clock)?\s*(?:([ap])\.?\s?m\.?)?"
+)
 _SPOKEN = re.compile(
     r"(?i)(half|1/2|(?:a )?quarter|1/4|\d{1,2})(?: minutes?)? (past|to|after|before) (\d{1,2})"
     r"(?:\s*([ap])\.?m\.?)?"
@@ -63,10 +64,8 @@ def read_clock(text: str) -> Clock | None:
     text = with_digits(_PREPOSITION.sub("", text))
     if text.lower() in ("noon", "midnight"):
         return Clock(0, "p" if text.lower() == "noon" else "a")
-    if match := _CLOCK.fullmatch(text):
-        return _clock(int(match[1]), int(match[2]), int(match[3] or 0), match[4])
-    if match := _HOUR.fullmatch(text):
-        return _clock(int(match[1]), 0, 0, match[2] or match[3])
+    if (match := _CLOCK.fullmatch(text)) and not text.isdigit():
+        return _clock(int(match[1]), int(match[2] or 0), int(match[3] or 0), match[4])
     if match := _CHINESE.fullmatch(text):
         return _clock(int(match[1]), int(match[2] or (30 if text[-1] == "半" else 0)), 0, None)
     if match := _SPOKEN.fullmatch(text):

@@ -73,7 +73,7 @@ def refusal(missing: Mapping[str, str]) -> str | None:
     return (
         f"rewards cannot be isolated on this machine; it lacks: {', '.join(lacking)}. "
         "mmr1 doctor tries each wall. Run on Linux (x86-64 or arm64) with seccomp allowed, or set "
-        "rewards.allow_weak_sandbox=true to run answers and plugins without these walls"
+        "scoring.allow_weak_sandbox=true to run answers and plugins without these walls"
     )
 
 

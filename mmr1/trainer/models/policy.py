@@ -325,7 +325,6 @@ class LocalPolicy:
             full_kl=scores.kl,
             chosen=tokens.chosen,
             rollout_logprobs=rollout,
-            ppo_kl_coef=coefficients.ppo_kl,
             masked_logprobs=tokens.masked_logprobs,
         )
         correction = torch.ones_like(x.old_logprobs)

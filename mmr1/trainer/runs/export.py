@@ -127,8 +127,8 @@ def _card(
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
     is_rl = config.declaration.kind == "policy"
     rewards = ", ".join(
-        f"{name} ({function.use or name}, weight {function.weight:g})"
-        for name, function in config.rewards.functions.items()
+        f"{name} ({reward.type}, weight {reward.weight:g})"
+        for name, reward in config.rewards.items()
     )
     data = config.data.train
     sources = data if isinstance(data, str) else ", ".join(data or {})

@@ -65,7 +65,7 @@ def flat_rewards(columns: Columns) -> Iterator[Finding]:
             "A reward function never varies",
             f"'{name}' has given {means[0][1]:g} to every completion, so it teaches nothing",
             f"read the completions: its answers may be written otherwise than "
-            f"rewards.functions.{name} reads them (mmr1 reward score says how); else leave it out, "
+            f"rewards.{name} reads them (mmr1 reward score says how); else leave it out, "
             "or teach the format first (mmr1 sft)",
             (stds[0][0], stds[-1][0]),
         )

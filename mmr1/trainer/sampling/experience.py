@@ -135,7 +135,7 @@ def build_experience(
         advantages, chosen = _chosen(advantages, mask, parts, algorithm, old_logprobs, old_entropy)
 
     ptx = 0.0 if config.ptx is None else config.ptx.coef
-    weighed = (coefficients.kl, coefficients.ppo_kl, coefficients.entropy, ptx)
+    weighed = (coefficients.kl, coefficients.entropy, ptx)
     learning = _learning(advantages, chosen, parts, len(scored[0].rewards), algorithm)
     tokens = TokenBatch(
         mask=mask,

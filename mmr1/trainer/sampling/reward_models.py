@@ -1,6 +1,6 @@
 """Reward models as reward functions, and as judges of steps.
 
-``use: reward_model`` with the option ``path`` is a reward function. By
+``type: reward_model`` with its ``path`` is a reward. By
 ``algorithm.advantage.step_rewards`` each step of a completion has a reward.
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from mmr1.algorithms.advantages.process import ProcessAdvantage
-from mmr1.config import Config, RewardFunctionConfig
+from mmr1.config import Config
 from mmr1.rewards import RewardFunction, RewardItem
-from mmr1.rewards.builtin import REWARD_MODEL
+from mmr1.rewards.builtin.elsewhere import RewardModelConfig
 from mmr1.rewards.item import no_answer
 from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -47,7 +47,7 @@ STEP_REWARDS = "algorithm.advantage.step_rewards"
 
 def named_reward_models(config: Config) -> dict[str, str]:
     """The keys that name reward models, and their paths, which may not exist yet."""
-    named = {_key(name): str(f.options.get("path")) for name, f in _functions(config)}
+    named = {_key(name): section.path for name, section in _reward_models(config)}
     advantage = config.algorithm.advantage
     if config.command == "eval" or not isinstance(advantage, ProcessAdvantage):
         return named
@@ -62,37 +62,29 @@ def reward_model_paths(config: Config) -> dict[str, str]:
     Raises:
         ValueError: A path is missing, or holds no reward model.
     """
-    for name, function in _functions(config):
-        _path_of(_key(name), function)
+    for name, section in _reward_models(config):
+        _check_path(_key(name), section.path)
     named = named_reward_models(config)
     if STEP_REWARDS in named:
         refuse_others_than_of_steps(named[STEP_REWARDS])
     return {path: key for key, path in named.items()}
 
 
-def _functions(config: Config) -> list[tuple[str, RewardFunctionConfig]]:
-    """The entries of ``rewards.functions`` that are reward models, by name."""
-    functions = config.rewards.functions.items()
-    return [(name, f) for name, f in functions if (f.use or name) == REWARD_MODEL]
+def _reward_models(config: Config) -> list[tuple[str, RewardModelConfig]]:
+    """The rewards that are reward models, by name."""
+    return [(n, r) for n, r in config.rewards.items() if isinstance(r, RewardModelConfig)]
 
 
 def _key(name: str) -> str:
-    return f"rewards.functions.{name}.options.path"
+    return f"rewards.{name}.path"
 
 
-def _path_of(key: str, function: RewardFunctionConfig) -> str:
-    path = function.options.get("path")
-    if not set(function.options) <= {"path", "reduce"} or not isinstance(path, str):
-        raise ValueError(
-            f"a reward model takes {key}, its checkpoint, and for one of steps reduce "
-            f"({', '.join(REDUCTIONS)})"
-        )
+def _check_path(key: str, path: str) -> None:
     if not is_scalar_model(path):
         raise ValueError(
             f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); docs/reward_models.md "
             "trains one"
         )
-    return path
 
 
 def build_reward_models(
@@ -128,17 +120,17 @@ def of_reward_model(config: Config, path: str) -> Config:
 
 
 def reward_models(config: Config, values: Mapping[str, GroupValues]) -> dict[str, RewardFunction]:
-    """The reward models of ``rewards.functions`` by name, as reward functions.
+    """The reward models of ``rewards`` by name, as reward functions.
 
     Args:
         values: Of each path.
 
     Raises:
-        ValueError: ``reduce`` does not go with a reward model, or is unknown.
+        ValueError: ``reduce`` does not go with a reward model.
     """
     return {
-        name: RewardModelReward(config, _key(name), function, values)
-        for name, function in _functions(config)
+        name: RewardModelReward(config, _key(name), section, values)
+        for name, section in _reward_models(config)
     }
 
 
@@ -159,10 +151,10 @@ class RewardModelReward:
         self,
         config: Config,
         key: str,
-        function: RewardFunctionConfig,
+        section: RewardModelConfig,
         values: Mapping[str, GroupValues],
     ) -> None:
-        path, reduce = _path_of(key, function), function.options.get("reduce")
+        path, reduce = section.path, section.reduce
         self._family = family_of(of_reward_model(config, path))
         of_steps = supervision_of(path).kind == "process"
         _check_reduction(key, reduce, of_steps)
@@ -209,8 +201,6 @@ def _check_reduction(key: str, reduce: Any, of_steps: bool) -> None:
         raise ValueError(
             f"{key} is a reward model of whole completions, which has no steps; leave reduce out"
         )
-    if reduce is not None and reduce not in REDUCTIONS:
-        raise ValueError(f"reduce={reduce} beside {key} is none of {', '.join(REDUCTIONS)}")
 
 
 Steps = tuple[tuple[int, float], ...]

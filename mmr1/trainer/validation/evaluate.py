@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
+from mmr1.config import Config, EvalConfig, RewardConfig, SamplingConfig
 from mmr1.data.sampler import MediaCheck
 from mmr1.progress import LONG_S, WAIT_S
 from mmr1.rewards.reading.extract import extract_answer
@@ -199,17 +199,17 @@ def decodings(config: Config) -> dict[str, Decoding]:
     return modes
 
 
-def accuracy_function(rewards: RewardsConfig, name: str | None) -> str:
+def accuracy_function(rewards: Mapping[str, RewardConfig], name: str | None) -> str:
     """The reward function that decides whether an answer is right.
 
     Raises:
         ValueError: ``eval.accuracy_function`` names no reward function.
     """
-    names = list(rewards.functions)
+    names = list(rewards)
     if name is None:
         return next((n for n in names if n != "format"), names[0])
     if name not in names:
-        raise ValueError(f"eval.accuracy_function '{name}' is not in rewards.functions ({names})")
+        raise ValueError(f"eval.accuracy_function '{name}' is not in rewards ({names})")
     return name
 
 

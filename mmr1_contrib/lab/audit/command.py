@@ -106,7 +106,6 @@ def _by_our_configuration(file: StepFile, path: Path) -> StepFile:
     coefficients = {
         "kl": algorithm.kl.coef if algorithm.kl else 0.0,
         "entropy": algorithm.entropy.coef if algorithm.entropy else 0.0,
-        "ppo_kl": getattr(algorithm.loss, "coef", 0.0),
     }
     tree = redacted(config)
     recipe, processor = read_recipe(tree, coefficients), processor_of(config.model.path)

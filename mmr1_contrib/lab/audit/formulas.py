@@ -379,8 +379,6 @@ def token_loss(recipe: Recipe, x: TokenInputs) -> torch.Tensor:
         others = others - coefficients["entropy"] * x.entropy
     if x.masked is not None and not x.masked.isnan().any():
         others = others - recipe.get("algorithm.perception.coef") * k3(x.masked - x.logp)
-    if recipe.get("algorithm.loss.type") == "ppo_kl":
-        others = others + coefficients["ppo_kl"] * k3(x.logp - x.old)
     if recipe.get("algorithm.loss.type") == "kl_cov":
         assert x.chosen is not None
         others = others + recipe.get("algorithm.loss.coef", 1.0) * (x.logp - x.old).abs() * x.chosen
@@ -477,7 +475,6 @@ POLICY: Mapping[str, Callable[[Recipe, TokenInputs], torch.Tensor]] = {
     "cispo": _cispo,
     "sapo": _sapo,
     "reinforce": _reinforce_loss,
-    "ppo_kl": _unclipped,
     "kl_cov": _unclipped,
     "clip_cov": _clip_cov,
     "gmpo": _gmpo,

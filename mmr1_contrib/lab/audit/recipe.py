@@ -24,6 +24,8 @@ IRRELEVANT = (
     *("data.media_root", "data.curriculum", "data.num_workers"),
     *("data.max_bad_fraction", "data.max_invalid_fraction"),
     *("data.image.resize", "rollout", "rewards"),
+    *(f"scoring.{key}" for key in ("workers", "timeout_s", "allow_weak_sandbox")),
+    "scoring.max_invalid_fraction",
 )
 """Keys that change what is sampled, or how fast, and not what a recorded step computes from it."""
 TAKEN = (
@@ -51,7 +53,7 @@ ADVANTAGES = (
     *("reinforce_pp_baseline", "remax", "gae", "distillation", "process"),
 )
 LOSSES = (
-    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "ppo_kl", "clip_cov", "kl_cov"),
+    *("ppo", "gspo", "sequence_ppo", "cispo", "sapo", "reinforce", "clip_cov", "kl_cov"),
     *("gmpo", "topr", "dppo"),
 )
 USED: Mapping[str, tuple[Any, ...] | None] = {
@@ -130,7 +132,7 @@ class Recipe:
 
     Attributes:
         tree: The configuration.
-        coefficients: Coefficients of the loss in this step: kl, ppo_kl, entropy.
+        coefficients: Coefficients of the loss in this step: kl, entropy.
     """
 
     tree: Tree
@@ -198,9 +200,8 @@ def _problems(tree: Tree) -> Iterator[str]:
 
 def _pairs(recipe: Recipe) -> Iterator[str]:
     """Combinations that need what a step file does not hold."""
-    functions = recipe.get("rewards.functions", {})
-    if any(function.get("gate") for function in functions.values()):
-        yield "rewards.functions.*.gate"
+    if any(reward.get("gate") for reward in recipe.get("rewards", {}).values()):
+        yield "rewards.NAME.gate"
 
 
 def _prefix_in(key: str, prefixes: Any) -> str | None:
@@ -209,7 +210,7 @@ def _prefix_in(key: str, prefixes: Any) -> str | None:
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    whole = ("optimizer.lr_of_parts", "data.chat_template_kwargs", "rewards.functions")
+    whole = ("optimizer.lr_of_parts", "data.chat_template_kwargs", "rewards")
     if isinstance(tree, Mapping) and tree and prefix not in whole:
         for name, value in tree.items():
             yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))

@@ -178,7 +178,7 @@ def _of_prompts(run: StepFile, prompts: Sequence[ReadPrompt]) -> Mapping[str, to
 
 def _scored(run: StepFile, recipe: Recipe) -> tuple[Scored, list[torch.Tensor], torch.Tensor]:
     """Inputs of the advantages, the tokens that count in the loss, and the total rewards."""
-    functions = recipe.get("rewards.functions", {})
+    functions = recipe.get("rewards", {})
     components = {
         name.removeprefix("row/reward."): values.double()
         for name, values in run.tensors.items()

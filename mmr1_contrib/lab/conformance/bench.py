@@ -142,7 +142,7 @@ def parity_config(model: str, overrides: Sequence[str]) -> Config:
     values = {
         "model": {"path": model},
         "rollout": {"max_prompt_length": 1024, "max_response_length": 4 * TOKENS},
-        "rewards": {"functions": {"format": 1.0}},
+        "rewards": {"format": 1.0},
     }
     config = config_from(values, overrides)
     if config.distributed:

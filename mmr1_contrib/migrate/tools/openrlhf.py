@@ -67,7 +67,7 @@ def _instance_class(executor: Any) -> Any:
     if found is None:
         raise ValueError(
             "it has no AgentInstance, so its conversations are of one turn; leave environment out, "
-            "and name its reward_func in rewards.functions"
+            "and name its reward_func in rewards"
         )
     return found
 

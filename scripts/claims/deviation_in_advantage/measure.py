@@ -131,7 +131,7 @@ def asked(configs: Mapping[str, Config], count: int) -> dict[str, list[Question]
     records = read_records(Path(str(config.data.train)), Path(str(config.data.media_root)))
     prompts = [render(sample) for sample in records[:count]]
     with (
-        build_composite_reward(config.rewards) as scorer,
+        build_composite_reward(config.rewards, config.scoring) as scorer,
         closing(HfEngine(model, family, media)) as engine,
     ):
         rewards = RewardManager(scorer, media, max_invalid_fraction=0.0)

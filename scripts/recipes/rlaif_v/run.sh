@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert pairs rows RLAIF-V-Dataset --map question=question,image=image
-liked=rewards.functions.liked.options
+liked=rewards.liked
 loss=()
 if [[ -n "${LOSS:-}" ]]; then loss=(dpo.loss="$LOSS"); fi
 stage dpo offline data.train="$(records pairs)" "${loss[@]}"

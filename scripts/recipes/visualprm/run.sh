@@ -7,4 +7,4 @@ convert train easyr1 geometry3k/train
 convert geometry3k easyr1 geometry3k/test
 stage rm rm data.train="$(records steps)"
 stage train rl data.train="$(records train)" trainer.validation.data="$(records geometry3k)" ${smoke:+eval.sampled.n=2} \
-    algorithm.advantage.step_rewards="$(checkpoint rm)" rewards.functions.steps.options.path="$(checkpoint rm)"
+    algorithm.advantage.step_rewards="$(checkpoint rm)" rewards.steps.path="$(checkpoint rm)"

@@ -33,7 +33,7 @@ def test_a_run_learns_from_what_a_program_asked(engine, tiny_model, tmp_path):
                 "max_tokens_per_turn": 30,
                 "workers": 6,
             },
-            rewards={"functions": {"said": {"use": f"{PLUGINS}:reward", "sandbox": None}}},
+            rewards={"said": {"type": f"{PLUGINS}:reward", "sandbox": None}},
             algorithm={"kl": {"coef": 0.01}},
             optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
             trainer={

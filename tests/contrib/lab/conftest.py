@@ -44,12 +44,13 @@ def recorded(tiny_model, coloured, tmp_path, mmr1) -> Callable[..., Path]:
     (tmp_path / "steps.py").write_text(STEPS)
     if not (teacher := tmp_path / "teacher").exists():
         new_model(teacher, seed=1)
-    function = {"use": f"{tmp_path}/noise.py:reward", "sandbox": None}
+    function = {"type": f"{tmp_path}/noise.py:reward", "sandbox": None}
     base: dict[str, Any] = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "data": {"train": str(coloured / "rl.jsonl"), "train_batch_size": 4},
         "rollout": {"engine": "hf", "n": 4, "max_response_length": 48},
-        "rewards": {"workers": 1, "functions": {"noise": function}},
+        "rewards": {"noise": function},
+        "scoring": {"workers": 1},
         "algorithm": {"kl": {"coef": 0.1}, "ppo_mini_batch_size": 2},
         "optimizer": {"lr": 1e-3, "weight_decay": 0.01, "scheduler": {"warmup_steps": 4}},
         "trainer": {"max_steps": 1, "threads": 1},

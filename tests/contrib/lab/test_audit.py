@@ -60,7 +60,6 @@ SLOW = {
     "optimal_baseline": ("algorithm.advantage=optimal_baseline",),
     "pass_at_k": ("algorithm.advantage=pass_at_k",),
     "sequence_ppo": ("algorithm.loss=sequence_ppo",),
-    "ppo_kl": ("algorithm.loss=ppo_kl", "algorithm.loss.coef=0.5"),
     "reinforce_weighted": ("algorithm.loss=reinforce", "algorithm.loss.importance=token"),
     "process_grpo": (
         "algorithm=process_grpo",

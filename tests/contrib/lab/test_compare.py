@@ -167,7 +167,7 @@ def arms(tiny_model, digits, tmp_path) -> list[Path]:
                 "max_prompt_length": 56,
                 "max_response_length": 8,
             },
-            "rewards": {"functions": {"format": {}}},
+            "rewards": {"format": {}},
             "algorithm": {"name": name},
             "trainer": {
                 "max_steps": 2,

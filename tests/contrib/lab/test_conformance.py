@@ -324,7 +324,7 @@ def test_engines_on_ray_pass(tiny_model: Path, tmp_path: Path) -> None:
     values = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "rollout": {"engine": "hf", "max_prompt_length": 1024, "max_response_length": 64},
-        "rewards": {"functions": {"format": 1.0}},
+        "rewards": {"format": 1.0},
         "resources": {"engines": 2},
         "trainer": {"threads": 1, "output_dir": str(tmp_path)},
     }

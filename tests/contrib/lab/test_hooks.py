@@ -164,7 +164,7 @@ def test_step_of_trl_differs_where_it_should(coloured, tiny_model, mmr1, tmp_pat
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "data": {"train": str(coloured / "rl.jsonl"), "train_batch_size": 4},
         "rollout": {"engine": "hf", "n": 4, "max_response_length": 48},
-        "rewards": {"functions": {"format": 1.0}},
+        "rewards": {"format": 1.0},
         "algorithm": {
             "kl": {"coef": 0.1},
             "advantage": {"type": "grpo", "epsilon": 1e-4},

@@ -199,9 +199,7 @@ def test_the_example(tmp_path: Path, mmr1):
     assert (tracking.report_to, tracking.project_name) == (("wandb",), "easy_r1")
     assert tracking.run_name == "qwen2_5_7b_math_grpo"
     assert config_of("trainer.save_model_only=true").trainer.save_only_model
-    assert (
-        ours.rewards.functions["easyr1"].use == "./examples/reward_function/math.py:compute_score"
-    )
+    assert ours.rewards["easyr1"].type == "./examples/reward_function/math.py:compute_score"
 
 
 def test_what_is_lost_is_said_first(tmp_path: Path, mmr1):
@@ -262,7 +260,7 @@ def test_what_the_scripts_set():
     assert dapo.algorithm.resamples.range is None  # not by that score, so not by the whole reward
     assert dapo.mini_batches == 16
     assert dapo.optimizer.scheduler.warmup_steps == 160  # ten rollouts
-    assert dapo.rewards.functions["easyr1"].options == {"overlong_penalty_factor": 1.0}
+    assert dapo.rewards["easyr1"].settings == {"overlong_penalty_factor": 1.0}
     assert any(
         "accuracy_normalized" in n for n in migrated(*SCRIPTS["qwen3_14b_dapo17k_dapo"]).notes
     )
@@ -297,7 +295,7 @@ def test_a_bare_configuration_has_their_defaults():
         EASYR1, {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
                     "actor": {"model": {"model_path": "a"}}}}
     )  # fmt: skip
-    assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
+    assert named.tree["rewards"]["easyr1"]["type"] == "x.py:main"
 
 
 def test_an_advantage_of_tokens_and_another_loss():

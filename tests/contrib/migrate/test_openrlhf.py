@@ -87,7 +87,7 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyP
     )
     assert (ours.trainer.total_epochs, ours.trainer.trackers) == (2, ("wandb", "tensorboard"))
     assert ours.model.freeze_vision_tower
-    assert ours.rewards.functions["openrlhf"].use == "http://127.0.0.1:5000/get_reward"
+    assert ours.rewards["openrlhf"].url == "http://127.0.0.1:5000/get_reward"
 
 
 def test_names_with_dots(tmp_path: Path, mmr1):
@@ -153,9 +153,12 @@ def test_what_the_keys_mean():
     penalised = migrated(
         "reward.remote_url=r.py", "reward.overlong_buffer_len=6", "data.max_len=64"
     )
-    functions = penalised.tree["rewards"]["functions"]
-    assert functions["openrlhf"] == {"use": "r.py:reward_func"}
-    assert functions["overlong"]["options"] == {"max_length": 32, "buffer": 6}
+    functions = penalised.tree["rewards"]
+    assert functions["openrlhf"] == {"type": "r.py:reward_func"}
+    assert {k: functions["overlong"][k] for k in ("max_length", "buffer")} == {
+        "max_length": 32,
+        "buffer": 6,
+    }
     corrected = migrated("algo.advantage.is_correction_enable=True")
     weights = corrected.tree["algorithm"]["rollout_correction"]["importance_sampling"]
     assert weights == {"level": "token", "threshold": 5.0}

@@ -99,8 +99,8 @@ def test_the_defaults_are_those_of_the_era(tmp_path):
 def test_what_video_r1_has_besides(tmp_path):
     ours = config(script(tmp_path, "open_r1/grpo.py", "--temporal true --max_pixels 401408"))
     assert (ours.rollout.top_p, ours.data.image.max_pixels) == (0.95, 200704)
-    functions = ours.rewards.functions
-    contrast, length = functions["temporal_contrast"].options, functions["length_bonus"].options
+    functions = ours.rewards
+    contrast, length = (dict(functions[n]) for n in ("temporal_contrast", "length_bonus"))
     assert (contrast["shuffled_factor"], contrast["correct_above"], contrast["bonus"]) == (
         0.8, 0.1, 0.3
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_what_video_r1_has_besides(tmp_path):
     assert (length["min_length"], length["max_length"], length["bonus"]) == (320, 512, 0.2)
     assert next(iter(functions)) == contrast["of"] == "accuracy"
     neither = "--temporal false --len_control false"
-    plain = config(script(tmp_path, "open_r1/grpo.py", neither)).rewards.functions
+    plain = config(script(tmp_path, "open_r1/grpo.py", neither)).rewards
     assert list(plain) == ["accuracy", "format"]
 
 
@@ -124,7 +124,7 @@ def test_what_vlm_r1_has_besides(tmp_path):
     assert ours.data.media_root == "/coco"
     assert ours.model.freeze_vision_tower
     assert (ours.algorithm.loss.clip_ratio_high, ours.algorithm.ppo_epochs) == (0.28, 2)
-    assert ours.rewards.functions["accuracy"].use == (
+    assert ours.rewards["accuracy"].type == (
         "code/src/open_r1/vlm_modules/qwen_module.py:Qwen2VLModule.iou_reward"
     )
     assert ours.data.prompt_template == (

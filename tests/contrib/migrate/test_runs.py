@@ -41,7 +41,7 @@ def tree(folder: Path, script: str, rest: str = "", inside: str = "/checkout/cod
 @pytest.mark.parametrize("inside", ["/checkout/code", "code"])
 def test_paths_are_inside_the_folder_that_the_script_enters(tmp_path: Path, inside: str):
     ours = tree(tmp_path, VLM_R1, inside=inside)
-    uses = [function["use"] for function in ours["rewards"]["functions"].values()]
+    uses = [function["type"] for function in ours["rewards"].values()]
     assert all(use.startswith(f"{inside}/src/open_r1/") for use in uses)
     assert ours["data"]["prompt_template"].startswith(f"{inside}/src/open_r1/")
     assert list(ours["data"]["train"]) == ["/d/a.jsonl", f"{inside}/rows/b.jsonl"]
@@ -56,13 +56,13 @@ def test_paths_are_inside_the_folder_that_the_script_enters(tmp_path: Path, insi
 )
 def test_reward_files_are_inside_the_folder_too(tmp_path: Path, script: str, use: str):
     ours = tree(tmp_path, script)
-    (function,) = ours["rewards"]["functions"].values()
-    assert function["use"] == use
+    (function,) = ours["rewards"].values()
+    assert function["type"] == use
     assert "/" not in str(ours["data"].get("train", "")).removeprefix("org/")
 
 
 def test_reward_functions_may_read_the_image_folders(tmp_path: Path):
-    functions = tree(tmp_path, VLM_R1)["rewards"]["functions"].values()
+    functions = tree(tmp_path, VLM_R1)["rewards"].values()
     assert [f["sandbox"]["readable"] for f in functions] == [["/d/coco", "/d/flickr"]] * 2
 
 

@@ -88,7 +88,7 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1):
     engine = ours.rollout.engine
     assert (engine.type, engine.gpu_memory_utilization) == ("vllm", 0.3)
     assert algorithm.importance_sampling.level == "sequence"
-    assert {n: f.weight for n, f in ours.rewards.functions.items()} == {"math": 1.0, "short": 0.5}
+    assert {n: f.weight for n, f in ours.rewards.items()} == {"math": 1.0, "short": 0.5}
 
 
 def test_yaml_and_the_kind_of_trainer(tmp_path: Path, mmr1):

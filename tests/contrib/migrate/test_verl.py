@@ -191,14 +191,14 @@ def test_what_the_scripts_set():
         160,
         200,
     )  # 16 updates each
-    overlong = dapo.rewards.functions["overlong"]
+    overlong = dapo.rewards["overlong"]
     assert overlong.options == {"max_length": 8192, "buffer": 4096}
     frozen = section(example="grpo_trainer/run_qwen2_5_vl-7b_freeze_vision.sh@0.8")
     assert frozen.model.freeze_vision_tower
     lora = section(example="grpo_trainer/run_qwen2_5_vl-7b_lora.sh@0.8").model
     assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 32, True)
     video = section(example="grpo_trainer/run_qwen3_5_2b_video_fsdp.sh")
-    assert video.rewards.functions["verl"].use.endswith("compute_score")
+    assert video.rewards["verl"].type.endswith("compute_score")
     teacher = section(example="on_policy_distillation_trainer/run_qwen3_vl_8b_fsdp.sh").algorithm
     assert teacher.name == "on_policy_distillation"
     assert teacher.advantage.teacher.path == "Qwen/Qwen3-VL-32B-Instruct"

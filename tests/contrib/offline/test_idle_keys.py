@@ -11,8 +11,8 @@ from tests.config.idle_runs import Run, idle, reads_of, write_files
 
 HELD_OUT = "trainer.validation.data={folder}/pairs.jsonl"
 REWARDS = (
-    "rewards.functions={own: {use: '{folder}/own.py:reward', sandbox: null}, "
-    "liked: {use: reward_model, options: {path: '{folder}/rm/checkpoints/step_000002'}}}"
+    "rewards={own: {type: '{folder}/own.py:reward', sandbox: null}, "
+    "liked: {type: reward_model, path: '{folder}/rm/checkpoints/step_000002'}}"
 )
 
 

@@ -67,14 +67,14 @@ def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
     own = tmp_path / "own.py"
     own.write_text(SECOND_LETTER)
     functions = (
-        f"{{own: {{use: '{own}:reward', sandbox: null, weight: 0}}, "
-        f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}}}"
+        f"{{own: {{type: '{own}:reward', sandbox: null, weight: 0}}, "
+        f"liked: {{type: reward_model, path: '{reward_model}'}}}}"
     )
     return config_of(
         *(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run"),
-        f"rewards.functions={functions}",
+        f"rewards={functions}",
         *("data.train_batch_size=4", "rollout.n=4", "rollout.max_prompt_length=88"),
-        *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
+        *("rollout.max_response_length=8", "trainer.max_steps=2", "scoring.timeout_s=20"),
         *("iterative_grpo.rounds=3", "iterative_grpo.rm_steps=2"),
         *(
             f"iterative_grpo.history={pair_file}",
@@ -101,7 +101,7 @@ def test_each_round_begins_where_the_last_one_ended(config, reward_model, tmp_pa
         judge = run / f"round_{n}/reward_model/checkpoints/step_000002"
         following = written(f"round_{n + 1}/policy")
         assert following.model.path == str(policy)  # and so the reference
-        assert following.rewards.functions["liked"].options["path"] == str(judge)
+        assert following.rewards["liked"].path == str(judge)
     assert written("round_1/reward_model").model.path == str(reward_model)
     second = written("round_2/reward_model")
     assert second.model.path == str(run / "round_1/reward_model/checkpoints/step_000002")

@@ -21,7 +21,7 @@ SAMPLED = (
     "rollout.n=4",
     "rollout.max_prompt_length=88",
     "rollout.max_response_length=8",
-    "rewards.timeout_s=60",
+    "scoring.timeout_s=60",
 )
 KINDS = {
     "dpo": ("dpo", ()),
@@ -36,7 +36,7 @@ KINDS = {
 def test_run_resumes_bit_exact_after_sigkill(kind, tiny_model, digits, pair_file, tmp_path):
     command, keys = KINDS[kind]
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
-    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
+    own = f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}"
     samples = SAMPLED[0] in keys
 
     def config(out: Path) -> Config:
@@ -68,12 +68,12 @@ def test_iterative_grpo_resumes_bit_exact_after_sigkill(
     tiny_model, digits, pair_file, reward_model, tmp_path
 ):
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
-    own = f"own: {{use: '{tmp_path}/own.py:reward', sandbox: null, weight: 0}}"
-    liked = f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}"
+    own = f"own: {{type: '{tmp_path}/own.py:reward', sandbox: null, weight: 0}}"
+    liked = f"liked: {{type: reward_model, path: '{reward_model}'}}"
     folder = tmp_path / "run"  # the state of a reward model names the rankings by their paths
     config = config_of(
         *(tiny_model, digits / "rl.jsonl", digits, folder),
-        f"rewards.functions={{{own}, {liked}}}",
+        f"rewards={{{own}, {liked}}}",
         *("data.train_batch_size=4", "data.num_workers=0", *SAMPLED),
         *("trainer.max_steps=2", "iterative_grpo.rounds=2", "iterative_grpo.rm_steps=2"),
         *(f"iterative_grpo.history={pair_file}", "iterative_grpo.ranked_by=own"),

@@ -384,7 +384,7 @@ def rm_config(path: Path, digits: Path, out: Path) -> Config:
         digits / "rl.jsonl",
         digits,
         out,
-        f"rewards.functions={{rm: {{use: reward_model, options: {{path: '{path}'}}}}}}",
+        f"rewards={{rm: {{type: reward_model, path: '{path}'}}}}",
         "data.train_batch_size=2",
         "rollout.n=3",
         "rollout.max_prompt_length=56",
@@ -437,7 +437,7 @@ def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
 
     def config(out: str, steps: int, *keys: str) -> Config:
-        own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
+        own = f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}"
         return config_of(
             *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, own),
             *(f"dpo.loss={loss}", "dpo.rounds={count: 2, prompts: 4}"),
@@ -445,7 +445,7 @@ def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits
             *(
                 "rollout.max_prompt_length=88",
                 "rollout.max_response_length=8",
-                "rewards.timeout_s=20",
+                "scoring.timeout_s=20",
             ),
             *("optimizer.scheduler.type=constant", "optimizer.lr=0.0003"),
             *keys,
@@ -466,11 +466,11 @@ def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits
 def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_path):
     # An untrained model is never right: a verdict that tells its completions apart all the same.
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
-    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
+    own = f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}"
     keys = (
         *("dpo.rounds={count: 2, prompts: 8}", "data.train_batch_size=40"),
         *("trainer.max_steps=4", "rollout.n=6", "rollout.max_prompt_length=88"),
-        *("rollout.max_response_length=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
+        *("rollout.max_response_length=8", "scoring.timeout_s=20", "optimizer.lr=0.0003"),
     )
     data = digits / "rl.jsonl"
     config = config_of(tiny_model, data, digits, tmp_path / "run", *keys, own, command="dpo")
@@ -509,9 +509,9 @@ def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_pa
     def sampled(out: str, *keys: str) -> list[list[str]]:
         config = config_of(
             *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, *keys),
-            f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}",
+            f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}",
             *("dpo.rounds={count: 1, prompts: 4}", "data.train_batch_size=4", "rollout.n=4"),
-            *("trainer.max_steps=1", "rollout.max_prompt_length=88", "rewards.timeout_s=20"),
+            *("trainer.max_steps=1", "rollout.max_prompt_length=88", "scoring.timeout_s=20"),
             "rollout.max_response_length=8",
             command="dpo",
         )
@@ -540,7 +540,7 @@ def assert_loss_is_untempered(config: Config) -> None:
             temperatures.append(temperature.temperature)
             return compute(model, groups, temperature, *rest, **options)
 
-    with build_composite_reward(config.rewards) as rewards:
+    with build_composite_reward(config.rewards, config.scoring) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
         learner = build_dpo(config, inputs.family, inputs.media, Watched(), lambda *_, **__: model)

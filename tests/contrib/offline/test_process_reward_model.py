@@ -168,9 +168,8 @@ def test_it_judges_steps_and_says_so_in_its_file(step_model):
 
 
 def with_reward_model(path: Path, digits: Path, out: Path, *keys: str, **options: str) -> Config:
-    options = {"path": str(path), **options}
-    function = f"{{prm: {{use: reward_model, options: {json.dumps(options)}}}}}"
-    return config_of(path, digits / "rl.jsonl", digits, out, f"rewards.functions={function}", *keys)
+    function = json.dumps({"prm": {"type": "reward_model", "path": str(path), **options}})
+    return config_of(path, digits / "rl.jsonl", digits, out, f"rewards={function}", *keys)
 
 
 def own_reward_models(config: Config) -> dict[str, RewardFunction]:
@@ -198,15 +197,15 @@ def test_a_completions_value_from_those_of_its_steps(reduce, step_model, digits,
 
 
 def test_its_options_are_checked(step_model, reward_model, digits):
-    with pytest.raises(ValueError, match=r"reduce=mean .* is none of min, product, last"):
-        own_reward_models(with_reward_model(step_model, digits, Path("x"), reduce="mean"))
+    with pytest.raises(ValueError, match=r"rewards\.prm\.reduce': .* 'min', 'product' or 'last'"):
+        with_reward_model(step_model, digits, Path("x"), reduce="mean")
     with pytest.raises(ValueError, match="reward model of whole completions, which has no steps"):
         own_reward_models(with_reward_model(reward_model, digits, Path("x"), reduce="min"))
 
 
 RL = (
     *("data.train_batch_size=2", "rollout.n=3", "rollout.max_prompt_length=56"),
-    *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
+    *("rollout.max_response_length=8", "trainer.max_steps=2", "scoring.timeout_s=20"),
     *("algorithm.name=process_grpo",),
 )
 
@@ -240,7 +239,5 @@ def test_it_picks_the_best_of_n(step_model, digits, tmp_path):
     assert result["sampled"]["best_of"] == pytest.approx(sum(best) / len(best))
     assert result["sampled"]["best_of"] > result["sampled"]["accuracy"]
     assert result["greedy"]["best_of"] is None
-    with pytest.raises(
-        ValueError, match=r"eval\.sampled\.best_of=liked.*is not in rewards.functions"
-    ):
+    with pytest.raises(ValueError, match=r"eval\.sampled\.best_of=liked.*is not in rewards"):
         load_config(None, ["model.path=a", "eval.sampled.best_of=liked"])

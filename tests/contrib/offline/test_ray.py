@@ -68,8 +68,8 @@ def test_ranks_learn_what_one_process_learns_and_go_on(
 ):
     reward = tmp_path / "length.py"
     reward.write_text(LENGTH)
-    length = {"use": f"{reward}:reward", "sandbox": None}
-    sections = {"rewards": {"functions": {"length": length}}, **sections}
+    length = {"type": f"{reward}:reward", "sandbox": None}
+    sections = {"rewards": {"length": length}, **sections}
     if run is run_iterative_dpo:
         sections["trainer"] = {"validation": {"data": str(records)}}
     # The first of two rounds has two steps of four and of five.
@@ -102,7 +102,7 @@ def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
                 tmp_path / name,
                 2,
                 2,
-                rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+                rewards={"length": {"type": f"{reward}:reward", "sandbox": None}},
                 dpo={"rounds": ROUNDS},
                 rollout={"engine": engine},
                 resources={"ranks": 2} if colocate else {"ranks": 2, "engines": 2},
@@ -121,11 +121,11 @@ def test_rounds_with_a_reward_model_on_ranks_are_those_of_one_process(
     reward = tmp_path / "length.py"
     reward.write_text(LENGTH)
     functions = {
-        "length": {"use": f"{reward}:reward", "sandbox": None, "weight": 0},
-        "liked": {"use": "reward_model", "options": {"path": str(first)}},
+        "length": {"type": f"{reward}:reward", "sandbox": None, "weight": 0},
+        "liked": {"type": "reward_model", "path": str(first)},
     }
     sections = {
-        "rewards": {"functions": functions},
+        "rewards": functions,
         "iterative_grpo": {"rm_steps": 2, "ranked_by": "length", "history": str(records)},
         "eval": {"accuracy_function": "length"},
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.types import Reward
 from tests.rewards.helpers import item, think
@@ -24,8 +24,8 @@ def read(name: str) -> list[dict[str, Any]]:
 
 
 def score(function: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    functions = {function: reward_function()}
-    with build_composite_reward(RewardsConfig(functions=functions, timeout_s=10.0)) as reward:
+    functions = {function: {}}
+    with build_composite_reward(read_rewards(functions), ScoringConfig(timeout_s=10.0)) as reward:
         return reward.score([item(think(row["answer"]), row["gold"]) for row in rows])
 
 
@@ -57,7 +57,7 @@ def test_no_negation_is_paid(function: str) -> None:
 def test_bare_text_is_no_answer(function: str) -> None:
     gold = "C" if function == "choice" else "5"
     texts = [f"The answer is {gold}.", f"**Answer:** {gold}", f"```\n{gold}\n```", f"答案是{gold}"]
-    functions = {function: reward_function()}
-    with build_composite_reward(RewardsConfig(functions=functions)) as reward:
+    functions = {function: {}}
+    with build_composite_reward(read_rewards(functions)) as reward:
         rewards = reward.score([item(text, gold) for text in texts])
     assert {r.status.value for r in rewards} == {"no_answer"}

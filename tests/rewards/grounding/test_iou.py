@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.boxes import Box, to_original
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import BadGoldError, Job, build_composite_reward
 from mmr1.rewards.builtin.iou import gold_boxes, iou, iou_of, matched_iou
 from mmr1.rewards.builtin.temporal import segment_iou, tiou
@@ -130,8 +130,8 @@ def test_ten_thousand_boxes() -> None:
     """Against a few they are cheap; against many they are matched in the sandbox."""
     many = [[x, 0, x + 1, 1] for x in range(10_000)]
     start = time.monotonic()
-    config = RewardsConfig(functions={"iou": reward_function()}, timeout_s=20.0, workers=1)
-    with build_composite_reward(config) as scorer:
+    config = read_rewards({"iou": {}}), ScoringConfig(timeout_s=20.0, workers=1)
+    with build_composite_reward(*config) as scorer:
         few, half = scorer.score(
             [
                 item(think(json.dumps(many)), many[:3]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.item import RewardItem
 from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
@@ -19,6 +19,6 @@ def judge(
     url: str, items: list[RewardItem], timeout_s: float = 5.0, **options: Any
 ) -> list[Reward]:
     options = {"url": url, "model": "m", "retries": 1, **options}
-    function = reward_function(use="judge", options=options, timeout_s=timeout_s)
-    with build_composite_reward(RewardsConfig(functions={"liked": function})) as reward:
+    function = {"type": "judge", **options, "timeout_s": timeout_s}
+    with build_composite_reward(read_rewards({"liked": function})) as reward:
         return reward.score(items)

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import build_composite_reward
+from mmr1.rewards.builtin.judge import JudgeConfig
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
-from mmr1.rewards.judges.options import JudgeOptions, read_judge_options
 from mmr1.rewards.judges.replies import read_verdict
 from mmr1.types import MediaRef, Message, Sample, Status, TextPart
 from tests.faults import faults_told
@@ -168,7 +168,7 @@ def damaged(path: Path) -> Iterator[None]:
 def test_a_cache_that_breaks_is_left_alone(tmp_path: Path, broken: Any) -> None:
     path = tmp_path / "own" / "replies.sqlite"
     with chat_server(lambda body: said('{"score": 0.5}')) as url:
-        reward = JudgeReward("liked", {"url": url, "model": "m", "cache": path}, timeout_s=10.0)
+        reward = JudgeReward(JudgeConfig(url=url, model="m", cache=path, timeout_s=10.0))
         assert reward.score([item("a")], [{}])[0].value == 0.5
         with faults_told() as told, broken(path):
             texts = [f"{n} {'long ' * 2000}" for n in range(8)]
@@ -257,7 +257,7 @@ def test_a_busy_judge_is_asked_again_when_it_says() -> None:
         (said('{"score": 11}'), "11 is outside of scale=[0, 1]"),
         (said('{"score": NaN}'), "outside of scale"),
         (said('{"score": "good"}'), "'good', not a number"),
-        (said("I think", "length"), "it was cut off, raise options.max_tokens"),
+        (said("I think", "length"), "it was cut off, raise max_tokens"),
     ],
 )
 def test_what_is_no_verdict_is_no_reward(answer: Answer, error: str) -> None:
@@ -331,24 +331,28 @@ def test_the_key_comes_from_the_environment_and_is_never_shown(monkeypatch) -> N
     monkeypatch.delenv("JUDGE_KEY")
     with pytest.raises(ValueError, match="environment variable JUDGE_KEY is not set"):
         judge("http://127.0.0.1:1/v1", [], api_key_env="JUDGE_KEY")
-    with pytest.raises(ValueError, match="a key is never written into a configuration"):
-        read_judge_options("liked", {"url": "http://a/v1", "model": "m", "api_key": "sk"})
+    with pytest.raises(ValueError, match=r"did you mean 'rewards\.liked\.api_key_env'"):
+        read_rewards(judge_of({"url": "http://a/v1", "model": "m", "api_key": "sk"}))
+
+
+def judge_of(keys: dict[str, Any]) -> dict[str, Any]:
+    return {"liked": {"type": "judge", **keys}}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "m"}, r"rewards.functions.liked.options.url: Field required"),
-        ({"url": "http://a/v1", "model": "m", "modle": 1}, "modle: .*; a judge has: url, model"),
-        ({"url": "judge:8000", "model": "m"}, r"liked.options.url: .*is not an http address"),
+        ({"model": "m"}, "'rewards.liked.url' is missing"),
+        ({"url": "http://a/v1", "model": "m", "modle": 1}, "did you mean 'rewards.liked.model'"),
+        ({"url": "judge:8000", "model": "m"}, r"rewards.liked.url': .* '\^https\?"),
         ({"url": "http://a/v1", "model": "m", "scale": [1, 1]}, "worst and the best score are eq"),
         ({"url": "http://a/v1", "model": "m", "opponents": 2}, "set against=group"),
         ({"url": "http://a/v1", "model": "m", "score_regex": "x"}, "needs a group"),
     ],
 )
-def test_options_that_are_wrong(options: dict[str, Any], message: str) -> None:
+def test_settings_that_are_wrong(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_judge_options("liked", options)
+        read_rewards(judge_of(options))
 
 
 @pytest.mark.parametrize(
@@ -364,7 +368,7 @@ def test_options_that_are_wrong(options: dict[str, Any], message: str) -> None:
     ],
 )
 def test_verdicts(reply: str, options: dict[str, Any], score: float) -> None:
-    read = JudgeOptions(url="http://a/v1", model="m", **options)
+    read = JudgeConfig(url="http://a/v1", model="m", **options)
     assert read_verdict(reply, read) == pytest.approx(score)
 
 
@@ -392,8 +396,8 @@ def test_templates_of_ones_own(tmp_path: Path) -> None:
 def test_samples_that_cannot_be_judged_are_told_at_load() -> None:
     video = MediaRef("video", Path("a.mp4"))
     options = {"url": "http://127.0.0.1:1/v1", "model": "m", "against": "answer"}
-    config = RewardsConfig(functions={"liked": reward_function(use="judge", options=options)})
-    with build_composite_reward(config) as reward:
+    config = read_rewards({"liked": {"type": "judge", **options}}), ScoringConfig()
+    with build_composite_reward(*config) as reward:
         problems = reward.check_gold([item("", answer=None).sample, item("", video).sample])
     assert [message.partition(";")[0] for _, message in problems] == [
         "liked: it has no answer to compare with",

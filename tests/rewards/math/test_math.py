@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import BadGoldError, CompositeReward, Job, build_composite_reward
 from mmr1.rewards.math.equality import decide, gold_text
 from mmr1.rewards.reading.numbers import parse_number, same_number
@@ -18,8 +18,8 @@ from tests.rewards.math.math_cases import PAIRS
 
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[CompositeReward]:
-    parts = {"math": reward_function()}
-    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=60.0)) as built:
+    parts = {"math": {}}
+    with build_composite_reward(read_rewards(parts), ScoringConfig(timeout_s=60.0)) as built:
         yield built
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.rewards import RewardItem, build_composite_reward
@@ -54,16 +54,15 @@ def items_of(groups: Sequence[Group], media: Path) -> list[RewardItem]:
 def score(
     functions: dict[str, dict[str, Any]], items: Sequence[RewardItem], **of_section: Any
 ) -> list[Reward]:
-    made = {name: reward_function(**function) for name, function in functions.items()}
-    config = RewardsConfig(functions=made, workers=1, timeout_s=60.0, **of_section)
-    with build_composite_reward(config) as composite:
+    config = read_rewards(functions), ScoringConfig(workers=1, timeout_s=60.0, **of_section)
+    with build_composite_reward(*config) as composite:
         return composite.score(items)
 
 
 def section(package: str, project: str, function: str, **more: Any) -> dict[str, Any]:
     """The section of a function in a package of the tests, which has a file for each project."""
     folder = REPOSITORY / package.replace(".", "/")
-    return {"use": f"{folder / project}.py:{function}", **more}
+    return {"type": f"{folder / project}.py:{function}", **more}
 
 
 def errors(rewards: Sequence[Reward]) -> list[str | None]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.http.post import read_json
 from mmr1.rewards.plugins.http_client import REPLY_BYTES, REPLY_BYTES_PER_ITEM
@@ -74,10 +74,10 @@ ITEMS = [item(think(str(n % 3)), 1, prompt="How many? ") for n in range(7)]
 EXPECTED = [float(n % 3 == 1) for n in range(7)]
 
 
-def score(url: str, timeout_s: float = 2.0, **options: Any) -> list[Reward]:
-    function = reward_function(use=url, options=options)
-    config = RewardsConfig(functions={"remote": function}, timeout_s=timeout_s)
-    with build_composite_reward(config) as composite_reward:
+def score(url: str | list[str], timeout_s: float = 2.0, **options: Any) -> list[Reward]:
+    function = {"type": "remote", "url": url, **options}
+    config = read_rewards({"remote": function}), ScoringConfig(timeout_s=timeout_s)
+    with build_composite_reward(*config) as composite_reward:
         return composite_reward.score(ITEMS)
 
 
@@ -102,7 +102,7 @@ def test_several_servers_share_the_items() -> None:
         return right(body)
 
     with server(answer) as first, server(answer) as second, server(answer) as third:
-        assert [r.value for r in score(f"{first},{second}", urls=[third])] == EXPECTED
+        assert [r.value for r in score([first, second, third])] == EXPECTED
     assert sorted(shares) == [1, 3, 3]
 
 
@@ -120,7 +120,7 @@ def test_a_server_that_stumbles_is_asked_again() -> None:
 
 def test_another_server_takes_over() -> None:
     with server(right) as good, faults_told() as told:
-        assert [r.value for r in score(f"http://127.0.0.1:1/,{good}")] == EXPECTED
+        assert [r.value for r in score(["http://127.0.0.1:1/", good])] == EXPECTED
     assert told.counts() == {"remote/error": 1}  # counted, although nothing is lost
 
 
@@ -165,15 +165,15 @@ def test_a_server_that_sleeps() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"retry": 1}, "no option 'retry'"),
-        ({"urls": ["x"]}, "reward function 'remote': 'x' is not an http address"),
-        ({"urls": ["http://host:port/"]}, "not readable"),
+        ({"retry": 1}, "did you mean 'rewards.remote.retries'"),
+        ({"url": ["x"]}, "rewards.remote.url: 'x' is not an http address"),
+        ({"url": "http://host:port/"}, "not readable"),
         ({"headers": {"Authorization": "two\nlines"}}, "'Authorization' is not one line"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        score("http://127.0.0.1:1/", **options)
+        score(**{"url": "http://127.0.0.1:1/", **options})
 
 
 def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,9 +227,9 @@ def test_the_deadline_is_that_of_the_whole_call(behave: Behaviour) -> None:
 def test_the_deadline_holds_while_the_request_is_sent() -> None:
     long = [item(think("1"), 1, prompt="p" * (32 << 20))]
     with raw_server(silent, reads=False) as url:
-        part = reward_function(use=url, options={"retries": 0})
-        config = RewardsConfig(functions={"remote": part}, timeout_s=DEADLINE_S)
-        with build_composite_reward(config) as scorer:
+        part = {"type": "remote", "url": url, "retries": 0}
+        config = read_rewards({"remote": part}), ScoringConfig(timeout_s=DEADLINE_S)
+        with build_composite_reward(*config) as scorer:
             start = time.monotonic()
             (reward,) = scorer.score(long)
             assert time.monotonic() - start < BOUND_S
@@ -304,7 +304,7 @@ def test_a_bad_number_leaves_the_other_completions_whole() -> None:
 
 def test_a_bad_server_leaves_the_other_shares_whole() -> None:
     with raw_server(silent) as bad, server(right) as good:
-        rewards = score(f"{bad},{good}", timeout_s=2.0, retries=0)
+        rewards = score([bad, good], timeout_s=2.0, retries=0)
     assert [reward.status for reward in rewards[:4]] == [Status.TIMEOUT] * 4
     assert [reward.value for reward in rewards[4:]] == EXPECTED[4:]
 
@@ -367,8 +367,8 @@ def test_a_server_that_is_busy_is_asked_again() -> None:
 
 
 def test_a_record_that_is_no_json_is_an_error() -> None:
-    part = reward_function(use="http://127.0.0.1:1/")
-    with build_composite_reward(RewardsConfig(functions={"remote": part})) as scorer:
+    part = {"type": "remote", "url": "http://127.0.0.1:1/"}
+    with build_composite_reward(read_rewards({"remote": part})) as scorer:
         (reward,) = scorer.score([item(think("1"), {1, 2})])
     assert reward.status is Status.ERROR
     assert "cannot be sent as JSON" in (reward.error or "")
@@ -446,7 +446,7 @@ def serving(spec_parts: dict[str, Any], **options: Any) -> Iterator[str]:
     from mmr1.rewards.http_server import create_app
     from mmr1.serving import http_server, listen
 
-    with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
+    with build_composite_reward(read_rewards(spec_parts), ScoringConfig(timeout_s=1.0)) as scorer:
         running = http_server(create_app(scorer, **options))
         sockets = [listen("127.0.0.1", 0)]
         thread = threading.Thread(target=running.run, args=(sockets,), daemon=True)
@@ -462,7 +462,7 @@ def serving(spec_parts: dict[str, Any], **options: Any) -> Iterator[str]:
 
 
 def test_any_reward_can_be_served_and_asked() -> None:
-    functions = {"format": reward_function(weight=0.5), "math": reward_function()}
+    functions = {"format": {"weight": 0.5}, "math": {}}
     items = [
         item(think(r"\frac{\sqrt{12}}{2}"), r"\sqrt{3}", prompt="p "),
         item("<answer>1</answer>", "2", prompt="p "),
@@ -470,10 +470,10 @@ def test_any_reward_can_be_served_and_asked() -> None:
     ]
     with (
         serving(functions) as url,
-        build_composite_reward(RewardsConfig(functions=functions)) as composite_reward,
+        build_composite_reward(read_rewards(functions)) as composite_reward,
     ):
-        remote = reward_function(use=f"{url}/get_reward", timeout_s=20.0)
-        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
+        remote = {"type": "remote", "url": f"{url}/get_reward", "timeout_s": 20.0}
+        with build_composite_reward(read_rewards({"remote": remote})) as asking:
             remote_rewards, direct = asking.score(items), composite_reward.score(items)
     assert [(r.value, r.status) for r in remote_rewards] == [(r.value, r.status) for r in direct]
     assert remote_rewards[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
@@ -481,16 +481,16 @@ def test_any_reward_can_be_served_and_asked() -> None:
 
 def test_whole_rows_can_be_sent() -> None:
     box = item(think("[0, 0, 50, 100]"), [0, 0, 5, 8], meta={"image_size": [100, 80]})
-    with serving({"iou": reward_function(options={"space": "0-1000"})}) as url:
-        function = reward_function(use=url, timeout_s=20.0, options={"rows": True})
-        with build_composite_reward(RewardsConfig(functions={"remote": function})) as remote_reward:
+    with serving({"iou": {"space": "0-1000"}}) as url:
+        function = {"type": "remote", "url": url, "timeout_s": 20.0, "rows": True}
+        with build_composite_reward(read_rewards({"remote": function})) as remote_reward:
             (reward,) = remote_reward.score([box])
     assert reward.value == pytest.approx(1.0)
 
 
 def test_the_server_says_what_it_cannot_read() -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"format": reward_function()}) as url:
+    with serving({"format": {}}) as url:
         assert httpx.get(f"{url}/health").json() == {"status": "ok", "functions": ["format"]}
         bad = httpx.post(url, json={"query": ["a", "b"], "labels": ["c"]})
         assert (bad.status_code, "different lengths" in bad.text) == (422, True)
@@ -513,7 +513,7 @@ def test_the_server_says_what_it_cannot_read() -> None:
 )
 def test_the_server_names_a_column_of_another_type(name: str, value: Any, tmp_path: Path) -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"auto": reward_function()}, media_root=tmp_path) as url:
+    with serving({"auto": {}}, media_root=tmp_path) as url:
         row = {"completion": "a", "answer": 1, "task": "math", name: value}
         refused = httpx.post(url, json={"rows": [row]})
         assert (refused.status_code, "row 0" in refused.text) == (422, True)
@@ -522,7 +522,7 @@ def test_the_server_names_a_column_of_another_type(name: str, value: Any, tmp_pa
 def test_the_server_bounds_a_request() -> None:
     httpx = pytest.importorskip("httpx")
     headers = {"Content-Type": "application/json"}
-    with serving({"format": reward_function()}, max_body=100_000) as url:
+    with serving({"format": {}}, max_body=100_000) as url:
         long = json.dumps({"query": ["x" * 100_000]}).encode()
         pieces = (long[start : start + 1000] for start in range(0, len(long), 1000))
         for content in (long, pieces):  # with a declared length, and in chunks without one
@@ -544,7 +544,7 @@ def test_the_server_bounds_a_request() -> None:
 
 def test_a_lone_surrogate_is_scored_and_told_escaped() -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"count": reward_function()}) as url:
+    with serving({"count": {}}) as url:
         rows = [
             {"completion": "a", "answer": "\\ud800"},
             {"completion": "<answer>4</answer>", "answer": 4},
@@ -573,7 +573,7 @@ def test_whom_the_server_answers(headers: dict[str, str], status: int) -> None:
     pytest.importorskip("fastapi")
     from mmr1.rewards.http.guard import guard_of
 
-    with serving({"format": reward_function()}, guard=guard_of("127.0.0.1", "s3cret")) as url:
+    with serving({"format": {}}, guard=guard_of("127.0.0.1", "s3cret")) as url:
         given = {"Content-Type": "application/json", **headers}
         answer = httpx.post(url, content=b'{"query": ["a"]}', headers=given)
         assert answer.status_code == status
@@ -584,7 +584,7 @@ def test_whom_the_server_answers(headers: dict[str, str], status: int) -> None:
 def test_a_served_reward_is_asked_with_its_token_as_a_password() -> None:
     from mmr1.rewards.http.guard import guard_of
 
-    with serving({"format": reward_function()}, guard=guard_of("0.0.0.0", "s3cret")) as url:
+    with serving({"format": {}}, guard=guard_of("0.0.0.0", "s3cret")) as url:
         assert score(url)[0].value is None
         scored = score(url.replace("http://", "http://any:s3cret@"))
         assert None not in [reward.value for reward in scored]
@@ -603,7 +603,7 @@ def test_pictures_in_requests_stay_below_the_media_root(tmp_path: Path) -> None:
         "def reward(completion, answer, image_path):\n"
         "    return float(len(open(image_path[0], 'rb').read()))\n"
     )
-    function = reward_function(use=f"{tmp_path}/opens.py:reward", sandbox=None)
+    function = {"type": f"{tmp_path}/opens.py:reward", "sandbox": None}
 
     def asked(url: str, row: dict[str, Any]) -> tuple[int, Any]:
         answer = httpx.post(url, json={"rows": [{"completion": "a", **row}]}, timeout=30)
@@ -621,6 +621,6 @@ def test_pictures_in_requests_stay_below_the_media_root(tmp_path: Path) -> None:
         assert asked(url, {"image_path": "a.png"})[1]["rewards"] == [None]  # "/" is not a file
         assert asked(url, {"images": ["a.png"] * 65})[0] == 422
         assert asked(url, {"row": {"image_path": [str(outside)]}})[0] == 422
-    with serving({"format": reward_function()}) as url:
+    with serving({"format": {}}) as url:
         status, answer = asked(url, {"images": [str(outside)]})
         assert (status, "--media-root" in answer["detail"]) == (422, True)

@@ -227,7 +227,7 @@ def test_a_function_is_called_once_per_prompt_or_once_per_batch(
     items = [*items[::2], *items[1::2]]  # the completions of a prompt need not be neighbours
 
     def sizes(file: str, **more: Any) -> set[float | None]:
-        given = {"use": f"{tmp_path / file}.py:reward", **more}
+        given = {"type": f"{tmp_path / file}.py:reward", **more}
         return {reward.value for reward in score({"f": given}, items)}
 
     assert sizes("plain") == {3.0}
@@ -236,7 +236,7 @@ def test_a_function_is_called_once_per_prompt_or_once_per_batch(
     assert sizes("says", call="group") == {3.0}
     with pytest.raises(ValueError, match=r"call: batch is for functions that take lists.*verl"):
         score({"f": use("verl", "compute_score", call="batch")}, [])
-    with pytest.raises(ValueError, match=r"builtin\.call\n.*not permitted"):
+    with pytest.raises(ValueError, match=r"type 'math' has no 'call'"):
         score({"math": {"call": "batch"}}, [])
 
 
@@ -246,7 +246,7 @@ def test_a_group_that_fails_costs_the_others_nothing(tmp_path: Path, media: Path
         "    assert problem_type[0] != 'numerical', 'no numbers'\n"
         "    return [1.0] * len(completions)\n"
     )
-    rewards = score({"f": {"use": f"{tmp_path}/fails.py:reward"}}, items_of(VIDEO_R1, media))
+    rewards = score({"f": {"type": f"{tmp_path}/fails.py:reward"}}, items_of(VIDEO_R1, media))
     assert [reward.value for reward in rewards] == [1.0] * 3 + [None] * 3 + [1.0] * 3
     assert "no numbers" in (rewards[4].error or "")
 
@@ -265,7 +265,7 @@ def test_none_skips_the_row_for_that_function(isolated: bool, media: Path) -> No
     functions = {
         "math": use("trl", "math_reward", sandbox={} if isolated else None),
         "code": use("trl", "code_reward", sandbox={} if isolated else None, weight=0.5),
-        "seen": {"use": "exact", "weight": 0.0},
+        "seen": {"type": "exact", "weight": 0.0},
     }
     rewards = score(functions, items_of(TASKS, media))
     assert [reward.value for reward in rewards] == [1.0, 0.0, 0.5, 0.0, None, None]
@@ -289,7 +289,7 @@ def test_a_plugin_stands_on_another_function(isolated: bool, media: Path) -> Non
         "accuracy": use("video_r1", "accuracy_reward", sandbox={} if isolated else None),
         "bonus": use(
             "video_r1", "length_bonus", sandbox={} if isolated else None,
-            options={"of": "accuracy", "longest": 6},
+            of="accuracy", longest=6,
         ),
         "share": use("video_r1", "share_of_best", sandbox={} if isolated else None),
         "spread": use("video_r1", "group_spread", sandbox={} if isolated else None),
@@ -315,14 +315,14 @@ def test_a_plugin_has_no_reward_where_what_it_stands_on_has_none(
         "def of_it(completion, accuracy, group_accuracy):\n    return group_accuracy\n"
     )
     functions = {
-        "first": {"use": f"{tmp_path}/fails.py:reward"},
-        "second": {"use": f"{tmp_path}/fails.py:of_it", "options": {"of": "first"}},
+        "first": {"type": f"{tmp_path}/fails.py:reward"},
+        "second": {"type": f"{tmp_path}/fails.py:of_it", "of": "first"},
     }
     rewards = score(functions, items_of([(CHOICE, ["A", "B"])], media))
     assert rewards[0].components == {"first": 1.0, "second": 1.0}
     assert rewards[1].components == {"first": None, "second": None}
-    with pytest.raises(ValueError, match=r"of=frist is not a function before it \(first\)"):
-        score({**functions, "second": {**functions["second"], "options": {"of": "frist"}}}, [])
+    with pytest.raises(ValueError, match=r"of=frist is not a reward before it \(first\)"):
+        score({**functions, "second": {**functions["second"], "of": "frist"}}, [])
 
 
 # --- signatures ----------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_without_walls_it_runs_in_the_main_thread_of_a_process_of_its_own(
         "    return float(os.getpid())\n"
     )
     items = items_of([(COUNT, ["1", "exit", "2", "hang", "3"])], media)
-    function = {"use": f"{tmp_path}/free.py:reward", "sandbox": None, "timeout_s": 2.0}
+    function = {"type": f"{tmp_path}/free.py:reward", "sandbox": None, "timeout_s": 2.0}
     rewards = score({"f": function}, items)
     assert [r.status for r in rewards] == [
         Status.OK, Status.KILLED, Status.OK, Status.TIMEOUT, Status.OK
@@ -385,7 +385,7 @@ def test_the_path_that_an_import_could_not_open_is_named(tmp_path: Path) -> None
         "def reward(completion, answer):\n    return 1.0\n"
     )
     with pytest.raises(ValueError, match=r"own\.pem.*NAME\.sandbox\.readable.*sandbox: null"):
-        score({"f": {"use": f"{folder}/tls.py:reward"}}, [])
+        score({"f": {"type": f"{folder}/tls.py:reward"}}, [])
 
 
 def test_a_variable_that_isolated_workers_do_not_get_is_named(
@@ -397,7 +397,7 @@ def test_a_variable_that_isolated_workers_do_not_get_is_named(
     )
     said = r"client\.py .*LAB_API_KEY'; it ran isolated: LAB_API_KEY is not set there; set sandbox"
     with pytest.raises(ValueError, match=said):
-        score({"f": {"use": f"{tmp_path}/client.py:reward"}}, [])
+        score({"f": {"type": f"{tmp_path}/client.py:reward"}}, [])
 
 
 def test_a_bad_row_costs_the_other_rows_of_a_batch_nothing(tmp_path: Path, media: Path) -> None:
@@ -412,6 +412,6 @@ def test_a_bad_row_costs_the_other_rows_of_a_batch_nothing(tmp_path: Path, media
     items = items_of([(number, ["5"] * 6), (COUNT, ["<answer> 3 </answer>", "4"])], media)
     bad = {**items[0].sample.meta, "row": {**number, "solution": 5}}
     items = [replace(i, sample=replace(i.sample, meta=bad)) if i.group == 0 else i for i in items]
-    rewards = score({"f": {"use": f"{tmp_path}/batch.py:reward"}}, items)
+    rewards = score({"f": {"type": f"{tmp_path}/batch.py:reward"}}, items)
     assert [r.status for r in rewards] == [Status.ERROR] * 6 + [Status.OK] * 2
     assert [r.value for r in rewards[6:]] == [1.0, 0.0]

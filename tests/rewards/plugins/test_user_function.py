@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.plugins import user_function
 from mmr1.rewards.sandbox.pool import Pool, try_walls
@@ -40,11 +40,11 @@ def test_other_numbers_of_a_dict_are_logged_apart() -> None:
     assert rewards[0].components == {"plugin": 1.0, "plugin/format": 1.0, "plugin/accuracy": 1.0}
 
 
-def test_options_and_columns_reach_the_function() -> None:
+def test_settings_and_columns_reach_the_function() -> None:
     spec = f"{PLUGINS}/verl_batch.py:compute_score"
-    assert score(spec, items(), options={"bonus": 0.5})[0].value == 1.5
+    assert score(spec, items(), bonus=0.5)[0].value == 1.5
     spec = f"{PLUGINS}/own.py:shortest"
-    assert score(spec, items(["x" * 50]), options={"limit": 100})[0].value == 0.5
+    assert score(spec, items(["x" * 50]), limit=100)[0].value == 0.5
     with_grid = [item("x", grid_thw=((1, 4, 6),), meta={"image_path": ["a.png", "b.png"]})]
     assert score(f"{PLUGINS}/trl.py:grid_reward", with_grid)[0].value == 6.0
 
@@ -205,7 +205,7 @@ def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
         ("bad.py:NOT_A_FUNCTION", "is a int, not a function"),
         ("bad.py:raise", "did you mean 'raises'"),
         ("missing.py:reward", "no such Python file"),
-        ("bad.py", "name the function too"),
+        ("bad.py", "name the function of the file too"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_says_so_at_the_start(
@@ -215,21 +215,21 @@ def test_a_plugin_that_cannot_be_used_says_so_at_the_start(
         score(f"{PLUGINS}/{spec}", [], sandbox={} if isolated else None)
 
 
-def test_an_unknown_option_is_refused() -> None:
+def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'limit'"):
-        score(f"{PLUGINS}/own.py:shortest", [], options={"limt": 3})
+        score(f"{PLUGINS}/own.py:shortest", [], limt=3)
 
 
-def test_an_option_that_is_nearly_a_parameter_is_refused_where_any_is_taken(tmp_path: Path) -> None:
+def test_a_setting_nearly_a_parameter_is_refused(tmp_path: Path) -> None:
     """The documentation's form: ``**sample`` would swallow it."""
     file = tmp_path / "own.py"
     file.write_text(
         "def reward(completion, answer, *, limit=3, **sample):\n"
         "    return limit + sample.get('more', 0)\n"
     )
-    assert score(f"{file}:reward", items(["x"]), options={"more": 4})[0].value == 7
-    with pytest.raises(ValueError, match=r"no option 'limitt' \(did you mean 'limit'\?\)"):
-        score(f"{file}:reward", [], options={"limitt": 3})
+    assert score(f"{file}:reward", items(["x"]), more=4)[0].value == 7
+    with pytest.raises(ValueError, match=r"no setting 'limitt' \(did you mean 'limit'\?\)"):
+        score(f"{file}:reward", [], limitt=3)
 
 
 def test_a_file_with_a_syntax_error(tmp_path: Path) -> None:
@@ -312,9 +312,9 @@ def test_an_import_that_does_not_end_has_a_deadline_of_its_own(
 ) -> None:
     spec = plugin(tmp_path / "own", "import time; time.sleep(999)")
     monkeypatch.setattr(user_function, "Pool", partial(Pool, start_s=3.0))
-    config = RewardsConfig(functions={"plugin": reward_function(use=spec)}, timeout_s=0.1)
+    config = read_rewards({"plugin": {"type": spec}}), ScoringConfig(timeout_s=0.1)
     with pytest.raises(ValueError, match=r"plugin.py.*not ready after 3 s"):
-        build_composite_reward(config)
+        build_composite_reward(*config)
 
 
 def test_a_plugin_sees_neither_secrets_nor_the_user_s_files(
@@ -332,7 +332,7 @@ def test_a_plugin_sees_neither_secrets_nor_the_user_s_files(
     read = f"float(len(open({str(secret)!r}).read()))"
     (reward, *_) = score(plugin(tmp_path / "own", "", read), items())
     assert reward.status is Status.ERROR
-    assert "rewards.functions.NAME.sandbox.readable" in (reward.error or "")
+    assert "rewards.NAME.sandbox.readable" in (reward.error or "")
     (reward, *_) = score(
         plugin(tmp_path / "own", "", read), items(), sandbox={"readable": [str(secret)]}
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.types import Reward
 from tests.rewards.helpers import item
@@ -29,9 +29,9 @@ def items(texts: list[str] = TEXTS, **row: str) -> list[RewardItem]:
 
 def score(spec: str, items: list[RewardItem], **function: Any) -> list[Reward]:
     timeout_s = function.pop("timeout_s", 5.0)
-    config = reward_function(use=spec, sandbox=function.pop("sandbox", {}), **function)
+    config = {"type": spec, "sandbox": function.pop("sandbox", {}), **function}
     with build_composite_reward(
-        RewardsConfig(functions={"plugin": config}, workers=1, timeout_s=timeout_s)
+        read_rewards({"plugin": config}), ScoringConfig(workers=1, timeout_s=timeout_s)
     ) as composite_reward:
         return composite_reward.score([with_source(i) for i in items])
 

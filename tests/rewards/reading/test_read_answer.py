@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 import mmr1
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.composite import reward_stats
 from mmr1.rewards.reading.characters import clean, unwrap
@@ -88,8 +88,8 @@ def test_boxed_values_become_members_of_the_gold() -> None:
 
 
 def test_unread_answer_has_status_reason_and_metric() -> None:
-    functions = {"count": reward_function(), "math": reward_function(weight=0.5)}
-    with build_composite_reward(RewardsConfig(functions=functions)) as reward:
+    functions = {"count": {}, "math": {"weight": 0.5}}
+    with build_composite_reward(read_rewards(functions)) as reward:
         unread, read, absent = reward.score(
             [item(think("many"), 4), item(think("5"), 4), item("<think>4</think>", 4)]
         )
@@ -108,8 +108,8 @@ def test_unread_answer_counts_in_the_baseline() -> None:
 
 
 def test_unit_boxes_are_unread_in_pixel_space() -> None:
-    functions = {"iou": reward_function()}
-    with build_composite_reward(RewardsConfig(functions=functions)) as reward:
+    functions = {"iou": {}}
+    with build_composite_reward(read_rewards(functions)) as reward:
         (unit,) = reward.score([item(think("[0.1, 0.2, 0.5, 0.6]"), [10, 20, 50, 60])])
     assert (unit.value, unit.status) == (0.0, Status.UNREAD)
     assert "0-1" in (unit.error or "")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.plugins.item_rows import to_item
 from mmr1.types import Reward
@@ -46,9 +46,8 @@ def score(rows: list[dict[str, Any]]) -> list[Reward]:
     for index, row in enumerate(rows):
         groups[row["reward"], json.dumps(row.get("options") or {})].append(index)
     for (name, options), indices in groups.items():
-        functions = {name: {"weight": 1.0, "options": json.loads(options)}}
-        config = RewardsConfig.model_validate({"functions": functions, "timeout_s": 20.0})
-        with build_composite_reward(config) as reward:
+        rewards_of_rows = read_rewards({name: json.loads(options)})
+        with build_composite_reward(rewards_of_rows, ScoringConfig(timeout_s=20.0)) as reward:
             items = [to_item(_record(rows[i], i), rows[i]["id"]) for i in indices]
             rewards |= dict(zip(indices, reward.score(items), strict=True))
     return [rewards[index] for index in range(len(rows))]

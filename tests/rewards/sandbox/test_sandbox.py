@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.lifetime import Deadline
 from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox import processes
@@ -399,7 +399,7 @@ ITEMS = [
     item("none", "4"),
     item(think("x"), r"\frac{"),
 ]
-CONFIG = RewardsConfig(functions={"math": reward_function()}, timeout_s=1.0)
+CONFIG = read_rewards({"math": {}}), ScoringConfig(timeout_s=1.0)
 EXPECTED = [
     (1.0, Status.OK),
     (0.0, Status.OK),
@@ -410,7 +410,7 @@ EXPECTED = [
 
 
 def verdicts() -> list[tuple[float | None, Status]]:
-    with build_composite_reward(CONFIG) as scorer:
+    with build_composite_reward(*CONFIG) as scorer:
         return [(reward.value, reward.status) for reward in scorer.score(ITEMS)]
 
 

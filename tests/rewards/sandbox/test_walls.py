@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox import walls
 from mmr1.rewards.sandbox.pool import Pool, try_walls
@@ -281,12 +281,12 @@ def test_without_a_required_wall_nothing_runs(broken, wall: str, tmp_path: Path)
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"open({str(ran)!r}, 'w')\ndef reward(completion, answer):\n    return 1.0\n")
     for functions in (
-        {"plugin": reward_function(use=f"{plugin}:reward")},
-        {"math": reward_function()},
+        {"plugin": {"type": f"{plugin}:reward"}},
+        {"math": {}},
     ):
         with (
             pytest.raises(ValueError, match=f"lacks: .*{wall}.*allow_weak_sandbox=true"),
-            build_composite_reward(RewardsConfig(functions=functions)) as scorer,
+            build_composite_reward(read_rewards(functions)) as scorer,
         ):
             scorer.score([item(think(r"2\sqrt{3}"), r"\sqrt{12}")])
     assert not ran.exists()
@@ -296,8 +296,8 @@ def test_a_weak_sandbox_can_be_allowed_and_says_what_it_lacks(
     broken, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken(SECCOMP)
-    config = RewardsConfig(functions={"math": reward_function()}, allow_weak_sandbox=True)
-    with caplog.at_level(logging.WARNING), build_composite_reward(config) as scorer:
+    config = read_rewards({"math": {}}), ScoringConfig(allow_weak_sandbox=True)
+    with caplog.at_level(logging.WARNING), build_composite_reward(*config) as scorer:
         (reward,) = scorer.score([item(think(r"2\sqrt{3}"), r"\sqrt{12}")])
     assert reward.value == 1.0
     assert "the sandbox of the rewards lacks: " in caplog.text

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from mmr1.config import read_rewards
 from mmr1.rewards.builtin.shaping import format
 from mmr1.rewards.reading.extract import extract_answer, last_boxed, without_thinking
 
@@ -79,9 +80,9 @@ def test_partial_credit_only_when_asked_for() -> None:
     assert format("", partial=True) == 0.0
 
 
-def test_an_unknown_template() -> None:
-    with pytest.raises(ValueError, match="known are think-answer"):
-        format("", template="xml")  # type: ignore[arg-type]
+def test_an_unknown_template_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rewards\.format\.template"):
+        read_rewards({"format": {"template": "xml"}})
 
 
 @pytest.mark.parametrize(

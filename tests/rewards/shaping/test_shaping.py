@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardsConfig, reward_function
+from mmr1.config import ScoringConfig, read_rewards
 from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
 from mmr1.rewards.builtin.shaping import (
     length_bonus,
@@ -22,9 +22,8 @@ from tests.rewards.helpers import item, think
 
 
 def score(functions: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
-    config = {name: reward_function(**function) for name, function in functions.items()}
-    with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as composite_reward:
-        return composite_reward.score(items)
+    with build_composite_reward(read_rewards(functions), ScoringConfig(timeout_s=5.0)) as scorer:
+        return scorer.score(items)
 
 
 @pytest.mark.parametrize(
@@ -55,15 +54,15 @@ def test_repetition_counts_token_ngrams() -> None:
 
 
 def test_tokens_are_counted_and_not_characters() -> None:
-    (reward,) = score({"overlong": {"options": {"max_length": 9, "buffer": 3}}}, [item("text")])
+    (reward,) = score({"overlong": {"max_length": 9, "buffer": 3}}, [item("text")])
     assert reward.status is Status.ERROR
     assert "token_ids" in (reward.error or "")
 
 
 def test_the_length_reward_uses_another_function() -> None:
     functions = {
-        "accuracy": {"use": "count"},
-        "length": {"use": "length_cosine", "options": {"of": "accuracy", "max_length": 10}},
+        "accuracy": {"type": "count"},
+        "length": {"type": "length_cosine", "of": "accuracy", "max_length": 10},
     }
     tokens = tuple(range(10))
     rewards = score(functions, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
@@ -72,7 +71,7 @@ def test_the_length_reward_uses_another_function() -> None:
 
 def test_the_length_bonus_counts_the_right_answers_of_its_group() -> None:
     options = {"of": "accuracy", "min_length": 2, "max_length": 4}
-    functions = {"accuracy": {"use": "count"}, "length_bonus": {"options": options}}
+    functions = {"accuracy": {"type": "count"}, "length_bonus": options}
     answers = [("3", 2, 0), ("3", 9, 0), ("4", 3, 0), ("3", 3, 1), ("4", 3, 1)]
     items = [item(think(a), 3, token_ids=tuple(range(n)), group=g) for a, n, g in answers]
     rewards = score(functions, items)
@@ -80,13 +79,13 @@ def test_the_length_bonus_counts_the_right_answers_of_its_group() -> None:
 
 
 def test_a_derived_reward_makes_its_own_accuracy() -> None:
-    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    functions = {"length_cosine": {"of": "count", "max_length": 10}}
     (reward,) = score(functions, [item(think("3"), 3, token_ids=tuple(range(10)))])
     assert reward.value == 0.5
 
 
 def test_no_accuracy_no_length_reward() -> None:
-    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    functions = {"length_cosine": {"of": "count", "max_length": 10}}
     (reward,) = score(functions, [item(think("3"), "many", token_ids=(1,))])
     assert reward.status is Status.BAD_GOLD
 
@@ -94,16 +93,14 @@ def test_no_accuracy_no_length_reward() -> None:
 @pytest.mark.parametrize(
     ("functions", "message"),
     [
-        ({"length_cosine": {}}, "needs the option 'max_length'"),
-        ({"overlong": {"options": {"max_length": 4}}}, "needs the option 'buffer'"),
-        (
-            {"length_cosine": {"options": {"max_length": 4, "of": "acc"}}},
-            "neither a function before",
-        ),
-        ({"auto": {"options": {"box": {}}}}, "has no option 'box'"),
+        ({"length_cosine": {}}, "max_length' is missing"),
+        ({"overlong": {"max_length": 4}}, "buffer' is missing"),
+        ({"length_cosine": {"max_length": 4, "of": "acc"}}, "neither a reward before"),
+        ({"auto": {"settings": {"box": {}}}}, "no task is scored by 'box'"),
+        ({"auto": {"settings": {"iou": {"spac": "original"}}}}, "iou: spac"),
     ],
 )
-def test_options_are_checked_at_the_start(
+def test_settings_are_checked_at_the_start(
     functions: dict[str, dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -112,7 +109,7 @@ def test_options_are_checked_at_the_start(
 
 def test_temporal_contrast() -> None:
     """3 of 4 right with frames in order against 1 of 2 shuffled: the right ones are paid 0.3."""
-    functions = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
+    functions = {"accuracy": {"type": "count"}, "temporal_contrast": {"of": "accuracy"}}
     shuffled = (think("3"), think("5"))
     ordered = [item(think(a), 3, shuffled=shuffled) for a in ("3", "3", "3", "4")]
     other = [item(think(a), 3, shuffled=(think("3"),), group=1) for a in ("3", "4")]
@@ -137,7 +134,7 @@ def test_temporal_contrast_at_equal_accuracy(
     right: int, shuffled_right: int, options: dict[str, float], bonus: float
 ) -> None:
     """Of 4 completions each; the first is right."""
-    contrast = {"options": {"of": "count", **options}}
+    contrast = {"of": "count", **options}
     shuffled = tuple(think("3" if i < shuffled_right else "5") for i in range(4))
     ordered = [item(think("3" if i < right else "5"), 3, shuffled=shuffled) for i in range(4)]
     rewards = score({"temporal_contrast": contrast}, ordered)
@@ -147,7 +144,7 @@ def test_temporal_contrast_at_equal_accuracy(
 
 
 def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
-    functions = {"temporal_contrast": {"options": {"of": "count"}}}
+    functions = {"temporal_contrast": {"of": "count"}}
     none_came, not_asked = score(
         functions, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
     )
@@ -201,18 +198,18 @@ def test_auto_picks_by_the_task_of_each_sample() -> None:
     assert "telepathy" in (rewards[8].error or "")
 
 
-def test_auto_options_go_to_the_reward_they_name() -> None:
+def test_auto_settings_go_to_the_reward_they_name() -> None:
     box = item(
         think("[0, 0, 500, 1000]"), [0, 0, 50, 80], task="iou", meta={"image_size": [100, 80]}
     )
-    (reward,) = score({"auto": {"options": {"iou": {"space": "0-1000"}}}}, [box])
+    (reward,) = score({"auto": {"settings": {"iou": {"space": "0-1000"}}}}, [box])
     assert reward.value == 1.0
 
 
 def test_auto_checks_golds_by_task() -> None:
     items = [item("", "3", task="count"), item("", "many", task="count"), item("", 1)]
-    config = RewardsConfig(functions={"auto": reward_function()})
-    with build_composite_reward(config) as composite_reward:
+    config = read_rewards({"auto": {}}), ScoringConfig()
+    with build_composite_reward(*config) as composite_reward:
         problems = composite_reward.check_gold([i.sample for i in items])
     assert ["not a finite number" in problems[0][1], "no task type" in problems[1][1]] == [
         True,

@@ -76,7 +76,7 @@ def config(
             "max_prompt_length": 88,
             "max_response_length": 8,
         },
-        "rewards": {"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        "rewards": {"length": {"type": f"{reward}:reward", "sandbox": None}},
         "algorithm": {
             "kl": {"coef": 0.02, "reference": {"type": "moving", "sync_steps": 2}},
             "entropy": {"coef": 0.01},

@@ -34,13 +34,13 @@ def judge(tiny_model, tmp_path_factory) -> Path:
 
 
 def config_of(tiny_model: Path, judge: Path | None, **sections: object) -> Config:
-    functions = {"judge": {"use": "reward_model", "options": {"path": str(judge)}}}
+    functions = {"judge": {"type": "reward_model", "path": str(judge)}}
     tree = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "data": {"num_workers": 0},
         "rollout": {"engine": "hf"},
         "trainer": {"threads": 1, "max_tokens_per_gpu": 200},
-        **({"rewards": {"functions": functions}} if judge else {}),
+        **({"rewards": functions} if judge else {}),
     }
     for name, keys in sections.items():
         tree[name] = {**tree.get(name, {}), **keys}
@@ -98,5 +98,5 @@ def test_ranks_for_no_reward_model_are_refused(tiny_model, judge):
 
 
 def test_a_path_without_a_reward_model_is_refused(tiny_model):
-    with pytest.raises(ValueError, match=r"judge\.options\.path .* is not a reward model"):
+    with pytest.raises(ValueError, match=r"judge\.path .* is not a reward model"):
         reward_model_paths(config_of(tiny_model, tiny_model))

@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Config:
             "media_root": str(data / "pictures"),
             "prompt_template": str(tmp_path / "prompt.jinja"),
         },
-        rewards={"functions": {"mine": {"use": f"{tmp_path / 'my.py'}:reward"}}},
+        rewards={"mine": {"type": f"{tmp_path / 'my.py'}:reward"}},
         trainer={
             "output_dir": str(tmp_path / "run"),
             "validation": {"data": str(data / "held_out.jsonl")},

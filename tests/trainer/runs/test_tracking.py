@@ -315,16 +315,20 @@ def test_the_pictures_of_tools_stand_beside_the_prompts(tiny_model, tmp_path):
 def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):
     starts = []
     plug(monkeypatch, lambda start: starts.append(start) or Recorder())
-    judge = {"use": "http://me:hunter2@judge.example", "options": {"headers": {"X-Key": "hunter2"}}}
+    judge = {
+        "type": "remote",
+        "url": "http://me:hunter2@judge.example",
+        "headers": {"X-Key": "hunter2"},
+    }
     run = Config(
         model={"path": "x"},
-        rewards={"functions": {"judge": judge}},
+        rewards={"judge": judge},
         trainer={"tracking": {"report_to": ["tensorboard"]}},
     )
     with Trackers(run, tmp_path):
         pass
     assert "hunter2" not in json.dumps(starts[0].config)
-    assert starts[0].config["rewards"]["functions"]["judge"]["use"] == "http://***@judge.example"
+    assert starts[0].config["rewards"]["judge"]["url"] == "http://***@judge.example"
 
 
 @pytest.mark.parametrize("shown", [{"api_key": "***"}, {"lr": 1.0}], ids=["masked", "none"])

@@ -211,7 +211,7 @@ def run(tiny_model, digits, tmp_path, name: str, *more: str) -> None:
         "data.train_batch_size=3",
         *("rollout.engine=hf", "rollout.n=4", "rollout.max_response_length=8"),
         "rollout.max_prompt_length=104",
-        f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}",
+        f"rewards={{own: {{type: '{tmp_path}/own.py:reward', sandbox: null}}}}",
         "optimizer.lr=1e-3",
         *("trainer.threads=1", "trainer.log_completions_steps=1"),
         "trainer.checkpoints.save_steps=2",

@@ -13,12 +13,12 @@ from tests.trainer.run_configs import config_of
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{}", r"a reward model takes rewards.functions.rm.options.path"),
-        ("{path: nowhere}", "'nowhere' is not a reward model .*docs/reward_models.md trains one"),
+        ("", "rewards.rm.path' is missing"),
+        (", path: nowhere", "'nowhere' is not a reward model .*docs/reward_models.md trains one"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):
-    override = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
+    override = f"rewards={{rm: {{type: reward_model{options}}}}}"
     with pytest.raises(ValueError, match=message):
         run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", override))
     assert not (tmp_path / "out").exists()

@@ -73,14 +73,13 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         for i in range(3)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    own = f"{{use: '{tmp_path}/own.py:reward', sandbox: null}}"
+    own = f"{{type: '{tmp_path}/own.py:reward', sandbox: null}}"
     overrides = [
         f"model.path={tiny_model}",
         "model.dtype=float32",
         f"data.train={tmp_path}/rows.jsonl",
         "algorithm.name=grpo",
-        f"rewards.functions={{own: {own}, "
-        "temporal_contrast: {options: {of: own, bonus: 0.25}}}",
+        f"rewards={{own: {own}, temporal_contrast: {{of: own, bonus: 0.25}}}}",
         "data.train_batch_size=3",
         "rollout={engine: hf, n: 4, max_response_length: 8, views: {view: shuffle, loss: none}}",
         f"trainer={{max_steps: 3, threads: 1, log_completions_steps: 1, "
@@ -106,7 +105,7 @@ def test_data_without_videos_are_refused(tiny_model, digits, tmp_path):
         f"data.train={digits}/rl.jsonl",
         "rollout.engine=hf",
         "rollout.views={view: shuffle, loss: none}",
-        "rewards.functions={temporal_contrast: {options: {of: math}}}",
+        "rewards={temporal_contrast: {of: math}}",
         "algorithm.name=grpo",
         f"trainer.output_dir={tmp_path}/run",
     ]

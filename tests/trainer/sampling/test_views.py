@@ -194,7 +194,7 @@ def run_of_digits(tiny_model, digits, tmp_path, *more: str) -> list[dict[str, An
         f"data.train={digits}/rl.jsonl",
         "data.train_batch_size=3",
         "rollout={engine: hf, n: 2, max_response_length: 8, max_prompt_length: 104}",
-        "rewards.functions={format: 1.0}",
+        "rewards={format: 1.0}",
         "trainer.threads=1",
         f"trainer.output_dir={tmp_path}/run",
         *more,
@@ -272,7 +272,7 @@ def test_data_without_pictures_are_refused(tiny_model, tmp_path, setting, said):
         f"model.path={tiny_model}",
         f"data.train={tmp_path}/rows.jsonl",
         "rollout.engine=hf",
-        "rewards.functions={format: 1.0}",
+        "rewards={format: 1.0}",
         f"trainer.output_dir={tmp_path}/run",
         setting,
     ]

@@ -232,7 +232,7 @@ def test_ranks_that_cannot_share_sequences_are_refused(name, sharing, why, tmp_p
         }
     )
     with (
-        build_composite_reward(config.rewards) as rewards,
+        build_composite_reward(config.rewards, config.scoring) as rewards,
         pytest.raises(ValueError, match=rf"{why}.*; set resources\.context_parallel_size=1"),
     ):
         check_inputs(config, rewards, train=True)

@@ -99,7 +99,7 @@ def test_a_run_learns_and_writes_a_model(tmp_path):
             model={"path": str(folder_of("gemma3_text")), "dtype": "float32"},
             data={"train": str(data), "train_batch_size": 2},
             rollout={"engine": "hf", "n": 3, "max_response_length": 16},
-            rewards={"functions": {"length": {"use": "format"}}},
+            rewards={"length": {"type": "format"}},
             algorithm={"kl": {"coef": 0.01}},
             optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
             trainer={"max_steps": 1, "output_dir": str(tmp_path / "run"), "threads": 1},

@@ -166,7 +166,7 @@ def test_commands_run_trusted_code(alien, mark, digits, tmp_path, mmr1):
     assert (exported / "alien.py").is_file()
     assert json.loads((exported / "config.json").read_text())["model_type"] == "alien_vl"
     (tmp_path / "next").mkdir()
-    sections = {"rewards": {"functions": {"digits": {"use": "exact"}}}, "rollout": {"n": 2}}
+    sections = {"rewards": {"digits": {"type": "exact"}}, "rollout": {"n": 2}}
     config = configured(exported, digits / "rl.jsonl", tmp_path / "next", **sections)
     held_out = tmp_path / "eval.jsonl"
     held_out.write_text("".join((digits / "eval.jsonl").open().readlines()[:2]))

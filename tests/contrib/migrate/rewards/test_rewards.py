@@ -116,7 +116,7 @@ def test_ms_swift_class_that_cannot_be_called_is_refused(function: str, message:
 def test_missing_base_class_of_ms_swift_names_remedy(tmp_path: Path) -> None:
     (tmp_path / "orm.py").write_text("from swift.plugin import ORM\nclass Mine(ORM): pass\n")
     with pytest.raises(ValueError, match=r"No module named 'swift'.*install ms-swift"):
-        score({"f": {"use": f"{tmp_path}/orm.py:Mine"}}, [])
+        score({"f": {"type": f"{tmp_path}/orm.py:Mine"}}, [])
 
 
 def test_stated_style_takes_a_function_for_a_class(tmp_path: Path, media: Path) -> None:
@@ -126,9 +126,9 @@ def test_stated_style_takes_a_function_for_a_class(tmp_path: Path, media: Path) 
     )
     row = {"messages": [{"role": "user", "content": "Who?"}], "answer": "me"}
     items = items_of([(row, ["abc", "defgh"])], media)
-    as_trl = score({"f": {"use": f"{file}:reward"}}, items)
+    as_trl = score({"f": {"type": f"{file}:reward"}}, items)
     assert [reward.value for reward in as_trl] == [1.0, 1.0]  # each is a list of one message
-    as_swift = score({"f": {"use": f"{file}:reward", "style": "ms-swift"}}, items)
+    as_swift = score({"f": {"type": f"{file}:reward", "style": "ms-swift"}}, items)
     assert [reward.value for reward in as_swift] == [3.0, 5.0]
 
 
@@ -144,7 +144,7 @@ def test_areal_takes_one_completion_and_no_prompt_ids(tmp_path: Path, media: Pat
     )
     row = {"messages": [{"role": "user", "content": "Who?"}], "answer": "me"}
     items = items_of([(row, ["me", "you"])], media)
-    assert [r.value for r in score({"f": {"use": f"{file}:ignores"}}, items)] == [3.0, 3.0]
-    for reward in score({"f": {"use": f"{file}:reads"}}, items):
+    assert [r.value for r in score({"f": {"type": f"{file}:ignores"}}, items)] == [3.0, 3.0]
+    for reward in score({"f": {"type": f"{file}:reads"}}, items):
         assert reward.status is Status.ERROR
         assert "it reads 'prompt_ids' as AReaL gives them" in (reward.error or "")

@@ -1,8 +1,7 @@
-"""``mmr1 reward``: list, show, score, serve."""
+"""``mmr1 reward``: score, serve."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import secrets
@@ -16,16 +15,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from mmr1.config.reward_spec import read_spec
 from mmr1.extras import needs_extra
-from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
 from mmr1.rewards.http.guard import guard_of, is_loopback
 from mmr1.rewards.item import RewardItem
-from mmr1.rewards.judges.judge import JudgeReward
-from mmr1.rewards.judges.options import JudgeOptions
-from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
 from mmr1.rewards.plugins.item_rows import (
     batches_of_groups,
     read_rows,
@@ -33,15 +28,13 @@ from mmr1.rewards.plugins.item_rows import (
     to_item,
     with_groups,
 )
-from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 
-app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, score and serve them.")
+app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: score and serve them.")
 
-SPEC_HELP = "a name, name:option=value,..., file.py:function, http://..., or composite.yaml"
+SPEC_HELP = "a name, name:setting=value,..., file.py:function, http://..., or composite.yaml"
 _BATCH = 1024
 _TOKEN = "MMR1_REWARD_TOKEN"
-_MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 
 @contextmanager
@@ -52,40 +45,6 @@ def one_line_errors() -> Iterator[None]:
     except (ValueError, OSError) as error:
         typer.echo(f"mmr1 reward: {error}", err=True)
         raise typer.Exit(2) from error
-
-
-@app.command("list")
-def list_rewards() -> None:
-    """The reward functions that can be named."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("reward", no_wrap=True)
-    table.add_column("what it pays")
-    for name, target in sorted(REWARDS.names().items()):
-        builtin = name in REWARDS.builtin
-        table.add_row(name, _summary(REWARDS.load(name)) if builtin else f"entry point {target}")
-    Console(width=None if Console().is_terminal else 120).print(table)
-
-
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="A built-in, or file.py:function")],
-) -> None:
-    """Semantics, options and examples of a reward function."""
-    with one_line_errors():
-        function = REWARDS.load(name)
-    about = function
-    if inspect.isclass(function) and name not in REWARDS.builtin:
-        function = function.__call__.__get__(object())  # a class whose objects are called
-    typer.echo(f"{name}: {inspect.getdoc(about) or 'has no documentation'}\n")
-    typer.echo("options:")
-    for line in _option_lines(name, function):
-        typer.echo(f"  {line}")
-    typer.echo(f"\nread from the record: {', '.join(_columns_read(function)) or 'the completion'}")
-    typer.echo("in a run:")
-    typer.echo(
-        f"  rewards:\n    functions:\n      {name.rpartition(':')[2]}: "
-        f"{{use: '{name}', weight: 1.0}}"
-    )
 
 
 @app.command()
@@ -106,7 +65,10 @@ def score(
         items = [to_item(grouped, where) for grouped, (_, where) in pairs]
         config = read_spec(reward, workers=workers, timeout_s=timeout)
         start = time.perf_counter()
-        with build_composite_reward(config) as composite_reward, _open_output(output) as write:
+        with (
+            build_composite_reward(config.rewards, config.scoring) as composite_reward,
+            _open_output(output) as write,
+        ):
             statuses = _score_all(composite_reward, rows, items, write)
         seconds = time.perf_counter() - start
     typer.echo(_summary_line(statuses, seconds, output), err=output is None)
@@ -187,7 +149,10 @@ def serve(
         token = os.environ.get(_TOKEN)
         made = secrets.token_urlsafe() if not token and not is_loopback(host) else None
         guard = guard_of(host, token or made)
-        with listen(host, port) as listener, build_composite_reward(config) as reward:
+        with (
+            listen(host, port) as listener,
+            build_composite_reward(config.rewards, config.scoring) as reward,
+        ):
             port = listener.getsockname()[1]
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
             if made is not None:
@@ -195,40 +160,6 @@ def serve(
             with suppress(KeyboardInterrupt):  # the way to end it
                 app = create_app(reward, guard=guard, media_root=media_root)
                 http_server(app).run(sockets=[listener])
-
-
-def _summary(function: Any) -> str:
-    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-
-
-def _option_lines(name: str, function: Any) -> list[str]:
-    if name == "judge":
-        return [
-            f"{option}: {field.description}" for option, field in JudgeOptions.model_fields.items()
-        ]
-    if inspect.isclass(function):
-        return ["those of a built-in, under the built-in's name"]
-    parameters = inspect.signature(function).parameters.values()
-    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in COLUMNS]
-    lines = [
-        f"{p.name}: {p.annotation} = {'required' if p.default is p.empty else repr(p.default)}"
-        for p in options
-    ]
-    if name in DERIVED:
-        lines.insert(0, "of: an earlier reward function, or a built-in accuracy = 'math'")
-    return lines or ["none"]
-
-
-def _columns_read(function: Any) -> list[str]:
-    if inspect.isclass(function):
-        return ["question", "answer", "images"] if function is JudgeReward else ["task"]
-    columns = {*COLUMNS, *ALIASES}
-    parameters = inspect.signature(function).parameters.values()
-    return [
-        p.name
-        for p in parameters
-        if p.name in columns or (p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in _MEASURED)
-    ]
 
 
 if __name__ == "__main__":

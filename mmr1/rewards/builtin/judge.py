@@ -1,28 +1,23 @@
-"""The options of a judge, checked."""
+"""A judge: a score from a model behind an OpenAI-compatible server, vLLM's own included."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from mmr1.rewards.http.addresses import key_headers, parse_address
-
-_KEYS_FROM_ENVIRONMENT = (
-    "a key is never written into a configuration; put it into an environment variable and name "
-    "that: api_key_env: OPENAI_API_KEY"
-)
+from mmr1.rewards.kind import RewardConfig, reward
+from mmr1.section import Coefficient, Count, Positive, Url
 
 
-class JudgeOptions(BaseModel):
-    """``rewards.functions.NAME.options`` of a judge."""
+@reward("judge", body="mmr1.rewards.judges.judge:judge")
+class JudgeConfig(RewardConfig):
+    """A model reads the completion and scores it, or compares it with the gold answer or others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-    url: str | list[str] = Field(
+    type: Literal["judge"] = "judge"
+    url: Url | list[Url] = Field(
         description="Address up to /v1; several servers of one model share the calls"
     )
     model: str = Field(description="Name of the model, as the server lists it")
@@ -36,7 +31,7 @@ class JudgeOptions(BaseModel):
         description="Compare the completion with the gold answer, or with other completions of "
         "the prompt; default: judge it by itself",
     )
-    opponents: int = Field(1, ge=1, description="Completions that each is compared with")
+    opponents: Positive = Field(1, description="Completions that each is compared with")
     score_key: str | None = Field(
         None, description="Key of the reply's JSON object; default: score, or winner with against"
     )
@@ -47,23 +42,17 @@ class JudgeOptions(BaseModel):
         (0.0, 1.0), description="Worst and best score; they become 0 and 1"
     )
     images: bool = Field(True, description="Show the question's images")
+    timeout_s: Coefficient = Field(60.0, description="Seconds allowed for one call")
     temperature: float = Field(0.0, ge=0, description="Of the judge's sampling")
-    max_tokens: int = Field(1024, ge=1, description="Longest reply in tokens")
-    concurrency: int = Field(16, ge=1, description="Calls at a time")
-    retries: int = Field(3, ge=0, description="Further attempts after a call that failed")
+    max_tokens: Positive = Field(1024, description="Longest reply in tokens")
+    concurrency: Positive = Field(16, description="Calls at a time")
+    retries: Count = Field(3, description="Further attempts after a call that failed")
     cache: Path | None = Field(None, description="SQLite file that keeps replies by content")
     api_key_env: str | None = Field(None, description="Environment variable that holds the key")
     headers: dict[str, str] = Field(default_factory=dict, description="Sent with every call")
     extra: dict[str, Any] = Field(
         default_factory=dict, description="More keys of the request, e.g. response_format"
     )
-
-    @field_validator("url")
-    @classmethod
-    def _is_address(cls, url: str | list[str]) -> str | list[str]:
-        for one in [url] if isinstance(url, str) else url:
-            parse_address(one)
-        return url
 
     @field_validator("score_regex")
     @classmethod
@@ -73,7 +62,7 @@ class JudgeOptions(BaseModel):
         return pattern
 
     @model_validator(mode="after")
-    def _check_combinations(self) -> JudgeOptions:
+    def _check_combinations(self) -> Self:
         if self.scale[0] == self.scale[1]:
             raise ValueError("scale: the worst and the best score are equal")
         if self.against is None and self.opponents > 1:
@@ -95,24 +84,13 @@ class JudgeOptions(BaseModel):
         """The key of the verdict in the reply's JSON object."""
         return self.score_key or ("winner" if self.against else "score")
 
-    def all_headers(self) -> dict[str, str]:
-        """The headers with the key. Raises ValueError if the environment variable is not set."""
+    @property
+    def headers_with_key(self) -> dict[str, str]:
+        """The headers, with the key of the environment variable.
+
+        Raises:
+            ValueError: If the variable is not set.
+        """
+        from mmr1.rewards.http.addresses import key_headers
+
         return {**self.headers, **key_headers(self.api_key_env)}
-
-
-def read_judge_options(name: str, options: Mapping[str, Any]) -> JudgeOptions:
-    """The options of the reward function ``name``.
-
-    Raises:
-        ValueError: One is unknown, missing or wrong. Names it.
-    """
-    if "api_key" in options:
-        raise ValueError(f"rewards.functions.{name}.options.api_key: {_KEYS_FROM_ENVIRONMENT}")
-    try:
-        return JudgeOptions.model_validate(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(["options", *map(str, first["loc"])])
-        known = ", ".join(JudgeOptions.model_fields)
-        remedy = f"; a judge has: {known}" if first["type"] == "extra_forbidden" else ""
-        raise ValueError(f"rewards.functions.{name}.{key}: {first['msg']}{remedy}") from None
