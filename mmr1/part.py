@@ -22,8 +22,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from mmr1.registry import Registry, check_settings
+from mmr1.registry import Registry, check_settings, suggest
 from mmr1.section import Need, OwnPart, Section, is_own
 
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -192,7 +193,8 @@ class Kind:
         function = self.installed.load(section.type)
         declared = getattr(function, "part", None)
         if declared is not None:
-            return replace(declared, key=self.key, name=section.type)
+            part: Part = replace(declared, key=self.key, name=section.type)
+            return part
         if not callable(function):
             raise ValueError(
                 f"{self.key}.type={section.type} is a {type(function).__name__}; it must be a "
@@ -217,7 +219,7 @@ class Kind:
         try:
             return cls.model_validate({**given, "type": cls.model_fields["type"].default})
         except ValidationError as error:
-            lines = [f"'{'.'.join(map(str, e['loc']))}': {e['msg']}" for e in error.errors()]
+            lines = [_wrong_setting(each, cls) for each in error.errors()]
             raise ValueError(f"{self.key}.type={section.type}: {'; '.join(lines)}") from error
 
     def build(self, section: Any, *inputs: Any) -> Any:
@@ -260,6 +262,14 @@ class Kind:
             )
             for name, part in self.parts.items()
         ]
+
+
+def _wrong_setting(error: ErrorDetails, section: type[Section]) -> str:
+    """Return one line on a setting of a user's own part."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"it has no setting '{key}'{suggest(key, [*section.model_fields])}"
+    return f"'{key}': {error['msg']}"
 
 
 def union_of(sections: Mapping[str, type[Section]], own: type[OwnPart], names: Registry) -> Any:

@@ -51,7 +51,7 @@ def _bound_without_weights(c: Any) -> bool:
     weights = c.algorithm.importance_sampling
     if weights is None or c.resources.auto or c.resolved_rollout_is != "none":
         return False
-    return weights.sets("threshold")
+    return bool(weights.sets("threshold"))
 
 
 def _group_of_one(c: Any) -> bool:
@@ -61,7 +61,7 @@ def _group_of_one(c: Any) -> bool:
 
 def _keeps_completions(c: Any) -> bool:
     """True if checkpoints hold completions that a step is still to learn from."""
-    return c.algorithm.learns_from_earlier or c.rollout.streams
+    return bool(c.algorithm.learns_from_earlier or c.rollout.streams)
 
 
 def _reads_clean_view(c: Any) -> bool:

@@ -12,7 +12,7 @@ from mmr1.section import TRAINING, Coefficient, Count, Need, Positive, Section, 
 
 def _evaluates(c: Any) -> bool:
     """True if a key of ``eval`` is set, besides the one that also ranks or labels completions."""
-    return c.eval.changed(accuracy_function=None) != EvalConfig()
+    return bool(c.eval.changed(accuracy_function=None) != EvalConfig())
 
 
 def _of_eval_alone(c: Any) -> bool:

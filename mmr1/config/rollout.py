@@ -58,12 +58,12 @@ def _samples_itself(c: Any) -> bool:
 
 def _continues_nothing(c: Any) -> bool:
     queue = c.rollout.queue
-    return queue.at_new_weights != "continue" and queue.sets("kv_cache")
+    return bool(queue.at_new_weights != "continue" and queue.sets("kv_cache"))
 
 
 def _window_beyond_groups(c: Any) -> bool:
     groups = (c.rollout.max_off_policy_steps + 1) * c.data.train_batch_size
-    return c.rollout.streams and c.rollout.queue.window > groups
+    return bool(c.rollout.streams and c.rollout.queue.window > groups)
 
 
 def _draws_or_keeps(c: Any) -> bool:

@@ -191,7 +191,7 @@ def is_same(before: Any, now: Any) -> bool:
     if isinstance(before, list) and isinstance(now, list):
         return len(before) == len(now) and all(map(is_same, before, now))
     if before is None or now is None or before == now:
-        return before == now
+        return bool(before == now)
     shapes = [_shape(value) if isinstance(value, str) else value for value in (before, now)]
     return MASK in shapes or shapes[0] == shapes[1]
 

@@ -181,11 +181,12 @@ def _names(keys: tuple[str, ...]) -> str:
 
 
 def _presets() -> str:
+    keys = list(dict.fromkeys(key for preset in PRESETS.values() for key in preset))
     rows = "\n".join(
-        f"| `{name}` | {' | '.join(_of_preset(preset[key]) for key in preset)} |"
+        f"| `{name}` | {' | '.join(_of_preset(preset.get(key)) for key in keys)} |"
         for name, preset in PRESETS.items()
     )
-    head = "| `algorithm.name` | advantage | loss | filter_groups |\n|---|---|---|---|"
+    head = f"| `algorithm.name` | {' | '.join(keys)} |\n|{'---|' * (len(keys) + 1)}"
     return f"## Presets\n\n{head}\n{rows}\n"
 
 

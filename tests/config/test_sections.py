@@ -21,6 +21,7 @@ from mmr1.config import (
     TrainerConfig,
     read_rewards,
 )
+from mmr1.config.checks import check_own_parts
 from mmr1.config.explain import key_paths
 from mmr1.config.file import config_from
 from mmr1.config.rewards import weights_of
@@ -208,3 +209,16 @@ def test_no_setting_is_infinite_or_no_number(number):
             errors = [error for error in refused.value.errors() if error["loc"][:1] == (key,)]
             assert errors, f"{section.__name__}.{key}={value}"
     assert seen > 40
+
+
+def test_a_setting_that_a_declared_part_lacks_is_named(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from mmr1.engines import engine\n"
+        "@engine('own')\n"
+        "def own(setting, url: str = ''):\n"
+        "    'An engine.\\n\\nArgs:\\n    url: Its address.'\n"
+    )
+    written = {"model": {"path": "m"}, "rollout": {"engine": {"type": f"{file}:own", "ulr": "a"}}}
+    with pytest.raises(ValueError, match=r"it has no setting 'ulr' \(did you mean 'url'\?\)"):
+        check_own_parts(config_from(written))

@@ -53,7 +53,7 @@ def reinforce(importance: Literal["none", "token", "per_decision", "sequence"] =
 
 
 def _weighs_steps(c: Any) -> bool:
-    return c.algorithm.loss.importance == "per_decision" and c.algorithm.advantage.per_step
+    return bool(c.algorithm.loss.importance == "per_decision" and c.algorithm.advantage.per_step)
 
 
 def _of_steps(x: LossInputs) -> torch.Tensor:
