@@ -93,7 +93,8 @@ def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
         "image": [MediaRef("image", find(root, name)) for name in record.images or ()],
         "video": [MediaRef("video", find(root, name)) for name in record.videos or ()],
     }
-    refs = iter(assign([tag for turn in record.messages for tag in _tags(turn)], listed))
+    tags = [tag for turn in record.messages for tag in _tags(turn)]
+    refs = iter(assign(tags, listed) if tags or record.images or record.videos else ())
     messages = tuple([Message(t.role, tuple(_parts(t, refs, root, find))) for t in record.messages])
     return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
 
@@ -110,7 +111,7 @@ def _tags(turn: Turn) -> list[Tag]:
     if isinstance(turn.content, str):
         return tags_of(turn.content)
     for item in turn.content:
-        if isinstance(item, TextItem) and (tags := tags_of(item.text)):
+        if isinstance(item, TextItem) and "<" in item.text and (tags := tags_of(item.text)):
             raise ValueError(
                 f"the text of a list content holds {tags[0]}; write the medium as a separate item, "
                 f"or \\{tags[0]} for the text"
@@ -132,7 +133,8 @@ def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path, find: Find) -> Iter
         return
     for item in turn.content:
         if isinstance(item, TextItem):
-            yield TextPart(check_text(literal(item.text)))
+            text = item.text
+            yield TextPart(check_text(literal(text)) if "<" in text else text)
         else:
             yield next(refs) if _is_bare(item) else _medium(item, root, find)
 

@@ -93,12 +93,11 @@ def migrate_file(
 def leave_out_idle(migration: Migration, command: str) -> None:
     """Leave out what our commands would warn of, because it has no effect with the rest."""
     config = Config.model_validate(migration.tree).for_command(command)
-    for need in [need for need in broken(config) if need.warns]:
-        for key in need.keys:
-            section, _, name = key.rpartition(".")
-            held = _at(migration.tree, section)
-            if held and name in held:
-                migration.unneeded.append(f"{key}={held.pop(name)!r}: {need.why}")
+    for key, why in [(k, need.why) for need in broken(config) if need.warns for k in need.keys]:
+        section, _, name = key.rpartition(".")
+        held = _at(migration.tree, section)
+        if held and name in held:
+            migration.unneeded.append(f"{key}={held.pop(name)!r}: {why}")
 
 
 _FILE = re.compile(r"(?![/~$]|\w+://)[^:]*\.(py|jinja|txt|jsonl?|parquet|ya?ml)(:.*|@\w+)?")
@@ -141,9 +140,8 @@ def comparison(source: Source, migration: Migration) -> list[str]:
     rows = [(source.title, "", "mmr1", "")]
     for key in deciding:
         if key not in idle:
-            names = decided[key]
-            values = ", ".join(_shown(_at(ours, name)) for name in names)
-            short = ", ".join(name.partition(".")[2] for name in names)
+            values = ", ".join(_shown(_at(ours, name)) for name in decided[key])
+            short = ", ".join(name.partition(".")[2] for name in decided[key])
             rows.append((key, str(migration.theirs[key]), short, values))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [

@@ -27,7 +27,6 @@ from mmr1.section import OWN, Need, Section, Shape, every_section, shapes
 
 LONG = 90  # characters of a cell
 UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
-PARTS = ("advantage", "loss", "filter_groups", "kl")
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 HEAD = """# Configuration
 
@@ -182,11 +181,12 @@ def _names(keys: tuple[str, ...]) -> str:
 
 
 def _presets() -> str:
+    keys = list(dict.fromkeys(key for preset in PRESETS.values() for key in preset))
     rows = "\n".join(
-        f"| `{name}` | {' | '.join(_of_preset(preset.get(key)) for key in PARTS)} |"
+        f"| `{name}` | {' | '.join(_of_preset(preset.get(key)) for key in keys)} |"
         for name, preset in PRESETS.items()
     )
-    head = f"| `algorithm.name` | {' | '.join(PARTS)} |\n|---{'|---' * len(PARTS)}|"
+    head = f"| `algorithm.name` | {' | '.join(keys)} |\n|{'---|' * (len(keys) + 1)}"
     return f"## Presets\n\n{head}\n{rows}\n"
 
 

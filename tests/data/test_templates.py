@@ -42,7 +42,7 @@ def test_interleaved_media_stay_between_their_words(tmp_path: Path) -> None:
 
 
 def test_the_system_message_does_not_replace_one() -> None:
-    template = load_template("deepseek_r1")
+    template = load_template("deepseek_r1_style")
     assert apply_template(sample(TextPart("q")), template).messages[0].role == "system"
     with_system = Sample(
         "s", (Message("system", (TextPart("mine"),)), Message("user", (TextPart("q"),)))

@@ -286,7 +286,7 @@ def test_completions_are_scored_by_the_reward_that_is_named(
     selected = read_records(folder / "kept/k.jsonl")
     assert [s.id for s in selected] == [f"s{i}" for i in range(30) if i % 2]
     requests.clear()
-    run(*asked, "--prompt-template", "deepseek_r1", "--output", folder / "kept/t.jsonl")
+    run(*asked, "--prompt-template", "deepseek_r1_style", "--output", folder / "kept/t.jsonl")
     assert {body["messages"][0]["role"] for body in requests} == {"system"}
 
 

@@ -7,4 +7,4 @@ convert multimodal lmm_r1 VerMulti-Geo
 for name in mathvista math_vision mathverse; do convert "$name" "$name" "$name"; done
 stage train text data.train="$(records text)"
 stage train multimodal data.train="$(records multimodal)" "model.path=$(checkpoint text)"
-evaluate multimodal mathvista math_vision mathverse eval.prompt=lmm_r1
+evaluate multimodal mathvista math_vision mathverse eval.prompt=lmm_r1_style

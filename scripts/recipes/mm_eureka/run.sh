@@ -7,6 +7,6 @@ mkdir -p "$out"
 convert train mm_eureka MM-Eureka-Dataset
 for name in mathvista mathverse math_vision; do convert "$name" "$name" "$name"; done
 stage train rl data.train="$(records train)"
-prompt=mm_eureka system="$(original_s data.system_prompt eval/mathvista/evaluate_mathvista.py:SYSTEM_PROMPT)"
+prompt=mm_eureka_style system="$(original_s data.system_prompt eval/mathvista/evaluate_mathvista.py:SYSTEM_PROMPT)"
 if [[ -n "$system" ]]; then prompt="$folder/question.jinja"; fi  # the bare question follows it there
 evaluate rl mathvista mathverse math_vision "$system" eval.prompt="$prompt" rollout.max_response_length=4096
