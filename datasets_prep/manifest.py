@@ -44,14 +44,10 @@ def _names(folder: Path, skip: str) -> Iterator[str]:
             folders[:] = [name for name in folders if name != skip]
         above = "" if inside == "." else f"{inside}/"
         for name in files:
-            if name == NAME or (name.startswith(".") and _is_ours(Path(name))):
+            if name == NAME or is_draft(Path(name)) or is_index(Path(name)):
                 continue
             if os.path.isfile(f"{where}/{name}"):  # noqa: PTH113 - no pipe, no broken link
                 yield above + name
-
-
-def _is_ours(path: Path) -> bool:
-    return is_draft(path) or is_index(path)
 
 
 def _hashes(folder: str, names: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ CHOSEN = {
     for kind in KINDS.values()
     for part in kind.parts.values()
     for need in part.section.needs
-    if need not in kind.base.needs
+    if need not in kind.base.needs and "NAME" not in kind.key  # several rewards are named at once
 }
 """The needs of parts alone, with the override that chooses the part."""
 NEEDS = dict.fromkeys(
