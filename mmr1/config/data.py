@@ -90,6 +90,11 @@ class VideoConfig(Section):
         description="Area of all sampled frames of a video together, a pair of frames counted as "
         "one; null: 115,200 tokens, as in qwen-vl-utils",
     )
+    backend: Literal["auto", "pyav", "decord"] = Field(
+        "auto",
+        description="Decoder of frames. auto is PyAV; decord does not tell damaged images, and "
+        "refuses files that it reads wrongly",
+    )
 
 
 class DataConfig(Section):

@@ -126,7 +126,7 @@ def _check_order(least: float, most: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VideoBudget:
-    """The limits of a video's frames and their size.
+    """The limits of a video's frames and their size, and its decoder.
 
     The defaults are those of qwen-vl-utils for patches of 14 pixels.
 
@@ -137,6 +137,7 @@ class VideoBudget:
         frame: Pixels of one frame.
         total_pixels: Of all frames together; longer videos get smaller frames.
         temporal: Frames that make one temporal patch; the number of frames is a multiple.
+        backend: One of :data:`mmr1.vision.videos.BACKENDS`.
         num_frames: Exactly so many of the sampled frames are shown; see :func:`shown_frames`.
     """
 
@@ -146,6 +147,7 @@ class VideoBudget:
     frame: PixelBudget = field(default_factory=lambda: frame_budget(PixelBudget()))
     total_pixels: int = int(VIDEO_TOKENS * 28 * 28)
     temporal: int = 2
+    backend: str = "auto"
     num_frames: int | None = None
 
     def __post_init__(self) -> None:
@@ -164,6 +166,7 @@ class VideoBudget:
             self.frame.of(options),
             int(options.get("total_pixels", self.total_pixels)),
             self.temporal,
+            options.get("backend", self.backend),
             options.get("num_frames", self.num_frames),
         )
 

@@ -23,7 +23,7 @@ from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, Medium
-from mmr1.vision.videos import forget_environment
+from mmr1.vision.videos import check_backend, forget_environment
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ def _family(
     instructions: str | None = None,
     stop: tuple[str, ...] = (),
 ) -> ModelFamily:
+    check_backend(data.video.backend)
     template = read_template(data.chat_template)
     chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions, stop)
     options = {

@@ -40,6 +40,7 @@ from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoHeader
 from mmr1.vision.containers import open_video
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image, size_of_all
+from mmr1.vision.other_decoders import MATROSKA, MP4, frames_by_decord
 from mmr1.vision.paths import resolve_media
 
 MAX_FRAMES = 1_000_000
@@ -200,9 +201,8 @@ def upright(pixels: np.ndarray, matrix: tuple[int, int, int, int]) -> np.ndarray
     return pixels[:: d or 1, :: a or 1]
 
 
-SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-"""Containers, in FFmpeg's names, whose timestamps and key frames can be relied on. Others are
-decoded in order."""
+SEEKABLE = {MP4, MATROSKA}
+"""Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
 
 MEMORY = 64 << 30
 """Bytes of address space, of which libraries reserve most and use little."""
@@ -239,17 +239,20 @@ def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
 
     if path.endswith(".frames.json"):
         header, files, hashes = probe_list(Path(path))
-        return {}, resized(_listed(files, hashes, indices), header)
+        return {"backend": "images"}, resized(_listed(files, hashes, indices), header)
     index, container = _index_of(path, stamp(Path(path)))
     if indices[-1] >= index.header.frames:
         raise ValueError("it was changed while it was read")
     wanted = index.at_even_times(indices)
+    if request["backend"] == "decord":
+        frames = frames_by_decord(path, container, index.header.frames, wanted)
+        return {"backend": "decord"}, resized(frames, index.header)
     try:
         frames = _frames(path, index, wanted, seek=container in SEEKABLE)
         pixels = resized(frames, index.header)
     except _SeekError:
         pixels = resized(_frames(path, index, wanted, seek=False), index.header)
-    return {}, pixels
+    return {"backend": "pyav"}, pixels
 
 
 @lru_cache(maxsize=1)

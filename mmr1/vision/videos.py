@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import selectors
@@ -45,6 +46,32 @@ DEADLINE = Deadline(wall_s=600.0, cpu_s=60.0)
 CHECK_DEADLINE = Deadline(wall_s=18_000.0, cpu_s=1800.0)
 """What it may take to decode all of one video."""
 
+BACKENDS = {"auto": "av", "pyav": "av", "decord": "decord"}
+"""Decoders of videos and their packages. ``auto`` is PyAV, which alone tells damaged images."""
+
+
+def check_backend(name: str) -> None:
+    """Check that ``data.video.backend`` is installed and that its libraries are there.
+
+    Raises:
+        ValueError: If the backend or one of its libraries is missing.
+    """
+    package = BACKENDS[name]
+    if package == "av":
+        return  # mmr1 requires it
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"data.video.backend={name}: {package} is not installed; run `pip install {package}`, "
+            "or leave the key out"
+        ) from None
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(
+            f"data.video.backend={name}: {package} cannot be loaded ({reason}); leave the key out"
+        ) from None
+
 
 def load_video(
     ref: MediaRef, budget: VideoBudget | None = None, deadline: Deadline = DEADLINE
@@ -75,7 +102,7 @@ def load_video(
         except ValueError as error:
             raise ValueError(f"{ref}: {error}") from error
         indices = shown_frames(indices, budget)
-        request = {"indices": indices, "size": size}
+        request = {"indices": indices, "size": size, "backend": budget.backend}
         facts, data = ask(ref, path, {"task": "decode", **request}, deadline)
 
     import torch
@@ -84,7 +111,9 @@ def load_video(
     if "shuffle" in ref.options:
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
     pixels = np.moveaxis(altered(np.moveaxis(pixels, 1, -1), ref.options), -1, 1)
-    return torch.from_numpy(pixels), _metadata(ref, header, indices)
+    metadata = _metadata(ref, header, indices)
+    metadata.video_backend = facts["backend"]
+    return torch.from_numpy(pixels), metadata
 
 
 def _metadata(ref: MediaRef, header: VideoHeader, indices: list[int]) -> VideoMetadata:

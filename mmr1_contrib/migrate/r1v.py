@@ -330,7 +330,9 @@ FORKS = (
         Trainer(
             top_p=0.95, temperature=1.0, image_pixels=256 * 28 * 28, kl_bound=10,
             prompt="QUESTION_TEMPLATE + TYPE_TEMPLATE[problem_type]",
-            video={"fps": 2.0, "max_frames": 16, "max_pixels": 128 * 28 * 28},
+            video={
+                "fps": 2.0, "max_frames": 16, "max_pixels": 128 * 28 * 28, "backend": "decord"
+            },
         ),
         keys.TEMPORAL, keys.TEMPORAL_COMPOSED,
     ),
@@ -356,7 +358,9 @@ FORKS = (
         "open-r1-video", "Open-R1-Video", _VIDEO, lambda given: True,
         Trainer(
             by_vllm=False, kl_bound=11,
-            video={"fps": 2.0, "num_frames": 16, "max_pixels": 196 * 28 * 28},
+            video={
+                "fps": 2.0, "num_frames": 16, "max_pixels": 196 * 28 * 28, "backend": "decord"
+            },
         ),
         {"reward_funcs": ["accuracy"]}, keys.VIDEO_COMPOSED,
     ),

@@ -18,7 +18,7 @@ import psutil
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget
-from mmr1.vision.videos import load_video
+from mmr1.vision.videos import BACKENDS, load_video
 
 
 def main() -> None:
@@ -29,12 +29,15 @@ def main() -> None:
     parser.add_argument("--fps", type=int, default=30)
     parser.add_argument("--codec", default="libx264")
     parser.add_argument("--file", type=Path, help="decode this file and make none")
+    parser.add_argument("--backend", default="auto", choices=BACKENDS)
     parser.add_argument("--span", type=float, nargs=2, help="start and end in seconds")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mmr1-bench-") as folder:
         path = args.file or write(Path(folder) / "clip.mp4", args)
         options = dict(zip(("start", "end"), args.span, strict=True)) if args.span else {}
-        frames, _ = load_video(MediaRef("video", path, options=options), VideoBudget())
+        frames, _ = load_video(
+            MediaRef("video", path, options=options), VideoBudget(backend=args.backend)
+        )
     children = psutil.Process().children(recursive=True)
     (decoder,) = (c for c in children if "mmr1.vision.video_decoder" in c.cmdline())
     status = Path(f"/proc/{decoder.pid}/status").read_text()

@@ -74,13 +74,14 @@ def test_a_header_tells_all_but_the_patches(family, options, media, tmp_path, mo
         assert found.seconds_per_grid == prepared[name].seconds_per_grid
 
 
-def test_a_configuration_s_sizes_and_frames_reach_the_family(media, tiny_model):
-    for other in ({}, {"num_frames": 6}):
+def test_a_configuration_s_sizes_frames_and_backend_reach_the_family(media, tiny_model):
+    for backend, other in (("pyav", {}), ("decord", {"num_frames": 6})):
         image = {"min_pixels": 50_000, "resize": "easyr1"} if other else {}
-        data = {"video": other, "image": image}
+        data = {"video": {"backend": backend, **other}, "image": image}
         family = family_of(Config(model={"path": str(tiny_model)}, data=data))
         frames, metadata = family.decode_media(media["video"])
-        assert len(frames) == len(metadata.frames_indices) == (6 if other else 8)
+        assert (metadata.video_backend, len(frames)) == (backend, 6 if other else 8)
+        assert frames.shape[0] == len(metadata.frames_indices)
         size = family.decode_media(MediaRef("image", data=media["png"].data)).size
         assert size == ((280, 168) if other else (112, 56))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import av
@@ -15,7 +17,8 @@ import pytest
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget
-from mmr1.vision.videos import check_video, load_video, probe_video
+from mmr1.vision.videos import BACKENDS as BACKEND_PACKAGES
+from mmr1.vision.videos import check_backend, check_video, load_video, probe_video
 from tests.vision.media import noise, number_in, write_numbered, write_video
 from tests.vision.slowed_videos import SLOWING
 
@@ -70,19 +73,39 @@ def pictures(ref: MediaRef) -> list[np.ndarray]:
     return list(frames.permute(0, 2, 3, 1).numpy())
 
 
+BACKENDS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            find_spec(BACKEND_PACKAGES[name]) is None, reason=f"{name} is not installed"
+        ),
+    )
+    for name in ("pyav", "decord")
+]
+REFUSED = {"decord": ("h264.ts", "mpeg2.ts", "animated.gif")}
+"""What a backend gets wrong, or may."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FILES)
-def test_every_frame_is_the_right_one(tmp_path: Path, name: str) -> None:
+def test_every_frame_is_the_right_one(tmp_path: Path, name: str, backend: str) -> None:
     path = write_numbered(tmp_path / name, **FILES[name])
     truth = every_frame(path)
     header = probe_video(ref(path))
     assert (header.frames, round(header.fps, 3)) == (len(truth), 25)
     last = len(truth) - 1
+    budget = replace(EXACT, backend=backend)
+    if name in REFUSED.get(backend, ()):
+        with pytest.raises(ValueError, match=rf"{name}: {backend} .* data.video.backend to pyav"):
+            load_video(ref(path), budget)
+        return
     for wishes, ends in (
         ({}, (0, last)),
         ({"nframes": 30}, (0, last)),
         ({"start": 1.0, "end": 1.6}, (25, 40)),
     ):
-        frames, metadata = load_video(ref(path, **wishes), EXACT)
+        frames, metadata = load_video(ref(path, **wishes), budget)
+        assert metadata.video_backend == backend
         indices = metadata.frames_indices
         assert (indices[0], indices[-1]) == ends
         for index, frame in zip(indices, frames.permute(0, 2, 3, 1).numpy(), strict=True):
@@ -144,6 +167,57 @@ def test_what_an_edit_list_hides_is_not_counted(tmp_path: Path) -> None:
     assert check_video(ref(cut)) == header
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_gives_what_an_edit_list_leaves_or_refuses_it(
+    tmp_path: Path, backend: str
+) -> None:
+    whole = write_numbered(tmp_path / "whole.mp4", gop_size=30)
+    cut = cut_without_decoding(whole, tmp_path / "cut.mp4", begin=1.48)
+    budget = replace(EXACT, backend=backend)
+    if backend == "decord":
+        with pytest.raises(ValueError, match="decord counts 28 frames where 23 are shown"):
+            load_video(ref(cut), budget)
+        return
+    frames, _ = load_video(ref(cut, nframes=22), budget)
+    assert [number_in(p) for p in frames.permute(0, 2, 3, 1).numpy()][::21] == [37, 59]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_gives_the_colours_that_pyav_gives(tmp_path: Path, backend: str) -> None:
+    """Each has an FFmpeg of its own; of more than 8 bits they round otherwise."""
+    for codec, pix_fmt, apart in (("libx264", "yuv420p", 0), ("libx265", "yuv420p10le", 32)):
+        path = tmp_path / f"{codec}.mp4"
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream(codec, rate=25, options={"x265-params": "log-level=none"})
+            stream.width, stream.height, stream.pix_fmt = 224, 56, pix_fmt
+            for seed in range(12):
+                picture = av.VideoFrame.from_ndarray(noise(224, 56, seed), format="rgb24")
+                container.mux(stream.encode(picture))
+            container.mux(stream.encode())
+        frames, metadata = load_video(ref(path), replace(EXACT, backend=backend))
+        truth = [every_frame(path)[index] for index in metadata.frames_indices]
+        found = frames.permute(0, 2, 3, 1).numpy().astype(int)
+        assert np.abs(found - np.stack(truth)).max() <= apart
+
+
+def test_a_backend_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKEND_PACKAGES, "decord", "no_such_package")
+    with pytest.raises(ValueError, match=r"backend=decord: .* `pip install no_such_package`"):
+        check_backend("decord")
+    for name in ("auto", "pyav"):
+        check_backend(name)
+
+
+def test_a_backend_without_its_libraries_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "linked.py").write_text("raise OSError('libnvrtc.so.13: cannot open\\nmore')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BACKEND_PACKAGES, "decord", "linked")
+    with pytest.raises(ValueError, match=r"linked cannot be loaded \(libnvrtc.so.13: cannot op"):
+        check_backend("decord")
+
+
 def test_times_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
     """A transport stream begins at any time, and a video may begin after its sound."""
     stream = write_numbered(tmp_path / "late.ts")
@@ -173,13 +247,14 @@ def add_silence(source: Path, output: Path) -> None:
                 write.mux(packet)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rotation", [90, 180, 270])
-def test_phones_are_held_in_any_way(tmp_path: Path, rotation: int) -> None:
+def test_phones_are_held_in_any_way(tmp_path: Path, rotation: int, backend: str) -> None:
     path = write_numbered(tmp_path / "phone.mp4", rotation=rotation)
     stored = every_frame(path)
     header = probe_video(ref(path))
     assert (header.width, header.height) == ((56, 224) if rotation % 180 else (224, 56))
-    frames, metadata = load_video(ref(path, nframes=4), EXACT)
+    frames, metadata = load_video(ref(path, nframes=4), replace(EXACT, backend=backend))
     for index, frame in zip(metadata.frames_indices, frames.permute(0, 2, 3, 1), strict=True):
         assert np.array_equal(frame, np.rot90(stored[index], k=rotation // 90))
 

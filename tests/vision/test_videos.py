@@ -246,6 +246,7 @@ def test_lying_headers_of_real_files() -> None:
     frames, metadata = load_video(ref(broken), SMALL)
     assert probe_video(ref(broken)).frames == 34
     assert len(frames) == 4
+    assert metadata.video_backend == "pyav"
     mega = next(REAL.rglob("Megamind.avi"))
     with av.open(str(mega)) as container:
         truth = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]

@@ -22,7 +22,7 @@ IRRELEVANT = (
     *("model.trust_remote_code", "model.lora.merge", "optimizer.offload"),
     *("data.train", "data.train_batch_size", "data.format", "data.prompt_template"),
     *("data.media_root", "data.curriculum", "data.num_workers"),
-    *("data.max_bad_fraction", "data.max_invalid_fraction"),
+    *("data.max_bad_fraction", "data.max_invalid_fraction", "data.video.backend"),
     *("data.image.resize", "rollout", "rewards"),
     *(f"scoring.{key}" for key in ("workers", "timeout_s", "allow_weak_sandbox")),
     "scoring.max_invalid_fraction",
