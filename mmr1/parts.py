@@ -10,7 +10,7 @@ from mmr1.data.record import read_records
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
-from mmr1.rewards.plugins.user_function import GivenReward
+from mmr1.rewards.plugins.user_function import CallableReward
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.protocol import complete, requests_for
 from mmr1.trainer.algorithm import build_algorithm
@@ -21,7 +21,7 @@ from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.tiny import new_model
 
 __all__ = [
-    "GivenReward",
+    "CallableReward",
     "HfEngine",
     "Models",
     "RewardManager",

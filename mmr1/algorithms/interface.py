@@ -162,7 +162,7 @@ class Loss:
     state: dict[str, float] = field(default_factory=dict)
 
 
-def of_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:
+def require_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:
     """What a function made, if it is a tensor of this shape; a scalar would be broadcast.
 
     Raises:
@@ -186,7 +186,7 @@ def per_completion(
     """
 
     def of_tokens(x: AdvantageInputs) -> torch.Tensor:
-        made = of_shape(
+        made = require_shape(
             advantage(penalised(x), x.valid),
             x.rewards.shape,
             "an advantage per completion",

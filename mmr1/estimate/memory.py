@@ -20,7 +20,7 @@ from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.scalar_model import is_scalar_model
 from mmr1.trainer.models.streaming import PIECE_BYTES
-from mmr1.trainer.sampling.reward_models import named_reward_models, of_reward_model
+from mmr1.trainer.sampling.reward_models import named_reward_models, reward_model_config
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.features import MAX_BYTES
@@ -94,7 +94,7 @@ def reward_models_bytes(config: Config, load: Load, ranks: int) -> float:
     """
     total = working = 0.0
     for key, path in named_reward_models(config).items():
-        own = of_reward_model(config, path if is_scalar_model(path) else config.model.path)
+        own = reward_model_config(config, path if is_scalar_model(path) else config.model.path)
         shapes, width = read_shapes(own, key), WIDTHS[own.model.dtype]
         total += width * shapes.weights / ranks
         if ranks > 1:

@@ -30,7 +30,7 @@ from mmr1.config.checks import check, check_own_parts
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.files import atomic
-from mmr1.rewards.plugins.user_function import GivenReward
+from mmr1.rewards.plugins.user_function import CallableReward
 from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation
 from mmr1.trainer.runs.existing import check_output_dir
@@ -199,7 +199,7 @@ def evaluate(
         return _evaluation(loaded, _functions(named or {}))
 
 
-def _evaluation(config: Config, functions: Mapping[str, GivenReward]) -> Evaluation:
+def _evaluation(config: Config, functions: Mapping[str, CallableReward]) -> Evaluation:
     """The one evaluation that the configuration asks for."""
     check_evaluation(config)
     preload_engine(config)
@@ -271,13 +271,13 @@ def _section(reward: Reward) -> Any:
     return reward
 
 
-def _functions(rewards: Mapping[str, Reward]) -> dict[str, GivenReward]:
+def _functions(rewards: Mapping[str, Reward]) -> dict[str, CallableReward]:
     """The rewards that are functions, by name."""
     types = {n: r.get("type") if isinstance(r, Mapping) else r for n, r in rewards.items()}
-    return {name: GivenReward(name, of) for name, of in types.items() if callable(of)}
+    return {name: CallableReward(name, of) for name, of in types.items() if callable(of)}
 
 
-def _refuse_ahead(config: Config, functions: Mapping[str, GivenReward]) -> None:
+def _refuse_ahead(config: Config, functions: Mapping[str, CallableReward]) -> None:
     if functions and config.rollout.max_off_policy_steps:
         raise ValueError(
             f"rewards: {', '.join(functions)} would be called by another thread while the trainer "

@@ -47,7 +47,7 @@ class NotPlainError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
+class PrefillState:
     """G prompts that went through the model, padded on the left to the longest, P tokens.
 
     Attributes:
@@ -63,7 +63,7 @@ class Prefilled:
     positions: torch.Tensor
 
     @staticmethod
-    def joined(parts: Sequence[Prefilled]) -> Prefilled:
+    def joined(parts: Sequence[PrefillState]) -> PrefillState:
         longest = max(part.real.shape[1] for part in parts)
 
         def filled(tensor: torch.Tensor, after: int) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Prefilled:
             return pad(tensor, (*(0, 0) * after, missing, 0))
 
         columns = zip(*(part.layers for part in parts), strict=True)
-        return Prefilled(
+        return PrefillState(
             torch.cat([part.logits for part in parts]),
             [
                 (
@@ -105,7 +105,9 @@ class Decoder:
         longest: Tokens of the longest sequence that there will be, its prompt included.
     """
 
-    def __init__(self, model: Any, prefilled: Prefilled, sizes: torch.Tensor, longest: int) -> None:
+    def __init__(
+        self, model: Any, prefilled: PrefillState, sizes: torch.Tensor, longest: int
+    ) -> None:
         self._parts, self._longest = model_parts(model), longest
         modules = self._parts.language_model.modules()
         configs = {id(m.config): m.config for m in modules if hasattr(m, "config")}
@@ -301,7 +303,7 @@ def _scales_by_length(config: Any) -> bool:
     return not {"dynamic", "longrope"}.isdisjoint(kinds)
 
 
-def prefill_alone(model: Any, prompt: ReadPrompt) -> Prefilled:
+def prefill_alone(model: Any, prompt: ReadPrompt) -> PrefillState:
     """One prompt through a transformers model's own forward, which finds its positions itself.
 
     Raises:
@@ -322,7 +324,7 @@ def prefill_alone(model: Any, prompt: ReadPrompt) -> Prefilled:
     finally:
         hook.remove()
     real = torch.ones_like(ids, dtype=torch.bool)
-    return Prefilled(logits, layers, real, positions[-1][..., -1:] + 1)
+    return PrefillState(logits, layers, real, positions[-1][..., -1:] + 1)
 
 
 def takes_positions(model: Any) -> bool:
@@ -334,7 +336,7 @@ def _takes(model: Any, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
 
-def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> Prefilled:
+def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> PrefillState:
     """Prompts of a text model that ``takes_positions``, in one forward.
 
     Raises:
@@ -346,7 +348,7 @@ def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> Prefilled:
     )
     positions = (real.cumsum(1) - 1).clamp(min=0)
     logits, layers = _run(model, ids, real, {"position_ids": positions})
-    return Prefilled(logits, layers, real.bool(), positions[:, -1][None] + 1)
+    return PrefillState(logits, layers, real.bool(), positions[:, -1][None] + 1)
 
 
 def _run(

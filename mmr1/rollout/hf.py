@@ -24,7 +24,7 @@ from mmr1.config import SamplingConfig
 from mmr1.engines import EngineConfig
 from mmr1.rollout.decoding import (
     Decoder,
-    Prefilled,
+    PrefillState,
     decodes_together,
     prefill_alone,
     prefill_texts,
@@ -348,13 +348,13 @@ class SharedPromptSampler:
                     row.experts.append(experts)
         return sampled
 
-    def _prefill(self, requests: Sequence[Request], prompts: Sequence[ReadPrompt]) -> Prefilled:
+    def _prefill(self, requests: Sequence[Request], prompts: Sequence[ReadPrompt]) -> PrefillState:
         """Run each prompt once."""
         base, parts, family = unwrapped(self.model), model_parts(self.model), self.family
         if not is_packed(family):
             if not family.placeholder_kinds and takes_positions(base):
                 return prefill_texts(base, prompts)
-            return Prefilled.joined([prefill_alone(base, prompt) for prompt in prompts])
+            return PrefillState.joined([prefill_alone(base, prompt) for prompt in prompts])
         architecture = packed_architecture_of(base)
         media = [self.media[m] for request in requests for m in request.prompt.media]
         batch = _padded(prompts, list(family.placeholder_kinds), base.device)
@@ -372,7 +372,7 @@ class SharedPromptSampler:
             use_cache=True,
         ).last_hidden_state
         starts = batch.completion_starts.expand(architecture.position_rows, 1, -1)
-        return Prefilled(
+        return PrefillState(
             parts.lm_head(hidden[:, -1]).float(),
             [(layer.keys, layer.values) for layer in cache.layers],
             batch.attention_mask.bool(),

@@ -11,7 +11,7 @@ import torch
 
 from mmr1.algorithms import advantage, loss, ratios
 from mmr1.algorithms.advantages.distillation import DistillationAdvantage
-from mmr1.algorithms.interface import Advantage, AdvantageInputs, Loss, LossInputs, of_shape
+from mmr1.algorithms.interface import Advantage, AdvantageInputs, Loss, LossInputs, require_shape
 from mmr1.algorithms.kl import ESTIMATORS, bounded, k3
 from mmr1.algorithms.ratios import LossAggMode
 from mmr1.config import AlgorithmConfig, KlFull, KlLoss, KlReward
@@ -61,7 +61,9 @@ def _checked(
 ) -> Callable[[Inputs], torch.Tensor]:
     """Return the function with a check of its result's shape: a scalar would be broadcast."""
     whose = f"algorithm.{word}.type={name}: of_tokens"
-    return lambda x: of_shape(function(x), x.mask.shape, whose, f"[B, R], the {word} of each token")
+    return lambda x: require_shape(
+        function(x), x.mask.shape, whose, f"[B, R], the {word} of each token"
+    )
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ ROOMS = {
     "config": Room(3819, 2200, 1600, "mmr1/config mmr1/engines"),
     "algorithms": Room(999, 1400, 1200, "mmr1/algorithms", 1400),
     "data": Room(4261, 3200, 2400, "mmr1/data", 3900),
-    "vision": Room(4351, 3600, 3000, "mmr1/vision", 3710),
+    "vision": Room(4351, 3600, 3000, "mmr1/vision", 3770),
     "rewards": Room(6864, 4500, 3600, "mmr1/rewards mmr1/reward_cli.py", 6800),
     "environments": Room(2082, 1000, 700, "mmr1/environments"),
     "rollout": Room(4092, 2700, 2400, "mmr1/rollout"),

@@ -33,7 +33,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     algorithm, policy = parts.build_algorithm(config.algorithm), models.policy
     engine = parts.HfEngine(models.model, family, media, shares_weights=True)
     sampler = parts.Sampler(parts.read_records(records), config.seed)
-    own = {"letters": parts.GivenReward("letters", letters)}
+    own = {"letters": parts.CallableReward("letters", letters)}
     with parts.build_composite_reward(config.rewards, config.scoring, own) as functions:
         rewards = parts.RewardManager(functions, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):

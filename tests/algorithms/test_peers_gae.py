@@ -19,7 +19,7 @@ import torch
 from mmr1.algorithms.interface import AdvantageInputs
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithm import build_algorithm
-from mmr1.trainer.sampling.experience import without_gaps
+from mmr1.trainer.sampling.experience import run_on_sampled_tokens
 
 Rows = list[list[float]]
 WIDTH = 9
@@ -58,8 +58,8 @@ def ours(batch: Batch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values=torch.tensor(batch.values) * mask,
     )
     assert advantage.returns is not None
-    advantages = without_gaps(advantage.of_tokens, inputs, mask)
-    return advantages, without_gaps(advantage.returns, inputs, mask)
+    advantages = run_on_sampled_tokens(advantage.of_tokens, inputs, mask)
+    return advantages, run_on_sampled_tokens(advantage.returns, inputs, mask)
 
 
 def lengths_mask() -> torch.Tensor:

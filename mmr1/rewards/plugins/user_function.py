@@ -407,7 +407,7 @@ def _remedy(error: str) -> str:
     return _REMEDY if any(word in error for word in blocked) else ""
 
 
-class GivenReward:
+class CallableReward:
     """A closure, a lambda or any other function as a ``RewardFunction``; no pickling, no sandbox.
 
     It has the signatures of a plugin and runs in the thread that asks: no deadline ends it.

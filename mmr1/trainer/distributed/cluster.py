@@ -147,7 +147,7 @@ def workers(
             configuration.
         WorkerLostError: The cluster has less than ``resources`` asks for.
     """
-    config = of_workers(config, ranks, engines)
+    config = config_for_workers(config, ranks, engines)
     with (
         connected(config, ranks + engines + beside),
         _started(config, ranks, engines, build, name) as started,
@@ -232,7 +232,7 @@ def _started(
             ray.util.remove_placement_group(group)
 
 
-def of_workers(config: Config, ranks: int, engines: int) -> Config:
+def config_for_workers(config: Config, ranks: int, engines: int) -> Config:
     """The configuration for these workers: ranks alone, or engines alone, do not share GPUs."""
     if (ranks and engines) or not config.rollout.colocated:
         return config

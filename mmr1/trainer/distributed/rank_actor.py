@@ -32,7 +32,7 @@ from mmr1.trainer.models.loading import LoadModel
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import Digests, WriteCheckpoint
 from mmr1.trainer.models.weights import local
-from mmr1.trainer.runs.step import of_rank, recording, write_trace
+from mmr1.trainer.runs.step import rank_trace_path, recording, write_trace
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -252,7 +252,7 @@ class Rank:
         assert self._trace is not None
         fsdp.PROGRESS.heartbeat()
         self._trace.stop()
-        write_trace(self._trace, of_rank(file, self._rank))
+        write_trace(self._trace, rank_trace_path(file, self._rank))
         self._trace = None
 
     def release(self, key: int) -> None:
@@ -314,7 +314,7 @@ def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:
     return model
 
 
-class MainMemory:
+class HostOffloader:
     """Moves storages of a device to main memory, and back.
 
     Its own copies are pinned where the device is a GPU, and stay for the next time.
@@ -377,7 +377,7 @@ class CpuOffload:
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Optimizer]) -> None:
         self._models = models
         self._optimizers = optimizers
-        self._memory = MainMemory()
+        self._memory = HostOffloader()
 
     def before_sending(self) -> None:
         """Move moments, float32 weights, references and critics to main memory."""

@@ -22,7 +22,7 @@ from mmr1.trainer.distributed.all_ranks import (
 )
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
+from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, critic_experience
 from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.trainer.models.policy import LocalPolicy, SentWeights
@@ -134,7 +134,7 @@ class RayCritic:
             return {}
         is_new = self._critic.ask(LocalCritic.steps_taken) == 0
         line = first_fit(experience) if is_new else None
-        own = of_critic(experience, self._mini_batch_size)
+        own = critic_experience(experience, self._mini_batch_size)
         ranks = self._critic.ranks
         parts = parts_of_update(own, ranks.prompt_cost, len(ranks))
         learnt = self._critic.each(LocalCritic.learn, parts, line)[0]
@@ -215,7 +215,7 @@ def parts_of_update(
         costs = [cost_of_group(prompt_cost, d.prompt, d.completions[:1]) for d in own]
         of_demonstrations.append(balanced(costs, ranks))
     parts = []
-    for rank, share in enumerate(shares_of_update(experience, prompt_cost, ranks)):
+    for rank, share in enumerate(split_update(experience, prompt_cost, ranks)):
         part = select_groups(experience, share, rows)
         mini_batches = tuple(
             replace(own, demonstrations=tuple(own.demonstrations[i] for i in of_ranks[rank]))
@@ -272,9 +272,7 @@ def select_groups(
     )
 
 
-def shares_of_update(
-    experience: Experience, prompt_cost: PromptCost, ranks: int
-) -> list[list[int]]:
+def split_update(experience: Experience, prompt_cost: PromptCost, ranks: int) -> list[list[int]]:
     """Indices of each rank's groups: of every mini-batch a share about equal in cost.
 
     Groups that do not learn are left out.

@@ -242,7 +242,7 @@ def _keys_of(call: Call, every: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return keys, values
 
 
-def pack_own(
+def pack_local(
     groups: Sequence[GroupInput],
     placeholder_ids: Sequence[int],
     device: torch.device,

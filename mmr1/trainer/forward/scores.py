@@ -11,7 +11,7 @@ from mmr1.rollout.distribution import PLAIN, Distribution
 from mmr1.routers import Routing, route, routers_of
 from mmr1.trainer.forward.any_model.forward import check_context, shared_states
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.context_packing import pack_own
+from mmr1.trainer.forward.context_packing import pack_local
 from mmr1.trainer.forward.logprob_head import Distributions, token_kl, token_logprobs
 from mmr1.trainer.forward.packing import NAME, Packed, pack
 from mmr1.trainer.forward.routing import RouterUse, expert_gap, load_balance
@@ -72,7 +72,7 @@ def completion_states(
         return shared_states(model, groups, read, run_tower, context)
     architecture, parts = packed_architecture_of(model), model_parts(model)
     inputs = (groups, parts.placeholder_ids, model.device, read)
-    packed = pack(*inputs) if context is None else pack_own(*inputs, context)
+    packed = pack(*inputs) if context is None else pack_local(*inputs, context)
     embeddings = parts.embed_tokens(packed.ids)
     tokens = {"inputs_embeds": embeddings[None]}
     if packed.media or packed.gather is not None:

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.rollout.distribution import join_supports, select_support
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup, Support
-from mmr1.vision.families.family import ModelFamily, ReadPrompt, WholeFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, ReadPrompt, ProcessorFamily, is_packed
 from mmr1.vision.families.rows import Piece, joined, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
@@ -295,7 +295,7 @@ def _observed(
     lengths = [span.tokens for span in completion.spans]
     for span, own_ids in zip(completion.spans, ids.split(lengths), strict=True):
         own_media = tuple(islice(remaining, len(span.media)))
-        arguments = cast(WholeFamily, family).arguments_of_media(own_ids, own_media)
+        arguments = cast(ProcessorFamily, family).arguments_of_media(own_ids, own_media)
         runs.append((span.tokens, arguments))
     return Observed(sampled, rows, shown, sequences, tuple(runs))
 

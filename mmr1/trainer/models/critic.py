@@ -95,7 +95,7 @@ class LocalCritic:
         if not experience.tokens.mask.any():  # nothing to learn; a new head is fitted later
             return {}
         line = first_fit(experience) if self.steps_taken() == 0 else None
-        learnt = self.learn(of_critic(experience, self._mini_batch_size), line)
+        learnt = self.learn(critic_experience(experience, self._mini_batch_size), line)
         return {**critic_stats(experience), **learnt}
 
     def steps_taken(self) -> int:
@@ -106,7 +106,7 @@ class LocalCritic:
         """Make several passes over the batch, with an optimizer step for each mini-batch.
 
         Args:
-            experience: From :func:`of_critic`; with several ranks this one's groups.
+            experience: From :func:`critic_experience`; with several ranks this one's groups.
             line: What to put the head's values on first; from :func:`first_fit`.
         """
         self._scalar_model.model.train()
@@ -233,7 +233,7 @@ def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
     return config.model.changed(path=critic.path or config.model.path, lora=lora)
 
 
-def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:
+def critic_experience(experience: Experience, mini_batch_size: int | None) -> Experience:
     """A batch in the critic's mini-batches, of which all groups learn that have a token."""
     learning = experience.tokens.mask.any(dim=1)
     rows = mini_batch_rows(experience.groups, mini_batch_size)

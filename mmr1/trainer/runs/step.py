@@ -196,7 +196,7 @@ def write_trace(recorded: profile, file: Path) -> None:
     recorded.export_chrome_trace(str(file))
 
 
-def of_rank(file: Path, rank: int) -> Path:
+def rank_trace_path(file: Path, rank: int) -> Path:
     """The trace file of a rank: ``step_000003_rank_00001.json.gz`` for ``step_000003.json.gz``."""
     name = file.name.removesuffix(".json.gz")
     return file.with_name(f"{name}_rank_{rank:05d}.json.gz")

@@ -123,10 +123,10 @@ def build_experience(
         inputs = replace(inputs, kl_penalty=coefficients.kl * estimate)
     if models.critic is not None:
         inputs = _with_values(inputs, models.critic, groups, config)
-    advantages = without_gaps(advantage.of_tokens, inputs, sampled) * mask
+    advantages = run_on_sampled_tokens(advantage.of_tokens, inputs, sampled) * mask
     critic = None
     if advantage.returns is not None and inputs.values is not None:
-        returns = without_gaps(advantage.returns, inputs, sampled)
+        returns = run_on_sampled_tokens(advantage.returns, inputs, sampled)
         critic = CriticTargets(inputs.values, returns)
 
     parts = mini_batch_rows(scored, config.ppo_mini_batch_size)
@@ -384,7 +384,7 @@ def _turn_rewards(
     return rewards, ends, states
 
 
-def without_gaps(
+def run_on_sampled_tokens(
     compute: Callable[[AdvantageInputs], torch.Tensor],
     inputs: AdvantageInputs,
     sampled: torch.Tensor,

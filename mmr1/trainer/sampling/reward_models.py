@@ -103,7 +103,7 @@ def build_reward_models(
     """
     built = {}
     for path, key in reward_model_paths(config).items():
-        own = of_reward_model(config, path)
+        own = reward_model_config(config, path)
         model = load(own.model, False, key, head=True)
         of_path = family_of(own)
         inputs = ModelInputs(of_path, media_cache(of_path, own))
@@ -114,7 +114,7 @@ def build_reward_models(
     return built
 
 
-def of_reward_model(config: Config, path: str) -> Config:
+def reward_model_config(config: Config, path: str) -> Config:
     """The configuration with the reward model in the policy's place."""
     return config.changed(model=config.model.changed(path=path, lora=None))
 
@@ -155,7 +155,7 @@ class RewardModelReward:
         values: Mapping[str, GroupValues],
     ) -> None:
         path, reduce = section.path, section.reduce
-        self._family = family_of(of_reward_model(config, path))
+        self._family = family_of(reward_model_config(config, path))
         of_steps = supervision_of(path).kind == "process"
         _check_reduction(key, reduce, of_steps)
         self._values, self._reduce = values[path], REDUCTIONS[reduce or "min"]

@@ -225,7 +225,7 @@ class PackedFamily(ModelFamily, Protocol):
         ...
 
 
-class WholeFamily(ModelFamily, Protocol):
+class ProcessorFamily(ModelFamily, Protocol):
     """A family whose processor is given whole prompts; its models find positions themselves."""
 
     def arguments_of_media(

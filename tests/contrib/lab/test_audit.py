@@ -138,8 +138,8 @@ def mask_without(patch: pytest.MonkeyPatch, first: bool) -> None:
 
 
 def with_advantages(patch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], Any]) -> None:
-    sound = experience.without_gaps
-    patch.setattr(experience, "without_gaps", lambda f, x, m: change(sound(f, x, m)))
+    sound = experience.run_on_sampled_tokens
+    patch.setattr(experience, "run_on_sampled_tokens", lambda f, x, m: change(sound(f, x, m)))
 
 
 def biased_deviation(rewards: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6) -> Any:

@@ -12,7 +12,7 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
-from mmr1.trainer.models.critic import first_fit, of_critic
+from mmr1.trainer.models.critic import first_fit, critic_experience
 from mmr1.trainer.models.training_models import TrainingModels
 from mmr1.trainer.models.weights import whole
 from mmr1.trainer.sampling.experience import Models, build_experience
@@ -125,7 +125,7 @@ def learnt(
         batch = batch_of(case, config, models, mixed)
         if models.critic is not None:
             line = first_fit(batch) if number == 0 else None
-            own = parts_of_update(of_critic(batch, None), cost, ranks)[rank]
+            own = parts_of_update(critic_experience(batch, None), cost, ranks)[rank]
             stats.append(models.critic.learn(own, line))
         stats.append(models.policy.update(parts_of_update(batch, cost, ranks)[rank]))
     trained = [models.model]

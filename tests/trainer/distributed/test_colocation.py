@@ -12,7 +12,7 @@ from mmr1.config.file import config_from
 from mmr1.rollout import build_vllm
 from mmr1.rollout.vllm_settings import Transfer
 from mmr1.trainer.distributed.all_ranks import AllRanks, LiveWeights
-from mmr1.trainer.distributed.cluster import of_workers
+from mmr1.trainer.distributed.cluster import config_for_workers
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.distributed.ray_policy import RayPolicy
@@ -178,8 +178,8 @@ def test_a_colocated_run_is_one_on_ray_that_shares_memory():
 def test_engines_of_an_evaluation_have_the_whole_memory_of_their_gpus():
     """No rank shares them, whatever the training run that the configuration is of did."""
     shared = Config(model={"path": "a"}, **COLOCATED)
-    assert of_workers(shared, 2, 2).gpu_memory_utilization == 0.5
+    assert config_for_workers(shared, 2, 2).gpu_memory_utilization == 0.5
     for ranks, engines in ((0, 2), (2, 0)):
-        alone = of_workers(shared, ranks, engines)
+        alone = config_for_workers(shared, ranks, engines)
         assert alone.gpu_memory_utilization == 0.9
         assert not alone.rollout.colocated

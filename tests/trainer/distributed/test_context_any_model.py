@@ -23,7 +23,7 @@ from mmr1.trainer.forward.any_model.forward import (
     pack_text,
     verdict_of,
 )
-from mmr1.trainer.forward.any_model.layout import NotSharedError
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError
 from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.context import Context
@@ -244,7 +244,7 @@ def test_what_no_part_is_known_of_is_named():
     cut = part.arguments({"per_layer_inputs": per_token, "use_cache": False})
     assert cut["per_layer_inputs"].shape == (1, part.own_tokens, 3, 2)
     for value in (states, [states], {"full_attention": states}):
-        with pytest.raises(NotSharedError, match=r"do not cut 'cross_attention_states'"):
+        with pytest.raises(PrefixSharingError, match=r"do not cut 'cross_attention_states'"):
             part.arguments({"cross_attention_states": value})
 
 

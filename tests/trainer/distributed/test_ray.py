@@ -31,7 +31,7 @@ from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.ray_engines import RayEngines
-from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
+from mmr1.trainer.distributed.ray_policy import select_groups, split_update
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.runs import checkpoint
@@ -515,7 +515,7 @@ def test_the_ranks_have_about_the_same_work_left_when_groups_without_signal_are_
     ]
     batch = experience_of(groups, AlgorithmConfig())
     tokens = batch.tokens.mask.sum(1) * batch.mini_batches[0].learning
-    shares = shares_of_update(batch, lambda prompt: 500.0, 8)
+    shares = split_update(batch, lambda prompt: 500.0, 8)
     work = [sum(500 + int(tokens[8 * g : 8 * g + 8].sum()) for g in share) for share in shares]
     assert max(work) / np.mean(work) < 1.05
     assert sorted(g for share in shares for g in share) == list(range(1, 128, 2))

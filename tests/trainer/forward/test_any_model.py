@@ -28,7 +28,7 @@ from mmr1.trainer.forward.any_model.forward import (
     shared_states,
     verdict_of,
 )
-from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError, SharedLayout
 from mmr1.trainer.forward.any_model.sharing import probe
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import micro_batches
@@ -229,7 +229,9 @@ def test_a_layer_that_was_not_called_is_an_error():
     admit(model, Verdict("packed", calls={"LlamaAttention": 1}))
     shared_states(model, [group(5, (3, 4))])
     model.model.layers[1].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
-    with pytest.raises(NotSharedError, match=r"called \{'LlamaAttention': 1\} times in place of"):
+    with pytest.raises(
+        PrefixSharingError, match=r"called \{'LlamaAttention': 1\} times in place of"
+    ):
         shared_states(model, [group(5, (3, 4))])
 
 
@@ -263,7 +265,7 @@ def test_a_model_that_computes_with_its_mask_is_told():
     mask = found[0]
     assert mask.shape == (1, 1, 10, 10)
     assert mask[:, :, :3].to("cpu") is mask
-    with pytest.raises(NotSharedError, match="compute with the mask"):
+    with pytest.raises(PrefixSharingError, match="compute with the mask"):
         mask + torch.zeros(10, 10)
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from mmr1.rollout.distribution import Distribution
 from mmr1.trainer.forward.context import Context
-from mmr1.trainer.forward.context_packing import Cut, frame_parts, pack_own
+from mmr1.trainer.forward.context_packing import Cut, frame_parts, pack_local
 from mmr1.trainer.forward.packing import pack
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
@@ -83,7 +83,7 @@ def test_parts_of_ranks_are_the_whole_sequence(on_threads, case, read):
     groups, size = GROUPS[case](), 3
     whole = pack(groups, PLACEHOLDERS, CPU, read)
     parts = on_threads(
-        size, lambda rank: pack_own(groups, PLACEHOLDERS, CPU, read, context_of(rank, size))
+        size, lambda rank: pack_local(groups, PLACEHOLDERS, CPU, read, context_of(rank, size))
     )
     cut = Cut(len(whole.ids), size)
     ids = torch.full((cut.padded,), -1)

@@ -18,7 +18,7 @@ from mmr1.trainer.distributed.all_ranks import cut_groups
 from mmr1.trainer.distributed.ray_policy import (
     parts_of_update,
     select_groups,
-    shares_of_update,
+    split_update,
 )
 from mmr1.trainer.forward.micro_batches import mini_batch_rows
 from mmr1.trainer.forward.sequences import group_input
@@ -152,7 +152,7 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
     batch = experience(parts, config, own)
     members = mini_batch_rows(batch.groups, config.ppo_mini_batch_size)
     batch = replace(batch, mini_batches=tuple(map(MiniBatch, members)))  # all learn
-    shares = shares_of_update(batch, lambda prompt: 1.0, ranks)
+    shares = split_update(batch, lambda prompt: 1.0, ranks)
     assert sorted(g for share in shares for g in share) == [0, 1, 2]
     assert sum(bool({0, 1} & set(share)) for share in shares) == 2
     for share in shares:

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config.file import load_config
-from mmr1.trainer.runs.step import of_rank, profiled
+from mmr1.trainer.runs.step import rank_trace_path, profiled
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.trainer.resumption import LENGTH_REWARD, rl
@@ -64,7 +64,7 @@ def test_ranks_are_told_of_the_step_and_write_beside_it(tmp_path):
             told.append("begin")
 
         def end_trace(self, file: Path) -> None:
-            told.extend([file.exists(), of_rank(file, 2).name])
+            told.extend([file.exists(), rank_trace_path(file, 2).name])
 
     keys = ["model.path=a", "trainer.profile_steps=[3]", "resources.ranks=2"]
     trainer = load_config(None, [*keys, f"trainer.output_dir={tmp_path}"]).trainer

@@ -17,7 +17,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.scalar_model import at_the_end
-from mmr1.trainer.sampling.experience import Models, build_experience, without_gaps
+from mmr1.trainer.sampling.experience import Models, build_experience, run_on_sampled_tokens
 from mmr1.types import MiniBatch, Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
@@ -238,7 +238,7 @@ def test_advantages_and_returns_are_those_without_the_environments_tokens(option
     )
     for compute in filter(None, (advantage.of_tokens, advantage.returns)):
         expected = (compute(without) * without.mask)[without.mask]
-        got = without_gaps(compute, with_gaps, sampled)
+        got = run_on_sampled_tokens(compute, with_gaps, sampled)
         torch.testing.assert_close(got[sampled], expected, atol=1e-6, rtol=0)
         assert expected.abs().max() > 0.1
 
@@ -252,6 +252,6 @@ def test_without_gaps_nothing_is_moved():
         given.append(x)
         return x.kl_penalty
 
-    assert without_gaps(compute, inputs, mask) is inputs.kl_penalty
+    assert run_on_sampled_tokens(compute, inputs, mask) is inputs.kl_penalty
     assert len(given) == 1
     assert given[0] is inputs

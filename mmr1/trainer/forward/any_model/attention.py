@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mmr1.trainer.forward.any_model.layout import GroupRows, NotSharedError
+from mmr1.trainer.forward.any_model.layout import GroupRows, PrefixSharingError
 from mmr1.trainer.forward.any_model.masks import OWN, GroupMask, SharedMask, running, shared_name
 
 _HARMLESS = frozenset({"sliding_window", "position_ids", "seq_idx", "layout", "logits_to_keep"})
@@ -59,7 +59,7 @@ def _shared_attention(
         return layout.causal.attention(q, k, v, scale)[None], None
     attend = partial(_attend, scale=scale, softcap=softcap, sinks=s_aux, dropout=dropout)
     if layout.part is not None:
-        raise NotSharedError(f"ranks do not cut its attention, {MORE_THAN_CAUSAL}")
+        raise PrefixSharingError(f"ranks do not cut its attention, {MORE_THAN_CAUSAL}")
     layout.dense.append(type(module).__name__)
     prompts, suffixes = [], []
     for group, mask in zip(layout.groups, attention_mask.groups, strict=True):
@@ -82,9 +82,9 @@ def _check(arguments: dict[str, Any], query: torch.Tensor, key: torch.Tensor, to
         if not (value is None or isinstance(value, bool) or name in _HARMLESS)
     )
     if unknown:  # such as the keys that an indexer chose
-        raise NotSharedError(f"its attention is given {', '.join(unknown)}")
+        raise PrefixSharingError(f"its attention is given {', '.join(unknown)}")
     if query.shape[0] != 1 or not query.shape[2] == key.shape[2] == tokens:
-        raise NotSharedError(
+        raise PrefixSharingError(
             f"its attention is given {[*query.shape]} queries and {[*key.shape]} keys"
         )
 

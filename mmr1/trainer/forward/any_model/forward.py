@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from mmr1.trainer.forward.any_model.attention import IMPLEMENTATIONS, MORE_THAN_CAUSAL
-from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
 from mmr1.trainer.forward.any_model.part import Part
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
@@ -42,7 +42,7 @@ def install(model: Any) -> None:
     functions up again in the backward pass. Without a layout it works as before.
 
     Raises:
-        NotSharedError: Its attention is one that ours cannot stand before.
+        PrefixSharingError: Its attention is one that ours cannot stand before.
     """
     decoder = model.get_decoder()
     modules = list(decoder.modules())
@@ -53,7 +53,7 @@ def install(model: Any) -> None:
         if own is None or own in IMPLEMENTATIONS.values():
             continue
         if own not in IMPLEMENTATIONS:
-            raise NotSharedError(f"its attention is {own}")
+            raise PrefixSharingError(f"its attention is {own}")
         config._attn_implementation = IMPLEMENTATIONS[own]
     share_states(modules)
 
@@ -128,9 +128,9 @@ def shared_states(
             try:
                 out, layout = run_packed(base, packed, of_kind, body_of(base), part)
                 _check_calls(base, Counter(layout.calls))
-            except NotSharedError as error:  # of a kind of prompt that the probe did not see
+            except PrefixSharingError as error:  # of a kind of prompt that the probe did not see
                 key = "model.sharing=padded" if part is None else CUTS_NOTHING
-                raise NotSharedError(f"{error}; set {key}") from error
+                raise PrefixSharingError(f"{error}; set {key}") from error
             rows = packed.rows
             if part is not None:
                 read_here, rows = part.read(rows)
@@ -176,7 +176,9 @@ def _check_calls(model: Any, calls: Mapping[str, int]) -> None:
     modules = modules_of(model, verdict.calls)
     wanted = {name: times * modules[name] for name, times in verdict.calls.items()}
     if any(calls.get(name) != times for name, times in wanted.items()):
-        raise NotSharedError(f"its attention was called {dict(calls)} times in place of {wanted}")
+        raise PrefixSharingError(
+            f"its attention was called {dict(calls)} times in place of {wanted}"
+        )
 
 
 def modules_of(model: Any, names: Iterable[str]) -> dict[str, int]:
@@ -215,7 +217,7 @@ def run_packed(
     calls of attention modules.
 
     Raises:
-        NotSharedError: The model's code does not let completions share their prompt.
+        PrefixSharingError: The model's code does not let completions share their prompt.
     """
     groups = [group.unforked() for group in groups]
     shows = any(o and o.media for g in groups for o in g.observed)
@@ -229,9 +231,9 @@ def run_packed(
             **_arguments(model, packed, layout, groups),
         )
     if not decoders:
-        raise NotSharedError("its decoder was not called")
+        raise PrefixSharingError("its decoder was not called")
     if layout.stray:
-        raise NotSharedError(f"without the layout ran {', '.join(sorted({*layout.stray}))}")
+        raise PrefixSharingError(f"without the layout ran {', '.join(sorted({*layout.stray}))}")
     return out, layout
 
 
@@ -249,7 +251,7 @@ def _continued_positions(decoder: Any, layout: SharedLayout) -> Iterator[list[An
             kwargs["layout"] = kwargs["seq_idx"] = layout
         if layout.part is not None:
             if args:
-                raise NotSharedError("its language model is given arguments without names")
+                raise PrefixSharingError("its language model is given arguments without names")
             kwargs = layout.part.arguments(kwargs)
         return args, kwargs
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mmr1.trainer.forward.any_model.part import Part
 
 
-class NotSharedError(ValueError):
+class PrefixSharingError(ValueError):
     """A model's own code does something that completions of one prompt cannot share."""
 
 

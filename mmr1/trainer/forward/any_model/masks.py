@@ -19,7 +19,7 @@ import torch
 from transformers import AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
-from mmr1.trainer.forward.any_model.layout import GroupRows, NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import GroupRows, PrefixSharingError, SharedLayout
 
 Rule = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 """transformers' mask function: batch row, head, query and key to True where the key is seen."""
@@ -87,7 +87,7 @@ class SharedMask(torch.Tensor):
         if name in _HANDED_ON:
             return args[0]
         if name not in _LOOKED_AT:
-            raise NotSharedError(f"its layers compute with the mask themselves ({name})")
+            raise PrefixSharingError(f"its layers compute with the mask themselves ({name})")
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -126,7 +126,7 @@ def _shared_mask(
     shared.packed = layout
     mask_of = _group_mask_with_pictures if layout.shows else _group_mask
     if q_length != layout.tokens and mask_function is not causal_mask_function:
-        raise NotSharedError("its layers have masks of which a rank's part is not known")
+        raise PrefixSharingError("its layers have masks of which a rank's part is not known")
     shared.groups = tuple(mask_of(mask_function, group, places) for group in layout.groups)
     return shared
 
@@ -142,7 +142,7 @@ def _group_mask(rule: Rule, group: GroupRows, places: torch.Tensor) -> GroupMask
     seen = _evaluated(rule, place, row)
     causal = place[None, :] <= place[:, None]
     if (seen & ~causal)[prompt:].any() or seen[:prompt, prompt:].any():
-        raise NotSharedError("tokens of a completion see those that follow them")
+        raise PrefixSharingError("tokens of a completion see those that follow them")
     masks = (seen[:prompt, :prompt], causal[:prompt, :prompt]), (seen[prompt:], causal[prompt:])
     of_prompt, of_suffix = (None if torch.equal(own, plain) else own for own, plain in masks)
     return GroupMask(of_prompt, of_suffix, _first_seen(of_suffix, prompt))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmr1.trainer.forward.any_model.layout import NotSharedError
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.context_packing import ContextLayout, Cut, cut_layout
 from mmr1.trainer.forward.packing import AttentionLayout
@@ -63,7 +63,7 @@ class Part:
         """The language model's arguments for the rank's tokens, from those for the sequence.
 
         Raises:
-            NotSharedError: It is given something of which a rank's part is not known.
+            PrefixSharingError: It is given something of which a rank's part is not known.
         """
         return {name: self._own(name, value, given) for name, value in given.items()}
 
@@ -77,7 +77,9 @@ class Part:
         if type(value) is torch.Tensor and value.shape[:2] == (1, self.tokens):
             return value.index_select(1, self.rows)
         if any(type(x) is torch.Tensor and x.dim() for x in _values(value)):
-            raise NotSharedError(f"ranks do not cut '{name}', which its language model is given")
+            raise PrefixSharingError(
+                f"ranks do not cut '{name}', which its language model is given"
+            )
         return value
 
 

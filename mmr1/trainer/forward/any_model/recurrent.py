@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import pad
 
-from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError, SharedLayout
 
 Function = Callable[..., Any]
 
@@ -29,11 +29,11 @@ def share_states(modules: Sequence[torch.nn.Module]) -> None:
     """Put ours before the functions of the Python modules that define these layers, once.
 
     Raises:
-        NotSharedError: If they scan by a function that ours do not stand before.
+        PrefixSharingError: If they scan by a function that ours do not stand before.
     """
     for module in {sys.modules[type(m).__module__] for m in modules}:
         if any(hasattr(module, name) for name in _NOT_SHARED):
-            raise NotSharedError("its layers carry a state that completions cannot begin with")
+            raise PrefixSharingError("its layers carry a state that completions cannot begin with")
         for name, ours in _SHARED.items():
             own = getattr(module, name, None)
             if own is not None and not hasattr(own, "shares_states"):

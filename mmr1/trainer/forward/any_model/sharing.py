@@ -34,7 +34,7 @@ from mmr1.trainer.forward.any_model.forward import (
     pack_text,
     run_packed,
 )
-from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
+from mmr1.trainer.forward.any_model.layout import PrefixSharingError, SharedLayout
 from mmr1.trainer.forward.any_model.twin import twins
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families.family import ReadPrompt
@@ -73,7 +73,7 @@ def one_line(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     return (
         first[:160]
-        if isinstance(error, NotSharedError)
+        if isinstance(error, PrefixSharingError)
         else f"{type(error).__name__}: {first[:160]}"
     )
 

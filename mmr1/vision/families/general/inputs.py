@@ -42,7 +42,7 @@ _Shape = tuple[MediaKind, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GeneralFamily:
-    """The family of any model, by its own processor or tokenizer; a ``WholeFamily``.
+    """The family of any model, by its own processor or tokenizer; a ``ProcessorFamily``.
 
     Its prepared media are pixels, in the size in which they come; the processor sees them together
     with the text.
