@@ -34,10 +34,11 @@ def completions_of(
 
     Args:
         path: A file of completions, or a folder of them.
-        conversations: Also those with an environment; the paths of their pictures are whole.
+        conversations: Whether rows with an environment are read, too; the paths of their images are
+            whole.
 
     Raises:
-        ValueError: There is no such file, or a row is neither, or it is a conversation with an
+        ValueError: If the file is missing, a row is neither, or a row is a conversation with an
             environment and these are not asked for.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
@@ -114,9 +115,9 @@ def write_sampled(
     Args:
         records: The record file that was sampled from, or a folder of them.
         output: The record file to write. Media stay where they are, or are linked into its folder.
-        sampled: What is known of each record.
+        sampled: Completions and verdicts of each record.
         rows: Makes rows of a record, which it may not change, and what is known of it.
-        nothing: What to say if it makes none at all.
+        nothing: Message if it makes none at all.
 
     Returns:
         How many records were written, from how many of the records, and the number of records.

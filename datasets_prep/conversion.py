@@ -120,12 +120,12 @@ def convert(
         workers: Processes; one per core by default.
         embed: Put the media into the records instead of files beside them.
         hosts: Hosts from which media may be downloaded.
-        split: Which split of a folder with several.
+        split: Split of a folder with several.
         columns: The columns by field; see :func:`converter_of`.
 
     Raises:
-        ValueError: There is no such converter or input, the output folder holds something else, or
-            no row could be used (``quarantine.jsonl`` has the reasons).
+        ValueError: If the converter or the input does not exist, the output folder holds something
+            else, or no row could be used (``quarantine.jsonl`` has the reasons).
     """
     converter = converter_of(name, columns)
     if not source.exists():

@@ -47,7 +47,7 @@ def write_demonstrations(
         records: The record file that was sampled from, or a folder of them.
         completions: A file of completions, or a folder of them.
         output: The record file to write.
-        standard: Which completions are kept.
+        standard: Rule for completions that are kept.
 
     Returns:
         How many records were written, how many of the records have one, and the number of records.

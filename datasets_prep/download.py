@@ -30,7 +30,7 @@ def fetch_media(value: Any, hosts: tuple[str, ...], more: Sequence[str] = ()) ->
     Args:
         value: The row. Its media are in the media columns, in ``path``, and in the parts of chat
             messages.
-        hosts: Those that may be asked.
+        hosts: Hosts that may be asked.
         more: More columns with media.
     """
     if not isinstance(value, dict):
@@ -75,8 +75,8 @@ def download(address: str, hosts: tuple[str, ...]) -> bytes:
     """The bytes at an address.
 
     Raises:
-        ValueError: Its host, or that of a redirect, is not allowed; the download fails; or it has
-            more than :data:`MAX_BYTES`.
+        ValueError: If the host, or that of a redirect, is not allowed; the download fails; or it
+            has more than :data:`MAX_BYTES`.
     """
     data = bytearray()
     checks = {"request": [lambda request: check_host(str(request.url), hosts)]}

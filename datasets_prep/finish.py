@@ -56,7 +56,7 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
     Of videos the packets are read, or with ``deep`` every frame is decoded.
 
     Raises:
-        ValueError: It cannot be decoded.
+        ValueError: If the medium cannot be decoded.
     """
     if ref.kind == "image":
         return check_image(ref)

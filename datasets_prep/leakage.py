@@ -107,7 +107,7 @@ class Marks:
         questions: ``[records]``, hashes of the questions' words.
         media: ``[media]``, hashes of the bytes.
         record: ``[media]``, whose it is, counted in the piece.
-        looks: Of the pictures, each once.
+        looks: Looks of the images, each once.
         pictures: ``[looks]``, hashes of their bytes.
     """
 
@@ -168,8 +168,8 @@ class Tests:
         questions: ``[records]``, hashes, sorted.
         question_record: ``[records]``, whose it is.
         pictures: ``[looks]``, hashes of the bytes of the pictures in the index.
-        looks: Of the same pictures.
-        index: Of their looks.
+        looks: Looks of the same images.
+        index: Index of these looks.
     """
 
     media: np.ndarray

@@ -49,7 +49,7 @@ class Picks:
 
     Attributes:
         files: Record files.
-        prefixes: What is put before the ids of each.
+        prefixes: Prefix of the ids of each.
         file: ``[picks]``, indices into ``files``.
         position: ``[picks]``, where their lines begin.
     """

@@ -24,7 +24,7 @@ class PassRates:
         config: Its rewards say what an answer is worth.
         template: Goes around each question, as ``data.prompt_template`` does; None for none.
         replies: The answers so far.
-        without_answer: Those in which the reward found no answer.
+        without_answer: Number of completions in which the reward found no answer.
     """
 
     server: Server

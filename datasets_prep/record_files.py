@@ -70,7 +70,7 @@ def map_pieces(
     """``function(piece, *extra)`` of every piece of the files, in order, on all cores.
 
     Args:
-        function: Of a module.
+        function: Function of a module.
         files: Record files.
         what: Said beside the progress bar.
         extra: More arguments for each piece.
@@ -102,7 +102,7 @@ def map_parts(
     """``(part, function(part, *extra))`` of a dataset in any format that ``data.train`` reads.
 
     Args:
-        function: Of a module.
+        function: Function of a module.
         path: A file or a folder, or what names a dataset.
         what: Said beside the progress bar.
         extra: More arguments for each part.

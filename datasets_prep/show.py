@@ -25,7 +25,7 @@ def describe(name: str, count: int) -> Iterator[str]:
     """Lines about a converter or generator, or the first records of a file.
 
     Raises:
-        ValueError: There is no such file, converter or generator.
+        ValueError: If the file, converter or generator does not exist.
     """
     if Path(name).exists():
         yield from _records(name, count)

@@ -27,7 +27,7 @@ class Keys:
 
     Attributes:
         ids: ``[records]``.
-        media: Of one record after the other; of a record without media its id's.
+        media: Media of one record after the other; of a record without media its id's.
         counts: ``[records]``, how many of ``media`` are each record's.
     """
 
@@ -147,7 +147,7 @@ def parts(groups: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarray:
     Args:
         groups: ``[records]``, the group of each record, numbered from 0.
         shares: Share of each part; they add up to 1.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     sizes = np.bincount(groups).tolist()
     order = array("q", range(len(sizes)))

@@ -63,7 +63,7 @@ def collect(path: Path, budget: PixelBudget) -> Stats:
     """The statistics of data in any known format; of media only the headers are read.
 
     Raises:
-        ValueError: There is no record.
+        ValueError: If the data has no record.
     """
     stats = Stats()
     for part, found in map_parts(collect_part, path, f"reading {path.name}", repeat((budget,))):

@@ -22,8 +22,8 @@ def check_needs(sample: Sample) -> None:
     """Check the needs of the sample's task, except for decoding its media and gold.
 
     Raises:
-        ValueError: There is no question, the task is unknown, a task has no gold, a box or a span
-            lies outside the medium, or the options of a medium cannot be met.
+        ValueError: If there is no question, the task is unknown or has no gold, a box or a span
+            lies outside its medium, or the options of a medium cannot be met.
     """
     if not any(m.role == "user" and (m.text.strip() or _shows(m)) for m in sample.messages):
         raise ValueError("no question: no user message has a text or a medium")

@@ -116,13 +116,13 @@ def check_inside(box: Sequence[float], space: Space, tolerance: float = 1.0) -> 
 
     Args:
         box: Four numbers in ``space``.
-        space: Of the image the box is in.
+        space: Space of the image the box is in.
         tolerance: How far the box may leave the image, in the units of ``space``.
 
     Raises:
-        ValueError: Not four finite numbers, the second corner lies before the first, the box is
-            empty, or it leaves the image by more than ``tolerance``: its numbers are then most
-            likely of another space or of another image.
+        ValueError: If the box is not four finite numbers, its second corner lies before the first,
+            it is empty, or it leaves the image by more than ``tolerance``: its numbers are then
+            most likely of another space or of another image.
     """
     if len(box) != 4 or not all(isinstance(v, int | float) and math.isfinite(v) for v in box):
         raise ValueError(f"{list(box)} is not a box of four finite numbers")

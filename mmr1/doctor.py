@@ -26,9 +26,9 @@ class Check:
     """One line of the doctor's report.
 
     Attributes:
-        subject: What was looked at.
+        subject: Thing that was looked at.
         state: How it is.
-        remedy: What to do about it; None when all is well.
+        remedy: Remedy; None when all is well.
     """
 
     subject: str

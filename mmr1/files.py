@@ -125,7 +125,7 @@ def append(path: Path, data: bytes) -> None:
     """Append all of ``data`` or nothing; makes the folder.
 
     Raises:
-        OSError: It cannot be written. The file is as it was.
+        OSError: If the file cannot be written; it is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:

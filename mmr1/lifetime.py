@@ -52,7 +52,7 @@ def start_persistent(start: Callable[[], T]) -> T:
         What ``start`` returned.
 
     Raises:
-        BaseException: What ``start`` raised, or KeyboardInterrupt of the caller; ``start`` has
+        BaseException: If ``start`` raised it, or KeyboardInterrupt of the caller; ``start`` has
             then ended too.
     """
     done: Future[T] = Future()

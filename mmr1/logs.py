@@ -102,7 +102,7 @@ def report_fault(
     Args:
         logger: The module's.
         kind: Slash-separated like the name of a metric, such as ``engine/died``.
-        message: What happened and what becomes of it.
+        message: Fault, and what becomes of it.
         count: How often it happened.
         level: INFO for what a run may have many of; WARNING goes to the terminal too.
     """
@@ -116,7 +116,7 @@ class FaultCounter(logging.Handler):
         changed: Called after each count, in the thread that told the fault.
 
     Attributes:
-        counts: By kind.
+        counts: Number of faults by kind.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:

@@ -40,7 +40,7 @@ def in_order(
     small work starts none. It runs in a main thread, at any place.
 
     Args:
-        function: Of a module, so that a process can import it.
+        function: Function of a module, so that a process can import it.
         jobs: Its arguments; taken as they are needed.
         workers: Processes; one per core by default. With 1, everything runs here.
         alone_s: Seconds before processes are started.

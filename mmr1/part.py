@@ -68,7 +68,8 @@ class Kind:
         own: Section class of a user's own part.
         default: Name of the part that applies where the configuration names none.
         makes: Class of what a part builds, as ``module:class``. Empty if any object will do.
-        inputs: What a part is given beside its settings when it is built: its first parameters.
+        inputs: Values that a part is given beside its settings when it is built: its first
+            parameters.
         called: A part is the function itself, called with what stands before ``*`` in its
             signature; its settings stand behind.
         word: Name of the kind, for messages and for its entry points. Empty if it is the last name

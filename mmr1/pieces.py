@@ -52,7 +52,8 @@ def function(path: Path, name: str, given: Mapping[str, Any] | None = None) -> A
         given: Names that it finds besides, in place of the file's.
 
     Raises:
-        ValueError: There is none, or a statement that it needs cannot be run.
+        ValueError: If the file has no such function, or a statement that the function needs cannot
+            be run.
     """
     *outer, last = name.split(".")
     bodies: list[Scope] = [parsed(path).body]
@@ -148,7 +149,7 @@ def _run(path: Path, statements: Sequence[ast.stmt], namespace: dict[str, Any]) 
 
 
 def _remedy(path: Path, error: Exception) -> str:
-    """What brings a module that is missing: its package, or the path to it in the same project."""
+    """Return what brings a missing module: its package, or the path to it in the same project."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     name = error.name.partition(".")[0]

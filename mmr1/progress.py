@@ -52,7 +52,7 @@ def report_activity(what: str, label: str = "", report_after_s: float = WAIT_S) 
 
     Args:
         what: Such as ``reading the data``.
-        label: What it belongs to, such as ``step 3``; may be empty.
+        label: Owner of the activity, such as ``step 3``; may be empty.
         report_after_s: Inside :func:`reporting_waits` it is reported after so many seconds.
     """
     number, activity = next(_numbers), Activity(what, label, time.monotonic(), report_after_s)
@@ -114,7 +114,7 @@ class Progress:
 
     Args:
         what: Printed before the count.
-        unit: What is counted.
+        unit: Unit of the count.
         total: The final count, if known.
     """
 

@@ -72,7 +72,7 @@ def check_file(spec: str) -> None:
     """Check that the file of ``file.py:function`` is there; other names pass.
 
     Raises:
-        ValueError: It is missing.
+        ValueError: If the file is missing.
     """
     file = spec.rpartition(":")[0]
     if file.endswith(".py"):
@@ -101,7 +101,7 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
 
 
 def reinstall(group: str | None, name: str) -> str:
-    """What to do about an entry point that the code of its package no longer has."""
+    """Say what to do about an entry point that the code of its package no longer has."""
     point = next(iter(_installed(tuple(sys.path)).select(group=group, name=name)))
     package = "its package" if point.dist is None else point.dist.name
     return (
@@ -167,7 +167,7 @@ class Registry:
         """Check a name without importing anything.
 
         Raises:
-            ValueError: It is neither a registered name nor a path to an attribute.
+            ValueError: If the name is neither registered nor a path to an attribute.
         """
         self._target(spec)
 

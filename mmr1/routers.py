@@ -26,14 +26,14 @@ _ATTRIBUTE = "_mmr1_routers"
 
 @dataclass
 class Routing:
-    """What routers do in the forwards that it is given to.
+    """Use of the routers in the forwards that it is given to.
 
     T tokens of a forward, row after row; L layers of the decoder; k experts per token.
 
     Attributes:
         replayed: ``[T, L, k]``, experts to compute with; None: the routers' own.
-        own: By layer, for each call of it the routers' own choice ``[T, k]`` int64.
-        logits: By layer, the router's ``[T, experts]`` of the first call.
+        own: The routers' own choice ``[T, k]`` int64 by layer, for each call of it.
+        logits: The router's logits ``[T, experts]`` of the first call, by layer.
     """
 
     replayed: torch.Tensor | None = None
@@ -72,9 +72,9 @@ class Routers:
 
     Attributes:
         experts: How many there are.
-        layers: Of the decoder, those without experts included.
+        layers: Layers of the decoder, those without experts included.
         loss: transformers' load-balancing loss for the model; None where it has none.
-        running: That of the newest forward. It stays until the next one: the backward pass runs
+        running: Choice of the newest forward. It stays until the next one: the backward pass runs
             checkpointed layers again.
     """
 
@@ -100,10 +100,11 @@ def watch_routers(model: Any, key: str) -> Routers:
     """Watch the routers of a transformers model from now on.
 
     Args:
-        key: Of the configuration, which asks for it.
+        key: Key of the configuration that asks for it.
 
     Raises:
-        ValueError: It has no mixtures of experts, or some whose router cannot be followed.
+        ValueError: If the model has no mixtures of experts, or some whose router cannot be
+            followed.
     """
     if (known := routers_of(model)) is not None:
         return known
@@ -134,7 +135,7 @@ def watch_routers(model: Any, key: str) -> Routers:
 
 
 def routers_of(model: Any) -> Routers | None:
-    """Those of a transformers model that are watched."""
+    """Watched routers of a transformers model."""
     found: Routers | None = model.__dict__.get(_ATTRIBUTE)
     return found
 

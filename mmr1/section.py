@@ -64,7 +64,7 @@ class Need:
     Attributes:
         keys: Paths of the keys that decide it.
         broken: True for a configuration that breaks the need.
-        why: What is wrong then, and what to set instead.
+        why: Reason, and the remedy.
         broken_by: Overrides that break it, for the test of all needs.
         warns: The run does as it is written, and less than it seems to.
         commands: Kinds of commands that have the need.
@@ -203,7 +203,7 @@ def _one_text(c: Any) -> bool:
 
 
 class EnvironmentSection(Section):
-    """What answers the policy between its turns: one of the types of the section ``environment``.
+    """Section ``environment``: one of the types that answer the policy between its turns.
 
     ``builder``: ``module:function`` with parameters config, engine, turns, family and media, which
     returns the engine that samples completions with it. ``rewards_turns``: a turn may have a reward
@@ -240,7 +240,7 @@ class EnvironmentSection(Section):
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """What it names of the user's own, such as ``file.py:function``."""
+        """Return the user's own files that it names, such as ``file.py:function``."""
         return ()
 
 

@@ -73,7 +73,7 @@ class BoundedConnection(asyncio.Protocol):
 
     Args:
         all_: The connections of the server, the oldest first.
-        server_state, others: What uvicorn gives its own connections.
+        server_state, others: Arguments that uvicorn gives its own connections.
     """
 
     def __init__(

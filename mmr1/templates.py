@@ -21,7 +21,7 @@ def load_template(name: str, folder: Traversable, kind: str) -> Template:
     """A template of the folder by name, or a ``.jinja`` file by path.
 
     Args:
-        kind: What messages call it.
+        kind: Word for it in messages.
 
     Raises:
         ValueError: No such template, or it cannot be read.

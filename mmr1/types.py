@@ -186,9 +186,9 @@ class Prompt:
     many tokens as the medium has merged patches.
 
     Attributes:
-        observed: What tools have shown since, where the prompt of a later turn holds the turns
-            before it.
-        since: Those turns as the model reads them, one after another: the token ids of each,
+        observed: Media that tools have shown since, where the prompt of a later turn holds the
+            turns before it.
+        since: Turns since then as the model reads them, one after another: the token ids of each,
             placeholders expanded, and the number of media that it shows.
         shown: The media before those, where a program wrote the messages; None: the sample's.
         opened: End of ``text`` that belongs to the completion, such as ``<think>``.
@@ -213,8 +213,9 @@ class ToolCall:
     """A tool that the policy called.
 
     Attributes:
-        name: Of the tool; empty where there is none of the name, or what was written is not a call.
-        arguments: As the policy wrote them.
+        name: Name of the tool; empty where there is none of the name, or what was written is not a
+            call.
+        arguments: Arguments as the policy wrote them.
         error: Why it failed, as the policy was told; None if it did not.
     """
 
@@ -230,14 +231,14 @@ class Span:
     Attributes:
         role: ``assistant``: the policy sampled them. ``tool``: the environment answered.
         tokens: Their number; the chat template's own are the environment's.
-        text: What they say, without special tokens.
-        media: What the environment showed, in the order of the placeholders.
+        text: Text of the tokens, without special tokens.
+        media: Media that the environment showed, in the order of the placeholders.
         calls: The tools that the policy called in its turn.
-        reward: What the environment gave for this turn of the policy; None if it gives nothing.
+        reward: Reward of the environment for this turn of the policy; None if it gives none.
         answers: The environment's answers as messages; none where they have the chat template's
             own tokens in them.
-        fork: With it begins a sequence of its own, behind the prompt: what stands before it in the
-            completion is not read. A completion may hold several conversations.
+        fork: Whether a sequence of its own begins with it, behind the prompt: what stands before it
+            in the completion is not read. A completion may hold several conversations.
     """
 
     role: Literal["assistant", "tool"]
@@ -281,16 +282,17 @@ class Completion:
             the weights changed while it was sampled.
         versions: ``(version, tokens)`` in order where they did: how many tokens each sampled. Empty
             where ``policy_version`` sampled them all.
-        routed_experts: Which experts of a mixture the engine computed with: of the P tokens of the
+        routed_experts: Experts of a mixture that the engine computed with: of the P tokens of the
             prompt ``[P, L, k]``, which may be one array for the whole group, and of all tokens but
-            the last ``[R - 1, L, k]``; L layers, 0 in those without experts. None unless asked for.
+            the last ``[R - 1, L, k]``; L layers, 0 in those without experts. None where they are
+            not known.
         support: Ids that the sampler kept for each token, where top-p, top-k or min-p cut the
             distribution: ``logprobs`` are over these. None where all were kept.
         view: Options of the prompt's media under which it was sampled, where they were shown in
             another way (``rollout.views``); empty: as the prompt has them.
-        spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
-            Empty without an environment: the policy sampled them all.
-        reward: What the environment gave for the whole conversation; None if it gives nothing.
+        spans: Spans of the policy's turns and the environment's, in order, from the first turn of
+            the policy to its last. Empty without an environment: the policy sampled them all.
+        reward: Reward of the environment for the whole conversation; None if it gives none.
         failure: How the environment broke, and why; None if it did not. Such a completion has no
             valid reward.
     """
@@ -381,7 +383,7 @@ class Reward:
         status: The outcome of scoring.
         components: The unweighted value of each reward function; None if it is not valid or if it
             skipped the row.
-        error: What went wrong, in one line, if the status is not valid; why the answer could not be
+        error: Fault in one line, if the status is not valid; the reason why the answer could not be
             read, if it is ``UNREAD``.
         unread: Names of the reward functions that could not read the answer.
     """
@@ -408,8 +410,8 @@ class ScoredGroup:
 
     Attributes:
         greedy: Reward of the prompt's greedy completion, if it is the algorithm's baseline.
-        steps: For each completion ``(index of the last token, reward)`` of each of its steps, if
-            the algorithm learns from steps.
+        steps: ``(index of the last token, reward)`` of each step of each completion, if the
+            algorithm learns from steps.
     """
 
     group: RolloutGroup
@@ -420,7 +422,7 @@ class ScoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """What the loss reads of the tokens of B sequences, ``[B, R]`` each, R the longest completion.
+    """Inputs of the loss for the tokens of B sequences, ``[B, R]`` each, R the longest completion.
 
     Attributes:
         mask: Bool, True for tokens that count in the loss: of completions with a valid reward those
@@ -475,7 +477,7 @@ class CriticTargets:
     """The critic's values, and its targets; ``[B, R]`` each.
 
     Attributes:
-        values: Of the states before the tokens.
+        values: Values of the states before the tokens.
         returns: The targets of these values.
     """
 
@@ -494,11 +496,11 @@ class LossCoefficients:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """What one optimizer step learns from.
+    """Data of one optimizer step.
 
     Attributes:
         learning: ``[B]`` bool, its sequences whose gradient can be other than 0.
-        demonstrations: Those of the PTX term.
+        demonstrations: Demonstrations of the PTX term.
     """
 
     learning: torch.Tensor
@@ -511,7 +513,7 @@ class Experience:
 
     Attributes:
         groups: The scored groups: their prompts and tokens.
-        tokens: What is known of each token.
+        tokens: Quantities of each token.
         mini_batches: One for each optimizer step of a pass over the batch.
         critic: None without a critic.
     """

@@ -53,10 +53,11 @@ class Converter:
 
         Args:
             source: The file or folder.
-            split: Which split of a folder with several; of the rows if no file names a split.
+            split: Split of a folder with several; of the rows if no file names a split.
 
         Raises:
-            ValueError: There are none, or they are of several splits and none was named.
+            ValueError: If there are no annotation files, or they are of several splits and none was
+                named.
         """
         if source.is_file():
             return [source], split

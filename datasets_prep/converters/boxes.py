@@ -181,7 +181,7 @@ def read_refs(path: Path) -> list[dict[str, Any]]:
     """RefCOCO's ``refs(unc).p``: a pickle of plain values.
 
     Raises:
-        ValueError: It is broken, or holds anything but plain values.
+        ValueError: If the pickle is broken, or holds anything but plain values.
     """
     try:
         with path.open("rb") as file:

@@ -160,7 +160,7 @@ def clean(answer: str) -> str:
     """One value: without the full stop, ``\\number{}`` and doubled dollars of the source.
 
     Raises:
-        ValueError: It is prose, or several answers.
+        ValueError: If the answer is prose, or several answers.
     """
     text = answer.strip()
     if "\n" in text or len(_PART.findall(text)) > 1:

@@ -75,7 +75,7 @@ def video_file(root: Path, name: str) -> str:
     """The path, relative to the root, of the video with this name in any of the usual places.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If no video has the name.
     """
     for folder in ("", "videos/", "Charades_v1/", "Charades_v1_480/"):
         for suffix in _SUFFIXES:

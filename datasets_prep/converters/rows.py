@@ -31,8 +31,8 @@ def mapping(text: str) -> dict[str, str]:
     columns of its own (``task=count``) a format's rows keep theirs.
 
     Raises:
-        ValueError: It is not of this form, a field is unknown or named twice, or the question is
-            missing.
+        ValueError: If the text is not of this form, a field is unknown or named twice, or the
+            question is missing.
     """
     columns: dict[str, str] = {}
     field = ""
@@ -69,7 +69,7 @@ def converter_of(name: str, columns: Mapping[str, str] | None = None) -> Convert
         columns: The columns by field; of a format only ``task``, the type of all its rows.
 
     Raises:
-        ValueError: There is none of this name, or it knows its columns.
+        ValueError: If no converter has the name, or the converter knows its columns.
     """
     columns = columns or {}
     code = name in CONVERTERS.names() and name != "rows"

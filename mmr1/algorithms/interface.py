@@ -136,19 +136,19 @@ class Loss:
 
     Attributes:
         of_tokens: ``LossInputs -> [B, R]``, to be minimised.
-        of_steps: In its place where an advantage is the sum of the rewards of the steps to come;
-            None: the same.
+        of_steps: Function in its place where an advantage is the sum of the rewards of the steps to
+            come; None: the same.
         penalty: ``LossInputs -> [B, R]``, added to it. It is of the policy as it is, so the
             correction for the engine's probabilities does not weigh it.
         metrics: Tensors ``[B, R]`` to log as token means, by name.
-        ratio: What the ratio to the policy before the rollout's first update is of; see
+        ratio: Tokens that the ratio to the policy before the rollout's first update covers; see
             ``ratios.compared``.
-        kl: What the KL term of ``algorithm.kl.type: loss`` is of.
+        kl: Log-probs that the KL term of ``algorithm.kl.type: loss`` compares.
         needs_signal: A token of advantage 0 has no gradient, so that the update can skip it.
         choose: ``UpdateTokens -> [B, R]`` bool, tokens that it treats in another way
             (``LossInputs.chosen``). It is asked once for each mini-batch of a rollout, in the
             loop's process, so that it can compare the tokens of all ranks.
-        state: As that of an advantage.
+        state: Start of a state that is kept from step to step, as that of an advantage.
     """
 
     of_tokens: OfTokens
@@ -163,10 +163,11 @@ class Loss:
 
 
 def require_shape(made: Any, shape: torch.Size, whose: str, wanted: str) -> torch.Tensor:
-    """What a function made, if it is a tensor of this shape; a scalar would be broadcast.
+    """Return what a function made, if it is a tensor of this shape; a scalar would be broadcast.
 
     Raises:
-        ValueError: It is something else. Says ``whose`` it is and what is ``wanted``.
+        ValueError: If the function returned something else; the message names ``whose`` value and
+            what is ``wanted``.
     """
     if isinstance(made, torch.Tensor) and made.shape == shape:
         return made

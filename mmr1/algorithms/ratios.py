@@ -261,8 +261,8 @@ def rollout_importance_weights(
         rollout_logprobs: ``[B, R]`` under the engine that sampled.
         mask: ``[B, R]`` bool, the tokens that count.
         outlier: Tokens whose ratio lies outside ``[1 / outlier, outlier]`` weigh 0.
-        outlier_form: That ratio: the token's; ``sequence``: the product over the completion;
-            ``geometric``: its geometric mean. The last two take out whole completions.
+        outlier_form: Ratio that is compared: the token's; ``sequence``: the product over the
+            completion; ``geometric``: its geometric mean. The last two take out whole completions.
     """
     log_ratio = torch.where(mask, logprobs - rollout_logprobs, 0.0).detach()
     if form == "none":

@@ -24,10 +24,10 @@ class _Place:
     """The place of a problem.
 
     Attributes:
-        names: Of the keys that lead there, without pydantic's tags.
+        names: Keys that lead there, without pydantic's tags.
         section: The class that holds the last of them; None within a plain mapping.
         kind: The variant that this class is; empty for a section without alternatives.
-        shape: What the last key may hold, if sections.
+        shape: Value that the last key may hold, if sections.
     """
 
     names: tuple[str, ...]

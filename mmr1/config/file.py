@@ -145,8 +145,8 @@ class Loaded:
 
     Attributes:
         config: The checked configuration.
-        notes: What a changed type or preset dropped of the layers below.
-        warnings: What runs as it is written and does less than it seems to.
+        notes: Settings of the layers below that a changed type or preset dropped.
+        warnings: Settings that run as they are written and do less than they seem to.
     """
 
     config: Config
@@ -168,7 +168,7 @@ def load(path: Path | None, overrides: Sequence[str] = (), command: str = "train
     """Like :func:`load_config`, with what is to be said at the start.
 
     Raises:
-        ValueError: As there.
+        ValueError: If it is refused there.
     """
     source = "configuration" if path is None else str(path)
     layers = [] if path is None else [read_layer(path)]
@@ -179,7 +179,7 @@ def command_in(path: Path) -> str:
     """The command that a configuration file is for, by its sections.
 
     Raises:
-        ValueError: There is no such file, or it is not a mapping.
+        ValueError: If the file is missing, or is not a mapping.
     """
     return command_of(read_layer(path))
 
@@ -193,7 +193,7 @@ def config_from(
     'gspo'
 
     Raises:
-        ValueError: As :func:`load_config`.
+        ValueError: If :func:`load_config` raises it.
     """
     return _load([dict(values)], overrides, command, "configuration").config
 
@@ -204,7 +204,7 @@ def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: str = "trai
     The keys of the values may have dots: ``{"trainer.max_steps": 3}``.
 
     Raises:
-        ValueError: As :func:`load_config`.
+        ValueError: If :func:`load_config` raises it.
     """
     layers = list(layers)
     source = ", ".join(str(layer) for layer in layers if isinstance(layer, Path))
@@ -299,7 +299,7 @@ def read_written(path: Path) -> Config:
     Credentials are what stands in their place: no variable of the environment is needed.
 
     Raises:
-        ValueError: There is no such file, or it is not a configuration.
+        ValueError: If the file is missing, or is not a configuration.
     """
     text, _ = read_mapping(path)
     values = in_its_folder(path, yaml.safe_load(text) or {})

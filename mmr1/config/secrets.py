@@ -48,7 +48,7 @@ def redact(tree: Any, references: Mapping[Key, str] | None = None, path: Key = (
 
     Args:
         tree: Mappings, lists and values.
-        references: What the configuration file has at a key, by :func:`find_references`.
+        references: Values that the configuration file has at a key, by :func:`find_references`.
         path: Where the tree is in the whole configuration.
     """
     if references and path in references:

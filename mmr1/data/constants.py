@@ -15,7 +15,7 @@ def constant(path: Path, name: str) -> str | dict[str, str]:
     ``Class.name`` and ``function.name`` look there alone.
 
     Raises:
-        ValueError: There is no such constant, or it is computed.
+        ValueError: If the file does not assign the name, or computes its value.
     """
     tree = parsed(path)
     scopes = [tree.body]

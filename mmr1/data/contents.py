@@ -20,7 +20,7 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
 
     Args:
         row: The row.
-        sample: What it was read as; such columns are in its ``meta``.
+        sample: Sample that the row was read as; such columns are in its ``meta``.
         columns: The columns that the user named: see :class:`mmr1.config.DataConfig`.
     """
     if "version" in row:  # a record's meta is not a column
@@ -39,7 +39,7 @@ def contents(
 
     Args:
         spec: The dataset's name.
-        kinds: Of the media of each of its samples.
+        kinds: Kinds of the media of each of its samples.
         unread: The columns that no form read.
         optionless: How many are choices without options in their texts and columns.
     """

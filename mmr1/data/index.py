@@ -65,7 +65,7 @@ def cached_batches(
     Args:
         path: The file.
         what: A word for the name of what is kept.
-        schema: Of the batches.
+        schema: Schema of the batches.
         facts: JSON values; everything else that they depend on, but the code of this package.
             Others take the place of what is kept.
         batches: Makes them.

@@ -65,7 +65,7 @@ def text_of(line: bytes, position: int) -> str:
     """A line as text; without the byte-order mark at the beginning of a file.
 
     Raises:
-        ValueError: It is not UTF-8.
+        ValueError: If the line is not UTF-8.
     """
     try:
         return line.decode("utf-8-sig" if position == 0 else "utf-8")

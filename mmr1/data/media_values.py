@@ -161,7 +161,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Check the options of a medium.
 
     Raises:
-        ValueError: There is no such option, or its value is not a number of its type.
+        ValueError: If an option is unknown, or its value is not a number of its type.
     """
     for name, value in options.items():
         if name not in MEDIA_OPTIONS:

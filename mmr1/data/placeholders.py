@@ -100,11 +100,11 @@ def fill(
 
     Args:
         turns: ``(role, text with tags)`` pairs.
-        images: What the image tags stand for; see :func:`assign`.
-        videos: What the video tags stand for.
+        images: Images that the image tags stand for; see :func:`assign`.
+        videos: Videos that the video tags stand for.
 
     Raises:
-        ValueError: As :func:`assign`.
+        ValueError: If :func:`assign` raises it.
     """
     split = [(role, list(split_tags(text))) for role, text in turns]
     tags = [piece for _, pieces in split for piece in pieces if isinstance(piece, Tag)]

@@ -222,7 +222,7 @@ def parse_json(text: str | bytes) -> Any:
     """Strict JSON: no NaN, no infinity, and no half of a surrogate pair, which UTF-8 has not.
 
     Raises:
-        ValueError: It is not JSON in UTF-8.
+        ValueError: If the text is not JSON in UTF-8.
     """
     try:
         return _READER.decode(text)

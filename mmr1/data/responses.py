@@ -39,7 +39,7 @@ def assistant_text(sample: Sample) -> str:
     """The demonstration at the end of a sample.
 
     Raises:
-        ValueError: There is none, or one of its turns has a picture.
+        ValueError: If the sample has no demonstration, or one of its turns has an image.
     """
     last = sample.messages[-1]
     if last.role != "assistant" or not last.text:

@@ -123,7 +123,7 @@ def open_rows(
 
     Args:
         store: The rows. The index lies beside their first file.
-        facts: What ``read`` depends on, as JSON values.
+        facts: Facts that ``read`` depends on, as JSON values.
         read: Makes a sample of a row.
         unread: Names the columns that were not read.
 
@@ -214,7 +214,7 @@ def measured(
     Args:
         samples: All samples of a dataset.
         what: A word for it, said beside the progress bar.
-        facts: What the numbers depend on but the file, as JSON values.
+        facts: Facts that the numbers depend on beside the file, as JSON values.
         measure: The numbers of some samples.
     """
 

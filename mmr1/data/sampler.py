@@ -255,7 +255,8 @@ class MediaCheck:
         """True if all media of this sample can be decoded. Waits until that is known.
 
         Raises:
-            ValueError: They cannot, and no sample or no further one may be left out.
+            ValueError: If the media cannot be decoded, and no sample or no further one may be left
+                out.
         """
         key = (dataset, sample.id)
         if key in self._sound or key in self._unsound:

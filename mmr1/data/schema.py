@@ -85,7 +85,7 @@ def parse(row: Any) -> Record:
     """Check one row.
 
     Raises:
-        ValueError: One line that names the key and what to write instead.
+        ValueError: If the row is not a record; one line names the key and what to write instead.
     """
     if not isinstance(row, dict):
         raise ValueError(f"a record is a JSON object, not {type(row).__name__}")

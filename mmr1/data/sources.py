@@ -193,7 +193,7 @@ def load_mixture(
 
     Raises:
         NoSuchDatasetError: A dataset is not there, or ``data.train`` is not set.
-        ValueError: As :func:`load_samples`.
+        ValueError: If :func:`load_samples` raises it.
     """
     if not config.train:
         raise NoSuchDatasetError("data.train is not set; name the training records")
@@ -214,12 +214,12 @@ def keep_fitting(
 
     Args:
         spec: The dataset that they were read from.
-        samples: Those of its rows that can be read.
+        samples: Samples of its rows that can be read.
         prompt_tokens: Length of a sample's prompt; raises ValueError if the header of a medium
             cannot be read.
-        limit: In tokens.
+        limit: Limit of a prompt, in tokens.
         quarantine: Has counted the rows, and collects the samples that are left out.
-        facts: What the lengths depend on but the samples, as JSON values.
+        facts: Facts that the lengths depend on beside the samples, as JSON values.
     """
 
     def lengths_of(block: list[Sample]) -> list[int]:

@@ -131,7 +131,7 @@ def store_of(spec: str | Path, from_bytes: int) -> Store | None:
         None for small data, and for a JSON object with the rows in it.
 
     Raises:
-        ValueError: There is no such dataset.
+        ValueError: If the dataset does not exist.
     """
     if (files := files_of(spec)) is None:
         return _store_of_dataset(spec, from_bytes)

@@ -46,8 +46,8 @@ class CalledTemplate:
     """A function of a file that makes the prompt of a record's columns.
 
     Attributes:
-        name: As the configuration names it.
-        function: From a row to the prompt.
+        name: Name in the configuration.
+        function: Function from a row to the prompt.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _of_format(text: str, name: str) -> str:
     """A text for ``str.format`` as jinja, with its field as the question; else unchanged.
 
     Raises:
-        ValueError: It holds what ends a text in jinja.
+        ValueError: If the text contains an end of a text in Jinja.
     """
     if "{% endraw %}" in text:
         raise ValueError(f"data.prompt_template: {name} is a jinja template, not a text")

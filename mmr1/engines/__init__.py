@@ -19,7 +19,7 @@ AtNewWeights = Literal["wait", "restart", "continue"]
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a rollout engine can do beside the methods of ``mmr1.rollout.protocol.Engine``.
+    """Abilities of a rollout engine beside the methods of ``mmr1.rollout.protocol.Engine``.
 
     One without any trains in one process, ahead, with an environment and on Ray.
 

@@ -138,7 +138,7 @@ def rounds(arguments: Mapping[str, Any]) -> bool:
 
 
 def problem(arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with these arguments, in one line; None if nothing is."""
+    """Return the fault of these arguments, in one line; None if there is none."""
     for name in arguments:
         if name in OWNED:
             return f"{name}: {OWNED[name]} sets it; leave it out"
@@ -150,7 +150,7 @@ def problem(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _of_speculation(arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with speculative decoding: the test of drafts must keep the distribution.
+    """Return the fault of speculative decoding: the test of drafts must keep the distribution.
 
     vLLM's ``standard`` and ``block`` tests accept a draft with the probability that leaves the
     model's distribution as it is, whatever proposes the drafts. ``synthetic`` accepts a set share.

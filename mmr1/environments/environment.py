@@ -25,7 +25,7 @@ class Action:
 
     Attributes:
         text: Without special tokens.
-        shown: What the conversation has shown before it, in order.
+        shown: Media that the conversation has shown before it, in order.
         last: No further turn may follow, so nothing needs to be answered.
     """
 
@@ -39,10 +39,11 @@ class Answer:
     """An environment's answer to an action.
 
     Attributes:
-        messages: Of the role ``tool``, for the policy to read. None where the conversation ends.
+        messages: Messages of the role ``tool``, for the policy to read. None where the conversation
+            ends.
         calls: The tools that the action called.
         cut: It ends because no turn may follow.
-        reward: For this action; None from an environment that gives none.
+        reward: Reward of this action; None from an environment that gives none.
         failure: How the environment broke, and why.
         verbatim: The text of the messages has the chat template's own tokens.
     """
@@ -61,7 +62,7 @@ class Opening:
 
     Attributes:
         text: Added to the last message of the user.
-        failure: As of an ``Answer``.
+        failure: Status and message of a failure, as of an ``Answer``.
     """
 
     text: str = ""
@@ -73,8 +74,8 @@ class Ending:
     """The end of a conversation.
 
     Attributes:
-        reward: For the whole of it; None from an environment that gives none.
-        failure: As of an ``Answer``.
+        reward: Reward of the whole conversation; None from an environment that gives none.
+        failure: Status and message of a failure, as of an ``Answer``.
     """
 
     reward: float | None = None

@@ -50,7 +50,7 @@ def for_processes(specs: Sequence[str], walls: bool) -> tuple[str, ...]:
     """The tools that the processes of an environment load: no list of servers with a url alone.
 
     Args:
-        specs: As the configuration names them.
+        specs: Names of the tools in the configuration.
         walls: The processes have them.
 
     Raises:
@@ -100,7 +100,7 @@ class Servers:
     """Connected servers; their event loop has a separate thread.
 
     Attributes:
-        schemas: Of each tool, as the chat template takes it.
+        schemas: Schema of each tool, as the chat template takes it.
     """
 
     def __init__(self, spec: str, targets: Mapping[str, Any]) -> None:
@@ -124,13 +124,13 @@ class Servers:
         """Call a tool; returns texts, and pictures as their files.
 
         Args:
-            name: Of the tool.
-            arguments: Of the policy.
+            name: Name of the tool.
+            arguments: Arguments that the policy wrote.
             timeout_s: Longest wait for its answer; None: no limit.
 
         Raises:
-            ValueError: It does not answer in time, cannot be reached, says that it failed, or
-                answers with something else.
+            ValueError: If the server does not answer in time, cannot be reached, says that the call
+                failed, or answers with something else.
         """
         asked = self._clients[name].call_tool(name, dict(arguments))
         try:

@@ -30,9 +30,9 @@ class Picture:
     """A picture of the conversation.
 
     Attributes:
-        image: With its own pixels, however small the model saw it.
+        image: Image with its own pixels, however small the model saw it.
         seen: ``(width, height)`` that the model saw.
-        space: What the numbers of a box mean (``environment.boxes``); None where it is not known.
+        space: Space of a box's numbers (``environment.boxes``); None where it is not known.
     """
 
     image: Image.Image
@@ -43,7 +43,8 @@ class Picture:
         """A box of the policy as ``xyxy`` in the picture's own pixels, inside it.
 
         Raises:
-            ValueError: It is not a box, or leaves the picture; or the space is not known.
+            ValueError: If the numbers are not a box, the box leaves the image, or the space is not
+                known.
         """
         if self.space is None:
             raise ValueError("the space of the model's boxes is not known; set environment.boxes")
@@ -112,7 +113,7 @@ def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str,
     Texts after the one that was cut are left out.
 
     Raises:
-        ValueError: It is none of these, or a list of more than ``MAX_PARTS``.
+        ValueError: If the result is none of these, or a list of more than ``MAX_PARTS``.
     """
     values = list(islice(_flat(value), MAX_PARTS + 1))
     if len(values) > MAX_PARTS:

@@ -40,9 +40,9 @@ class Tool:
     """A tool, as the parent process knows it.
 
     Attributes:
-        spec: As the configuration names it.
-        name: As the policy calls it.
-        schema: What the policy is told.
+        spec: Name in the configuration.
+        name: Name by which the policy calls it.
+        schema: JSON schema that the policy is told.
         media: The parameters that are given media, and which.
         kept: It keeps something from call to call, so each conversation has one of its own.
         sees_pictures: It is given all pictures of the conversation.
@@ -123,8 +123,8 @@ def describe(
 
     Args:
         own: They name an environment, which has tools if its methods are some.
-        options: Of that environment.
-        parser: What reads the calls of a turn, to be checked; None for Qwen's form.
+        options: Options of that environment.
+        parser: Parser of the calls of a turn, to be checked; None for Qwen's form.
     """
     if parser is not None:
         check_parser(parser)

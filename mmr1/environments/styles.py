@@ -116,7 +116,7 @@ class ToolClass:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What ``environment.type`` names, before its style is known.
+    """Environment that ``environment.type`` names, before its style is known.
 
     Attributes:
         spec: Name in the configuration.

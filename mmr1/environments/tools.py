@@ -207,9 +207,9 @@ class _Called:
     """The outcome of a call.
 
     Attributes:
-        call: With its error, if it failed.
-        told: What the policy reads.
-        reward: That the tool gave for it.
+        call: The call, with its error if it failed.
+        told: Message that the policy reads.
+        reward: Reward that the tool gave for it.
         lost: Why the tool can answer no further call of this conversation.
     """
 
@@ -307,7 +307,7 @@ def read_parts(value: Any, config: EnvironmentConfig) -> tuple[ContentPart, ...]
     Of more pictures than a conversation may have, one too many is read: that ends it.
 
     Raises:
-        ValueError: It is not a list of texts and pictures within the limits.
+        ValueError: If the answer is not a list of texts and images within the limits.
     """
     if not isinstance(value, list) or len(value) > MAX_PARTS:
         raise ValueError("it returned what is not an answer")

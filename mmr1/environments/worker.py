@@ -83,7 +83,7 @@ def load_functions(spec: str) -> dict[str, Callable[..., Any]]:
     """The functions behind a name, by their own names: one, or a list as TRL's ``tools``.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If the name leads to no function.
     """
     found = TOOLS.load(spec)
     functions = list(found) if isinstance(found, list | tuple) else [found]
@@ -127,12 +127,12 @@ def call_tool(
     """Call a function.
 
     Args:
-        spec: As the configuration names it.
-        name: Of the function.
-        arguments: Of the policy.
-        media: That it is given.
-        space: What the numbers of a box mean.
-        max_pixels, max_characters: Of what it returns.
+        spec: Name in the configuration.
+        name: Name of the function.
+        arguments: Arguments that the policy wrote.
+        media: Media that the tool is given.
+        space: Space of a box's numbers.
+        max_pixels, max_characters: Limits of the result.
 
     Returns:
         ``parts`` as :func:`pictures.to_parts` writes them, and ``reward``, None.
@@ -172,7 +172,7 @@ def parse(spec: str, text: str) -> list[dict[str, Any]]:
     """Read the calls in a turn by a custom parser.
 
     Raises:
-        ValueError: It returns anything but a list of ``{"name", "arguments"}``.
+        ValueError: If the parser returns anything but a list of ``{"name", "arguments"}``.
     """
     calls = _parser(spec)(text)
     if not isinstance(calls, list | tuple):

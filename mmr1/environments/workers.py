@@ -37,7 +37,7 @@ def tool_workers(
 
     Args:
         config: The section ``environment``.
-        specs: What they import.
+        specs: Files that the workers import.
         prepare: A job that each runs first.
     """
     readable = [path for spec in specs for path in readable_of(spec, config)]
@@ -106,7 +106,7 @@ class ToolWorkers:
         """Start the processes, and return what the preparation returned.
 
         Raises:
-            ValueError: They cannot import what they need.
+            ValueError: If the processes cannot import what they need.
         """
         greetings = [pool.start() for pool in self._pools]
         return greetings[0]

@@ -23,7 +23,7 @@ def advice(config: Config, load: Load, memory: float, on_cpu: bool = False) -> l
     """Changes to the configuration, the most helpful first; empty if it fits such devices.
 
     Args:
-        on_cpu: As for :func:`estimate`.
+        on_cpu: Whether the run is on a CPU, as for :func:`estimate`.
 
     Raises:
         ValueError: The model's configuration cannot be read.

@@ -37,7 +37,7 @@ class Proposal:
     """The configuration with the numbers that were chosen.
 
     Attributes:
-        why: What was chosen, and why; None where there was nothing to choose.
+        why: Choice and its reason; None where there was nothing to choose.
     """
 
     config: Config
@@ -92,7 +92,7 @@ def propose(
 
 
 def _obstacles(config: Config, gpus: Gpus) -> list[str]:
-    """What keeps all numbers from being chosen."""
+    """Return what keeps all numbers from being chosen."""
     if not find_spec("ray"):
         return ["Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"]
     engine, width = config.rollout.engine, config.rollout.gpus_per_engine

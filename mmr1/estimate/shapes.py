@@ -25,15 +25,16 @@ class Shapes:
 
     Attributes:
         weights: Adapters not counted.
-        quantized: Those of them that the trainer has in 4 bits, whole on each rank; they are not
+        quantized: Parameters that the trainer has in 4 bits, whole on each rank; they are not
             counted in ``tower``, ``layer`` and ``outside_layers``.
         trained: Weights or adapters that have a gradient.
-        adapters: Of LoRA, if there are any.
-        tower: Of the vision tower.
-        layer: Of one layer of the language model.
-        outside_layers: Of the embeddings and what else ranks gather for a whole forward.
-        largest: Of the largest weight.
-        output: Of the output embedding.
+        adapters: Parameters of LoRA's adapters, if there are any.
+        tower: Parameters of the vision tower.
+        layer: Parameters of one layer of the language model.
+        outside_layers: Parameters of the embeddings and of all else that ranks gather for a whole
+            forward.
+        largest: Parameters of the largest weight.
+        output: Parameters of the output embedding.
         trains_output: It has a gradient, and so have the layers.
         vocabulary: Tokens of the output embedding.
         model: Sizes of the layers.
@@ -61,7 +62,7 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
     """Build the model on torch's ``meta`` device, which takes no memory, and count.
 
     Raises:
-        ValueError: Its configuration cannot be read; names the key.
+        ValueError: If the model's configuration cannot be read; the message names the key.
     """
     return _shapes(config.model, key)
 

@@ -273,7 +273,7 @@ class Store:
     """The folder of one evaluation.
 
     Raises:
-        ValueError: It holds completions of another evaluation.
+        ValueError: If the folder holds completions of another evaluation.
     """
 
     def __init__(self, folder: Path, config: Config, samples: Sequence[Sample]) -> None:

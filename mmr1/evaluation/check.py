@@ -57,7 +57,7 @@ class Result:
 
     Attributes:
         facts: ``(subject, state)``.
-        findings: What to mend before the run, a sentence each.
+        findings: Problems to mend before the run, a sentence each.
     """
 
     facts: Sequence[tuple[str, str]]
@@ -128,7 +128,7 @@ def write_tiny(config: Config, folder: Path) -> int:
     the original's tokenizer, processor and template; returns the number of its parameters.
 
     Raises:
-        ValueError: There is no model at ``model.path``, or no small one of its class can be built.
+        ValueError: If ``model.path`` has no model, or no small one of its class can be built.
     """
     path, trusts = config.model.path, config.model.trust_remote_code
     auto_class = find_architecture(path).auto_class
@@ -221,7 +221,7 @@ def _lengths(config: Config, inputs: Inputs, samples: Sequence[Sample]) -> list[
 
 
 def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
-    """What the reward functions pay for gold answers, and for noise."""
+    """Report what the reward functions pay for gold answers, and for noise."""
     known = [sample for sample in samples if sample.answer is not None]
     items = [
         RewardItem(text, sample, group=group)
@@ -267,7 +267,7 @@ def _rewards(reward: CompositeReward, samples: Sequence[Sample]) -> Found:
 
 
 def _floor(reward: CompositeReward, inputs: Inputs) -> Found:
-    """What answers without sense score on the first rows."""
+    """Report what answers without sense score on the first rows."""
     rows = [sample for source in inputs.sources.values() for sample in islice(source, FLOOR_ROWS)]
     if all(sample.answer is None for sample in rows):
         return [], []

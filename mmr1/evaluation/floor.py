@@ -47,7 +47,7 @@ Policy = Sequence[str | None]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a policy scores.
+    """Score of a policy.
 
     Attributes:
         policy: Its name.
@@ -96,7 +96,7 @@ class Floor:
 
     @property
     def findings(self) -> list[str]:
-        """What is wrong with the rewards, a sentence each."""
+        """Problems of the rewards, a sentence each."""
         found = [
             f"'{score.policy}' gets {score.mean:.3f}, more than any one answer "
             f"({self.best.mean:.3f}): a policy learns to say everything"

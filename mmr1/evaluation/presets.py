@@ -25,7 +25,7 @@ class Preset:
     """One benchmark.
 
     Attributes:
-        description: What it measures, and how its own scoring is followed.
+        description: Ability that it measures, and how its own scoring is followed.
         converter: The converter, or the format of its rows, for ``mmr1-data convert``.
         reward: The built-in reward function that scores an answer.
         options: Settings of that function.

@@ -60,7 +60,7 @@ class Trainer:
         rewards: The reward functions by name: functions, weights, or the keys of their sections; or
             a list of functions, which have their own names. In place of those of ``config``.
         config: A YAML file, or values: nested, or with dotted keys. What else is given goes before.
-        processor: That of a model which is an object.
+        processor: Processor of a model which is an object.
         command: ``train``, ``sft``, or a command of a package whose run is a sequence of steps.
 
     Attributes:
@@ -120,7 +120,7 @@ class Trainer:
         """The directory of the last checkpoint: a Hugging Face model.
 
         Raises:
-            ValueError: There is none yet.
+            ValueError: If the run has written none yet.
         """
         last = _last_checkpoint(self.config)
         if last is None:
@@ -133,7 +133,7 @@ class Trainer:
         """Evaluate the last checkpoint, or the model before the first, by the run's rewards.
 
         Args:
-            data: As for the run.
+            data: Held-out data, in the forms that the run takes.
 
         Raises:
             ValueError: Something that you can fix; or the command samples no completions.
@@ -318,7 +318,7 @@ class GivenData:
 
     Attributes:
         path: Value of ``data.train`` or ``eval.data``.
-        files: What has to be written first.
+        files: Files that have to be written first.
         root: Folder that the paths of its media are relative to; None where the data is a path.
     """
 

@@ -106,7 +106,7 @@ def findings(
     """All findings of a run: the absolute ones, then those in the order of ``_FINDERS``.
 
     Args:
-        facts: Of each step that has rollouts.
+        facts: Facts of each step that has rollouts.
         max_response_length: ``rollout.max_response_length``, for the growth of completions.
     """
     curves = _Curves(metrics)

@@ -86,7 +86,7 @@ def open_run(folder: Path) -> Run:
     """The run in a directory.
 
     Raises:
-        ValueError: It has no ``config.yaml``, or none that can be read; or it is an evaluation's.
+        ValueError: If the directory has no ``config.yaml`` that can be read, or is an evaluation's.
     """
     file = folder / CONFIG
     if (folder / "completions.jsonl").is_file():
@@ -124,7 +124,7 @@ def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator
 
     Args:
         path: The file.
-        expected: What they must have.
+        expected: Keys that the lines must have.
 
     Raises:
         ValueError: Names the file, the line that is not such an object, and its problem.

@@ -264,7 +264,7 @@ def make_reward_function(section: RewardConfig, place: Place) -> RewardFunction:
     """Return the reward function that a section describes.
 
     Raises:
-        ValueError: It cannot be loaded or does not take a setting.
+        ValueError: If the function is unknown, cannot be loaded or does not take an option.
     """
     if isinstance(section, OwnReward):
         return PluginReward(section, tuple(place.earlier), place.scoring)

@@ -61,8 +61,8 @@ def create_app(
     levels, holds a number that is not finite or is not a query is answered by 422.
 
     Args:
-        composite_reward: What scores the queries.
-        guard: What a request must show; by default that it asks for this machine by its own name.
+        composite_reward: Reward that scores the queries.
+        guard: Check of a request; by default that it asks for this machine by its own name.
         media_root: Folder of the pictures that rows may name; without one they may name none.
         max_body: The longest request, in bytes.
     """
@@ -124,7 +124,7 @@ def _confined(row: dict[str, Any], root: Path | None, where: str) -> dict[str, A
     """The row with its media as files below the root.
 
     Raises:
-        ValueError: One of them is not there, or is too large; or there are too many.
+        ValueError: If a medium is not there or too large, or there are too many.
     """
     confined = dict(row)
     for name in _PATHS:

@@ -40,10 +40,10 @@ class RewardItem:
             answers of tools ``"images"``, the digests of their pictures. One without an
             environment.
         tool_calls: ``{"name", "arguments", "error"}`` of each call, in order.
-        environment_reward: What the environment gave; None if it gives nothing.
+        environment_reward: Reward of the environment; None if it gives none.
         model_space: Coordinate space in which the model writes boxes; None if it is not known.
-        earlier: For a plugin that stands on other functions: ``scores``, their values by name, and
-            with the option ``of`` ``accuracy`` and ``group_accuracy``.
+        earlier: Values for a plugin that stands on other functions: ``scores``, their values by
+            name, and with the option ``of`` ``accuracy`` and ``group_accuracy``.
     """
 
     completion: str

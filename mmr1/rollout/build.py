@@ -78,7 +78,7 @@ def player(config: Config, engine: Engine, family: ModelFamily, media: MediaCach
     """The engine with tools, or an environment of the user's own.
 
     Raises:
-        ValueError: They cannot be loaded.
+        ValueError: If the tools or the environment cannot be loaded.
     """
     assert isinstance(config.environment, EnvironmentConfig)
     return Player(

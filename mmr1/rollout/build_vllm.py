@@ -90,7 +90,7 @@ def build_vllm_engine(
 
     Args:
         media: Gives a medium as it is prepared.
-        names: Of weights, where vLLM knows them by others than transformers does.
+        names: Names of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer.
     """
     model, family = config.model, family_of(config)

@@ -50,10 +50,10 @@ class _Conversation:
     """One completion, while it grows.
 
     Attributes:
-        ticket, index: Of the completion.
-        of_turn: What each of its turns is sampled from.
-        prompt: What an environment's opening made of the request's.
-        ids: Of the completion so far, placeholders not expanded: for the engine.
+        ticket, index: Ticket and index of the completion.
+        of_turn: Source that each of its turns is sampled from.
+        prompt: Prompt that an environment's opening made of the request's.
+        ids: Token ids of the completion so far, placeholders not expanded: for the engine.
         tokens: The same, placeholders expanded: for the trainer.
     """
 
@@ -195,7 +195,7 @@ class Player:
         together: All answers are waited for before the next turns are sampled. An engine that
             samples a batch to its end is used so, and one that is to repeat itself exactly.
         ends_when_cut: A turn that has as many tokens as it may have is the last one.
-        system_prompt: Of prompts that an environment adds to.
+        system_prompt: System prompt of prompts that an environment adds to.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class Player:
             self._sampling.update(zip(self.turns.submit(turns), members, strict=True))
 
     def _shared_turn(self, number: int) -> tuple[int, str | int]:
-        """What the first turns of one prompt have in common, which is then computed once."""
+        """Return what the first turns of one prompt have in common, which is then computed once."""
         conversation = self._playing[number]
         first = not conversation.ids
         return conversation.ticket, conversation.prompt.text if first else number

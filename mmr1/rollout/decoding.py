@@ -87,7 +87,7 @@ class PrefillState:
 
 
 def _broadcast(positions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """With rows for M-RoPE where any has them: a text alone may have one for all."""
+    """Return positions with rows for M-RoPE where any has them: a text may have one for all."""
     widest = max(positions, key=torch.Tensor.dim).shape[:-1]
     return [own.expand(*widest, -1) for own in positions]
 
@@ -280,7 +280,7 @@ def decodes_together(model: Any, longest: int) -> bool:
 
     Args:
         model: A transformers model, as it is or inside a peft model.
-        longest: As of :class:`Decoder`.
+        longest: Longest sequence, as of :class:`Decoder`.
     """
     base = unwrapped(model)
     if not is_admitted(base) or _scales_by_length(base.config.get_text_config()):
@@ -307,7 +307,7 @@ def prefill_alone(model: Any, prompt: ReadPrompt) -> PrefillState:
     """One prompt through a transformers model's own forward, which finds its positions itself.
 
     Raises:
-        NotPlainError: What its layers keep are not the keys and values of all tokens.
+        NotPlainError: If its layers keep anything but the keys and values of all tokens.
     """
     length, device = len(prompt.ids), model.device
     ids = prompt.ids[None].to(device)
@@ -340,7 +340,7 @@ def prefill_texts(model: Any, prompts: Sequence[ReadPrompt]) -> PrefillState:
     """Prompts of a text model that ``takes_positions``, in one forward.
 
     Raises:
-        NotPlainError: As of :func:`prefill_alone`.
+        NotPlainError: If :func:`prefill_alone` raises it.
     """
     ids, real = (
         pad_sequence(rows, batch_first=True, padding_side="left").to(model.device)

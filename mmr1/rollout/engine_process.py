@@ -86,7 +86,7 @@ class EngineProcess:
     Attributes:
         restarted: How often it was.
         is_full: It should be given no more requests until others have ended.
-        settings: What the engine says of itself.
+        settings: Settings that the engine reports of itself.
 
     Raises:
         ValueError: ``build`` refused its arguments (raised here with its message).
@@ -193,7 +193,7 @@ class EngineProcess:
             self._outstanding.sent(tickets)
 
     def _watched(self, ask: Callable[[], list[Finished]]) -> list[Finished]:
-        """What has finished; an engine that answers and finishes nothing for long has hung."""
+        """Return finished work; an engine that answers and finishes nothing for long has hung."""
         began = time.monotonic()
         finished = ask()
         self._waited_s = 0.0 if finished else self._waited_s + time.monotonic() - began

@@ -184,7 +184,7 @@ class GeneratingSampler:
     Attributes:
         model: The model, with or without peft adapters.
         family: Its tokens.
-        routers: Those of the model, whose choice is returned; None: it is not.
+        routers: Routers of the model, whose choice is returned; None: it is not.
     """
 
     model: Any
@@ -249,10 +249,10 @@ class _Draw:
     """Draws the next token of each row, and takes every other token's probability away.
 
     Attributes:
-        family: For the tokens.
+        family: Family, for the tokens.
         uniforms: ``[n, max_tokens]``.
         sampling: How to draw.
-        sampled: What was drawn so far.
+        sampled: Tokens that were drawn so far.
     """
 
     family: ModelFamily
@@ -307,7 +307,7 @@ class SharedPromptSampler:
         family: Its processor and tokens.
         media: Prepared media.
         features: Where those of a frozen vision tower are kept.
-        routers: Those of the model, whose choice is returned; None: it is not.
+        routers: Routers of the model, whose choice is returned; None: it is not.
     """
 
     model: Any

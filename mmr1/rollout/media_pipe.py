@@ -29,7 +29,7 @@ def send(pipe: Connection, message: Any, dtype: torch.dtype | None = None) -> No
 
     Args:
         message: Media anywhere in it, those of one digest once, are written into shared memory.
-        dtype: In which their float32 pixels are written; default: as they are.
+        dtype: Data type in which their float32 pixels are written; default: as they are.
 
     Raises:
         OSError: The other end is closed.

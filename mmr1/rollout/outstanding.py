@@ -57,7 +57,7 @@ class Outstanding:
         return ticket
 
     def unsent(self) -> list[Request]:
-        """What the engine is to be sent, without the completions that have come."""
+        """Return the request for the engine, without the completions that have come."""
         return [
             replace(entry.request, seeds=tuple(entry.request.seeds[i] for i in entry.left))
             for entry in map(self._open.__getitem__, self._unsent)
@@ -70,7 +70,7 @@ class Outstanding:
         self._unsent = []
 
     def take(self, finished: Iterable[Finished]) -> list[Finished]:
-        """What the engine has finished, by the caller's tickets and indices."""
+        """Return the work that the engine has finished, by the caller's tickets and indices."""
         return [self._taken(ended) for ended in finished]
 
     def lose(self) -> None:

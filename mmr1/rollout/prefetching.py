@@ -30,7 +30,7 @@ class Prefetching:
     still being decoded. Prompts that share a medium go next to each other.
 
     Args:
-        engine: In this process or in another.
+        engine: Engine in this process or in another.
         media: Prepared media.
         together: Hand over at once all that one ``submit`` brings. What is sampled together then
             does not depend on how fast media were prepared, nor does the rounding of the results.

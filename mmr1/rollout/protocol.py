@@ -23,7 +23,7 @@ class Request:
     """Sample a completion of one prompt for each seed, from one distribution.
 
     Attributes:
-        max_tokens: Of these completions, where that is less than ``sampling.max_tokens``.
+        max_tokens: Limit of these completions, where that is less than ``sampling.max_tokens``.
     """
 
     prompt: Prompt
@@ -43,7 +43,8 @@ class Finished:
     """The completion of seed ``index`` of a ticket.
 
     Attributes:
-        prompt: What it continues, where an environment has added to the prompt of the request.
+        prompt: Prompt that it continues, where an environment has added to the prompt of the
+            request.
     """
 
     ticket: int
@@ -84,7 +85,8 @@ class Engine(Protocol):
         """Take new weights and drop what they make stale. Completions under way continue with them.
 
         Args:
-            weights: By names of the transformers model, or what ``Policy.weights`` of ranks gives.
+            weights: Weights by their names in the transformers model, or those that
+                ``Policy.weights`` of ranks gives.
         """
         ...
 
@@ -136,7 +138,7 @@ def group_of(prompt: Prompt, ended: Sequence[Finished]) -> RolloutGroup:
     """The completions of one prompt, and what an environment made of that, if there is one.
 
     Raises:
-        ValueError: It began completions of one prompt with different texts.
+        ValueError: If the environment began completions of one prompt with different texts.
     """
     begun = [e.prompt or prompt for e in ended if e.completion.failure is None] or [prompt]
     if any(other.text != begun[0].text for other in begun):

@@ -49,7 +49,7 @@ def share_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
     """Shared memory for these weights, with their values.
 
     Raises:
-        ValueError: There is too little shared memory.
+        ValueError: If the machine has too little shared memory.
     """
     sizes: dict[torch.dtype, int] = {}
     places = {}
@@ -95,7 +95,7 @@ def mapped_weights(
     """The weights in a file that is removed after the block.
 
     Raises:
-        ValueError: There is too little shared memory.
+        ValueError: If the machine has too little shared memory.
     """
     places, count = {}, 0
     for name, weight in weights.items():

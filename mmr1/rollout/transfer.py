@@ -68,7 +68,7 @@ class WeightSender(Protocol):
     """The trainer's end of a transfer: vLLM's ``TrainerWeightTransferEngine``.
 
     Attributes:
-        source: What is sent next.
+        source: Weights that are sent next.
     """
 
     source: Any

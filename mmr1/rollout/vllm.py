@@ -69,10 +69,10 @@ class VllmEngine:
         family: Placeholder and stop tokens of the model.
         media: Prepares a medium, or gives what was prepared elsewhere.
         dtype: ``float32``, ``bfloat16`` or ``float16``, whichever that of the weights it is given.
-        deterministic: On a GPU with batch-invariant kernels.
+        deterministic: Whether a GPU runs batch-invariant kernels.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
-        names: Of weights, where vLLM knows them by others than transformers does.
+        names: Names of weights, where vLLM knows them by others than transformers does.
         transfer: How weights come by vLLM's own transfer; None where ``load`` brings them.
         adapters: ``load`` is given LoRA adapters of this shape, and not weights.
         trust_remote_code: Code beside the model is run.
@@ -80,7 +80,7 @@ class VllmEngine:
         batch: The most sequences that it is given at a time.
 
     Attributes:
-        settings: What of vLLM's is on, on one line.
+        settings: Settings of vLLM that are on, on one line.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -434,7 +434,7 @@ class VllmEngine:
         return params
 
     def _completions(self, output: Any) -> tuple[Completion, ...]:
-        """Those of vLLM's output for a request."""
+        """Return the completions of vLLM's output for a request."""
         experts = experts_of(output)
         return tuple(map(self._completion, output.outputs, experts))
 
@@ -522,7 +522,7 @@ def experts_of(output: Any) -> list[tuple[np.ndarray, np.ndarray] | None]:
 
 
 def _refusal(error: ValidationError, config: RolloutConfig) -> str:
-    """What vLLM says of its settings, without what it says to its own users."""
+    """Return vLLM's report of its settings, without what it says to its own users."""
     first = error.errors()[0]
     said = first["msg"].removeprefix("Value error, ").partition(". ")[0]
     if "max_model_len" in said:

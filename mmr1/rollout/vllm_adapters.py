@@ -33,7 +33,7 @@ class AdapterShape:
         """The smallest rank that vLLM accepts and that is large enough.
 
         Raises:
-            ValueError: There is none.
+            ValueError: If vLLM accepts no rank that is large enough.
         """
         if self.rank > _RANKS[-1]:
             raise ValueError(
@@ -47,7 +47,7 @@ def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
     """The shape of the adapters that the engine gets; None if it gets merged weights.
 
     Raises:
-        ValueError: They have scales that differ from alpha / rank.
+        ValueError: If the adapters have scales that differ from alpha / rank.
     """
     if lora is None or lora.merge:
         return None
@@ -69,7 +69,7 @@ class EngineAdapters:
     vLLM reads adapters from a folder. It is a temporary one, and it is gone once they are read.
 
     Args:
-        names: Of weights, where vLLM knows them by others than transformers does.
+        names: Names of weights, where vLLM knows them by others than transformers does.
 
     Attributes:
         request: Goes with every prompt; None before the first adapters.
@@ -83,7 +83,7 @@ class EngineAdapters:
         """Replace the adapters.
 
         Args:
-            tensors: By the names that peft saves them under.
+            tensors: Tensors by the names that peft saves them under.
         """
         from vllm.lora.request import LoRARequest
 

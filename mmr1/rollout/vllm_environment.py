@@ -19,7 +19,7 @@ def set_vllm_defaults(on_cpu: bool, dtype: str = "bfloat16") -> None:
     """Environment variables that vLLM and torch read at import, where the user set no others.
 
     Args:
-        dtype: That the engine computes in.
+        dtype: Data type that the engine computes in.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # vLLM would fork its workers: it looks for a CUDA context, which torch.cuda.is_available(),

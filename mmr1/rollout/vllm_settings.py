@@ -30,7 +30,7 @@ class Transfer:
     """The way weights come by vLLM's own transfer.
 
     Attributes:
-        same_gpu: From a trainer on the same GPU.
+        same_gpu: Whether weights come from a trainer on the same GPU.
         sleeps: The engine leaves it the GPU by sleeping.
         left_out: Beginnings of the names, in the model's files, of weights that never come: the
             engine keeps what it has read, also while it sleeps.

@@ -21,8 +21,9 @@ def preserved_parameters(
     """Patterns of the parameters that vLLM is to preserve, by its own names.
 
     Args:
-        path: Of the model.
-        beginnings: Of their names in the model's files; one without a dot behind is a whole name.
+        path: Path of the model.
+        beginnings: Beginnings of their names in the model's files; one without a dot behind is a
+            whole name.
 
     Raises:
         ValueError: vLLM does not support the model.

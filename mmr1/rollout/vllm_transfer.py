@@ -88,7 +88,7 @@ def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: in
 
     Args:
         host: Address of this machine that the engines reach.
-        workers: Of all engines together.
+        workers: Number of workers of all engines together.
     """
     info = NCCLTrainerInitInfo(
         master_address=host,

@@ -17,9 +17,10 @@ class Layout:
     """Names, types and layout of weights in an engine.
 
     Attributes:
-        dtype: Of all of them.
-        names: Of weights, where engines know them by others than transformers does.
-        in_files: From a name and a weight of transformers' model makes the weight that files have.
+        dtype: Data type of all weights.
+        names: Names of weights, where engines know them by others than transformers does.
+        in_files: Function that makes the weight of the files from a name and a weight of
+            transformers' model.
     """
 
     dtype: torch.dtype

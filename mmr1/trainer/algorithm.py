@@ -97,8 +97,8 @@ class Algorithm:
         ``[B, R]``, to be minimised. The policy term is 0 where it is masked as off-policy.
 
         Args:
-            correction: From ``ratios.rollout_importance_weights``. It weighs the policy term; the
-                other terms are of the policy as it is.
+            correction: Weights by ``ratios.rollout_importance_weights``. They weigh the policy
+                term; the other terms are of the policy as it is.
         """
         loss, kl, of_tokens = self.policy_loss, self.config.kl, self.policy_loss.of_tokens
         if self.advantage.step_supervision and loss.of_steps is not None:

@@ -60,9 +60,9 @@ class Promise:
     """One promise of the contract.
 
     Attributes:
-        name: What is promised.
+        name: Promise in a few words.
         checked: How it is checked.
-        broken: What happens if it is broken.
+        broken: Consequence if it is broken.
         when: Files of the model and records, the loaded weights, or the started engine.
         find: Says what was mended or assumed; raises ValueError where it refuses. None where the
             owner of the question refuses itself, as it loads.

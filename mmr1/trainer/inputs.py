@@ -44,11 +44,11 @@ class Inputs:
         weights: Share of each source.
         held_out: Samples of ``trainer.validation.data``.
         check: Decides whether the media of a training sample can be decoded.
-        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``algorithm.ptx.data``, by
-            ``train``, ``eval`` and ``ptx``.
+        quarantines: Quarantines of ``data.train``, ``trainer.validation.data`` and
+            ``algorithm.ptx.data``, by ``train``, ``eval`` and ``ptx``.
         render: Turns a sample into the model's prompt.
-        demonstrations: For the PTX term; None without one.
-        fingerprints: What a run was read from; empty for an evaluation.
+        demonstrations: Demonstrations of the PTX term; None without one.
+        fingerprints: Fingerprints of all that a run was read from; empty for an evaluation.
     """
 
     asked: Config

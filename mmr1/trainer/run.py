@@ -102,7 +102,7 @@ def with_epochs(config: Config, samples: int, batch_size: int) -> Config:
     batches that the samples fill, the last one perhaps not whole.
 
     Args:
-        samples: Those of all datasets of ``data.train`` together.
+        samples: Number of samples of all datasets of ``data.train`` together.
         batch_size: Samples that a step takes.
 
     Raises:
@@ -124,7 +124,7 @@ class Run:
     """An open run: its folder, its trackers, its display.
 
     Attributes:
-        quarantines: Of the rows of the data that have been left out.
+        quarantines: Rows of the data that have been left out.
         log_completions_steps: Completions are logged after so many steps, and after the first and
             the last one.
         trackers: None without ``trainer.tracking``.
@@ -187,7 +187,7 @@ class Run:
                 was the last: the caller would continue to the evaluation.
             CheckpointError: A checkpoint could not be written.
             DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
-            RecordError: What a step gave could not be written for another reason.
+            RecordError: If the results of a step could not be written for another reason.
             FailedStepError: An update refused its numbers; its batch has been written.
         """
         config, checkpoints = self.config.trainer, self.directory.checkpoints

@@ -59,10 +59,10 @@ class Batch:
 
     Attributes:
         groups: The groups that the update learns from.
-        all_groups: Also those without a signal. Logged means are over these; over ``groups`` they
-            would be biased.
+        all_groups: All groups, also those without a signal. Logged means are over these; over
+            ``groups`` they would be biased.
         stats: The metrics of dynamic sampling, replay and curriculum.
-        seconds: Of each phase.
+        seconds: Seconds of each phase.
         oldest_version: The update that gave the oldest weights which sampled a completion to learn
             from.
         state: Gives the state after this batch of what sampling moves on, as JSON values. When
@@ -467,7 +467,7 @@ class Sampler:
             self._changed.notify_all()
 
     def _drop_without_signal(self, numbers: Iterable[int]) -> None:
-        """With dynamic sampling such a group of a stream gives its place back at once."""
+        """Give the place of such a group of a stream back at once, with dynamic sampling."""
         if self._resamples is None:
             return
         for number in numbers:

@@ -44,7 +44,7 @@ class PixelBudget:
         max_pixels: Larger images are shrunk to this area.
         patch: Side of a patch in pixels.
         merge: Side of the square of patches that becomes one token.
-        first: What an image is scaled to before it is fitted.
+        first: Size that an image is scaled to before it is fitted.
     """
 
     min_pixels: int = 4 * 28 * 28
@@ -135,7 +135,7 @@ class VideoBudget:
         min_frames: At least so many frames, the video permitting.
         max_frames: At most so many frames.
         frame: Pixels of one frame.
-        total_pixels: Of all frames together; longer videos get smaller frames.
+        total_pixels: Pixels of all frames together; longer videos get smaller frames.
         temporal: Frames that make one temporal patch; the number of frames is a multiple.
         backend: One of :data:`mmr1.vision.videos.BACKENDS`.
         num_frames: Exactly so many of the sampled frames are shown; see :func:`shown_frames`.
@@ -178,8 +178,8 @@ class VideoHeader:
     Attributes:
         frames: Number of frames that are shown.
         fps: Frames per second; the mean where the rate varies.
-        width: Of the upright picture, in pixels.
-        height: Of the upright picture, in pixels.
+        width: Width of the upright image, in pixels.
+        height: Height of the upright image, in pixels.
         begin: Seconds from the beginning of the file to the first frame.
     """
 
@@ -210,7 +210,7 @@ def image_budget(processor: Any, **options: Any) -> PixelBudget:
 
 
 def scaled_first(options: Mapping[str, Any]) -> ScaledFirst | None:
-    """What ``image_resize``, ``image_min_pixels`` and ``image_max_pixels`` ask for."""
+    """Return the size for ``image_resize``, ``image_min_pixels`` and ``image_max_pixels``."""
     if options.get("image_resize", "smart_resize") == "smart_resize":
         return None
     limits = (options.get(f"image_{key}") for key in ("min_pixels", "max_pixels"))
@@ -272,7 +272,7 @@ def check_aspect_ratio(width: int, height: int) -> None:
     """Check that the processors take a picture of this shape.
 
     Raises:
-        ValueError: One side is too much longer than the other.
+        ValueError: If one side is too much longer than the other.
     """
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ValueError(
@@ -317,7 +317,7 @@ def frame_indices(
     Args:
         frames: Frames of the whole video.
         fps: Its frame rate.
-        budget: With the options of the video applied (:meth:`VideoBudget.of`).
+        budget: Budget with the options of the video applied (:meth:`VideoBudget.of`).
         options: ``start`` and ``end`` in seconds since the first frame, ``nframes`` for a fixed
             number.
 
@@ -360,7 +360,7 @@ def _frame_range(frames: int, fps: float, options: Mapping[str, Any]) -> tuple[i
 
 
 def shown_frames(indices: Sequence[int], budget: VideoBudget) -> list[int]:
-    """Of the sampled frames those that the model sees: all, or exactly ``budget.num_frames``.
+    """Return the sampled frames that the model sees: all, or exactly ``budget.num_frames``.
 
     These are evenly spread, rounded down, and repeated where fewer were sampled: as Open-R1-Video
     does it, whose sizes are those of all sampled frames.

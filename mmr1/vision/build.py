@@ -47,7 +47,7 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
         tools: JSON schemas of the tools that prompts speak of.
 
     Raises:
-        ValueError: It cannot be loaded, or its models do not train so.
+        ValueError: If the processor cannot be loaded, or its models are not trained like this.
     """
     environment = config.environment
     instructions = None

@@ -39,7 +39,7 @@ def open_video(source: str | bytes) -> Any:
     """PyAV's container of a file or of its bytes, to be used as a context.
 
     Raises:
-        ValueError: It is not a video by its first bytes.
+        ValueError: If the source is not a video by its first bytes.
         av.FFmpegError: It cannot be opened.
     """
     import av

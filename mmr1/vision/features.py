@@ -22,7 +22,7 @@ class FeatureCache:
     reference, update and all epochs.
 
     Args:
-        max_bytes: Of the features in memory.
+        max_bytes: Bytes of the features in memory.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:

@@ -82,7 +82,7 @@ def check_image(ref: MediaRef) -> tuple[int, int]:
     takes a third of the time.
 
     Raises:
-        ValueError: As :func:`load_image`.
+        ValueError: If :func:`load_image` raises it.
     """
     with _opened(ref) as image:
         plain = image.format == "JPEG" and image.mode in ("L", "RGB")
@@ -113,7 +113,7 @@ def load_grey(ref: MediaRef, side: int) -> Image.Image:
             or half of its size if that leaves as many.
 
     Raises:
-        ValueError: As :func:`load_image`, but the stated size is not checked.
+        ValueError: If :func:`load_image` raises it, but the stated size is not checked.
     """
     with _opened(ref) as image:
         orientation = _orientation(image)
@@ -146,7 +146,7 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     """``(width, height)`` of the upright image, read from the header: no pixel is decoded.
 
     Raises:
-        ValueError: As :func:`load_image`, as far as the header shows it.
+        ValueError: If :func:`load_image` raises it, as far as the header shows it.
     """
     with _opened(ref, header=True) as image:
         width, height = image.size
@@ -157,7 +157,7 @@ def size_of_all(frames: Sequence[Path]) -> tuple[int, int]:
     """``(width, height)`` of the frames of a video.
 
     Raises:
-        ValueError: One has another size than the first.
+        ValueError: If a frame has another size than the first.
     """
     first, *others = frames
     width, height = image_size(MediaRef("image", first))
@@ -175,7 +175,7 @@ def data_url(ref: MediaRef) -> str:
     """The encoded bytes of an image as a data URL that names their format.
 
     Raises:
-        ValueError: As :func:`load_image`, as far as the header shows it.
+        ValueError: If :func:`load_image` raises it, as far as the header shows it.
     """
     with _opened(ref, header=True) as image:
         kind = Image.MIME[str(image.format)]

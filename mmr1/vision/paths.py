@@ -35,7 +35,7 @@ def resolve_media(root: Path, name: str) -> Path:
     """The existing file that a record means by ``name``, under ``root`` after symlinks.
 
     Raises:
-        ValueError: It is outside the root, missing, not a regular file, or too large.
+        ValueError: If the file is outside the root, missing, not a regular file, or too large.
     """
     path, size = _confined(root, name)
     if size is None and os.path.isfile(path):  # noqa: PTH113 - strings: for every medium
@@ -61,7 +61,7 @@ def check_bytes(path: str, size: int) -> None:
     """Refuse a file that is too large, or is for the most part a hole, as of a broken download.
 
     Raises:
-        ValueError: It is one of these.
+        ValueError: If the file is either.
     """
     if size > MAX_BYTES:
         raise ValueError(

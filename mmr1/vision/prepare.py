@@ -133,7 +133,7 @@ class MediaCache:
 
     Args:
         prepare: Prepares a medium in this process.
-        max_bytes: Of the patches that are kept.
+        max_bytes: Bytes of the patches that are kept.
         workers: Prepare media in other processes; then this one never does.
 
     Attributes:

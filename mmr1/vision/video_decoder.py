@@ -284,7 +284,7 @@ def _check_end(path: str) -> None:
     Matroska and WebM state no number of frames, and what is left of a cut file decodes.
 
     Raises:
-        ValueError: It ends much earlier.
+        ValueError: If the video ends much earlier.
     """
     with open_video(path) as container:
         if not container.duration:
@@ -308,7 +308,7 @@ def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Fram
 
     Raises:
         ValueError: A frame is missing or damaged, or frames and index disagree.
-        _SeekError: With ``seek``, the same; reading in order may do better.
+        _SeekError: If the same happens with ``seek``; reading in order may do better.
     """
     with open_video(path) as container:
         stream = _stream(container)

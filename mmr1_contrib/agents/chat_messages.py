@@ -88,10 +88,10 @@ class ChatMessage:
     """One message of a request.
 
     Attributes:
-        message: For the chat template; the calls of an assistant's message are in its text.
+        message: Message for the chat template; the calls of an assistant's message are in its text.
         digest: Equal for two messages that say the same.
         answers: The id of the call that a tool's message answers.
-        text: Of an assistant's message without calls, to tell whether its text was written on.
+        text: Text of an assistant's message without calls, to tell whether it was written on.
     """
 
     message: Message
@@ -178,9 +178,9 @@ class Reply:
     """The reply that a program gets to its request.
 
     Attributes:
-        message: In the form of the API.
-        calls: As a completion keeps them.
-        ids: Of the calls, in order.
+        message: Message in the form of the API.
+        calls: Calls as a completion keeps them.
+        ids: Ids of the calls, in order.
     """
 
     message: dict[str, Any]
@@ -194,7 +194,7 @@ def reply(text: str, with_tools: bool, seed: int) -> Reply:
     A call that cannot be read stays in the text.
 
     Args:
-        seed: Of the turn, from which the ids of its calls are made.
+        seed: Seed of the turn, from which the ids of its calls are made.
     """
     calls = read_calls(text) if with_tools else []
     if not calls or any(call.error for call in calls):

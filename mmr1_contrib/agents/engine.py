@@ -51,7 +51,7 @@ class _Episode:
     Args:
         limit: Tokens of one conversation, its prompt included.
         inbox: Takes what the program asks.
-        of_turn: What each turn is sampled from.
+        of_turn: Source that each turn is sampled from.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ async def play(
     """Let the policy act until the environment ends, or a limit is reached; the sum of the rewards.
 
     Args:
-        shown: What the policy sees first, behind the messages of the sample.
+        shown: Media that the policy sees first, behind the messages of the sample.
         step: Carries out an action.
         max_steps: Turns at most.
     """

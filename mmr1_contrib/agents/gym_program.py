@@ -31,7 +31,7 @@ async def run(
     picture after each action. The last action that a turn names is taken.
 
     Args:
-        id: As Gymnasium names it.
+        id: Name by which Gymnasium knows the environment.
         actions: The names of actions 0, 1, ..., as the policy writes them.
         make: Keyword arguments of ``gymnasium.make``.
         max_steps: Turns at most.

@@ -41,7 +41,7 @@ async def run(
     an observation after each action. The sample's column ``reset`` has the arguments of reset.
 
     Args:
-        url: Of the server: ``http://host:port``, or with ``https``.
+        url: Address of the server: ``http://host:port``, or with ``https``.
         action: The field of an action that a turn's text fills. None: the turn is the whole action
             in JSON.
         text: The field of an observation that the policy reads. None: all but ``metadata`` in

@@ -35,7 +35,7 @@ class RefusedError(ValueError):
     """A request is not answered with a turn.
 
     Attributes:
-        code: As the API names the reason.
+        code: Name of the reason in the API.
     """
 
     def __init__(self, message: str, code: str = "invalid_request_error") -> None:
@@ -58,7 +58,7 @@ class AgentServer:
         session: The episode that an API key names; None if there is none.
 
     Raises:
-        EngineError: It cannot be started.
+        EngineError: If the front cannot be started.
     """
 
     def __init__(self, session: Callable[[str], Session | None]) -> None:

@@ -43,7 +43,7 @@ class Bridge:
 
     Attributes:
         written: Token ids of what the program wrote behind the turn.
-        text: What follows that, with a placeholder for each medium.
+        text: Text that follows, with a placeholder for each medium.
         ids: Token ids of both, placeholders not expanded.
     """
 
@@ -67,12 +67,12 @@ class Turn:
         first: The prompt that its conversation was rendered as.
         prompt: Token ids, placeholders not expanded.
         parent: The turn that it continues; None for one that was rendered.
-        bridge: What is between the two.
+        bridge: Bridge between the two.
         since: See ``Prompt``.
         cut: It continues without the token that ended its parent: the program wrote text behind it.
         with_tools: The request may be answered with calls.
-        ids, logprobs, support: What was sampled; see ``Completion``.
-        text: Of what was sampled.
+        ids, logprobs, support: Sampled tokens; see ``Completion``.
+        text: Text of the sampled tokens.
     """
 
     first: Prompt
@@ -130,7 +130,8 @@ class Turns:
     """The turns of one episode.
 
     Args:
-        seed: Of the episode. A request with the same messages has the same seed, whenever it comes.
+        seed: Seed of the episode. A request with the same messages has the same seed, whenever it
+            comes.
         special: Tokens of the chat template that no message may hold.
     """
 
@@ -291,11 +292,11 @@ def shared_prompt(prompt: Prompt, firsts: Sequence[Turn], family: ModelFamily) -
     """The prompt that all conversations of a group begin with.
 
     Args:
-        prompt: Of the sample.
+        prompt: Prompt of the sample.
         firsts: The turn that each was rendered for.
 
     Raises:
-        ValueError: They have no token in common.
+        ValueError: If the conversations have no token in common.
     """
     first, kinds = firsts[0].first, family.placeholder_kinds
     ids = first.token_ids[: _alike([turn.first.token_ids for turn in firsts])]
@@ -343,7 +344,7 @@ class _Run:
 
     Attributes:
         ids: Placeholders not expanded.
-        tokens: As the model reads them.
+        tokens: Tokens as the model reads them.
     """
 
     turn: Turn | None

@@ -16,7 +16,7 @@ async def run(client: Any, sample: Sample, *, env: Mapping[str, Any]) -> float:
     the taskset.
 
     Args:
-        env: As ``verifiers`` takes the section ``env`` of a run: ``{taskset: {id: ...}, ...}``.
+        env: Section ``env`` of a run of ``verifiers``: ``{taskset: {id: ...}, ...}``.
 
     Raises:
         RuntimeError: The episode failed.

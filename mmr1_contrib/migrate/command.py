@@ -24,8 +24,8 @@ class Migrated:
 
     Attributes:
         path: The file.
-        given: What it gives.
-        migration: That as ours.
+        given: Keys and values of the source.
+        migration: Migration of these keys.
     """
 
     path: Path

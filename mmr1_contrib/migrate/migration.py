@@ -19,7 +19,7 @@ class Migration:
 
     Attributes:
         tree: Our configuration, with the keys that theirs sets or takes for granted.
-        notes: What is lost or different in mmr1, and what the user has to do by hand.
+        notes: Settings that are lost or different in mmr1, and what the user has to do by hand.
         unneeded: Keys that need no counterpart, and keys that other keys make idle.
         given: Their keys that the file gives, by today's names.
         theirs: Their settings, as their project reads them, by key.

@@ -35,13 +35,13 @@ class Trainer:
     """The properties of a fork's trainer besides its keys.
 
     Attributes:
-        counts: What per_device_train_batch_size counts.
+        counts: Unit of per_device_train_batch_size.
         by_vllm: It has a path with vLLM.
-        top_p: Of its sampling.
-        temperature: Of its sampling with vLLM; None for that of the key.
+        top_p: Top-p of its sampling.
+        temperature: Temperature of its sampling with vLLM; None for that of the key.
         image_pixels: The area to which its copy of qwen-vl-utils shrinks images.
         video: Our keys for the frames that its copy of qwen-vl-utils takes.
-        kl_bound: To which it clamps the difference of log-probs; None if it does not.
+        kl_bound: Bound to which it clamps the difference of log-probs; None if it does not.
         cuts_prompts: Prompts are cut; otherwise they are as long as they are.
         prompt: The constants of the program with its prompt; empty where it is composed.
     """

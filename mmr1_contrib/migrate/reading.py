@@ -52,7 +52,7 @@ class Given:
         source: The kind of configuration.
         keys: Its keys, flat.
         folder: The folder that a script changes into before; empty if it does not.
-        notes: What the user should know about the reading.
+        notes: Notes for the user about the reading.
     """
 
     source: Source
@@ -68,12 +68,12 @@ def read(
 
     Args:
         path: The file.
-        overrides: What comes on top, as the project's command line has it.
+        overrides: Overrides, as the project's command line has them.
         sources: The kinds of configuration that it may be.
         named: The user has said so, and did not leave it to the content.
 
     Raises:
-        ValueError: It cannot be read, or is none of them.
+        ValueError: If the file cannot be read, or is none of them.
     """
     try:
         text = path.read_text(encoding="utf-8")

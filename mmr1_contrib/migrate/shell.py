@@ -34,7 +34,8 @@ class Script:
 
     Attributes:
         commands: The words of each command, expanded, in their order.
-        unknown: What only a run could tell, with what has been made of it: text of a word to note.
+        unknown: Words that only a run could tell, with what has been made of them: text of a word
+            to note.
         notes: How its branches have been read.
     """
 

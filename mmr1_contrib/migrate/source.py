@@ -37,14 +37,14 @@ class Source:
         project: The project, as ``--from`` names it.
         kind: The configuration, as ``--from`` names it; empty where a project has only one.
         title: Project and configuration, as the documentation names them.
-        program: What a script starts, as patterns of one or several words of its command.
+        program: Command that a script starts, as patterns of one or several words.
         if_named: Programs besides that may be theirs, where ``--from`` names the project.
         arguments: How a command line gives the keys: ``a.b=value`` (hydra) or ``--a value``.
         config_argument: The argument that names a YAML file; empty if there is none.
         is_theirs: Are these the keys of such a configuration?
         carry: Functions for the keys that are carried together with others.
-        defaults: What the project takes for a key that is left out, where it matters to what is
-            sampled and learned.
+        defaults: Values of keys that are left out, where they matter to what is sampled and
+            learned.
         older: Former names of keys.
         renamed: Their key to ours, where the value stays the same.
         translated: Their key to ours and the values' names, where these differ.
@@ -94,7 +94,7 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     """Migrate a configuration, flat or nested.
 
     Raises:
-        ValueError: One of its values is not valid here.
+        ValueError: If one of the values is not valid here.
     """
     given: Tree = {}
     spelled: dict[str, str] = {}
@@ -227,7 +227,8 @@ def _check(source: Source, migration: Migration) -> None:
     """Check that the result is a configuration that the command takes.
 
     Raises:
-        ValueError: It is not; a key of theirs that is missing has their name.
+        ValueError: If the result is no configuration; a key of theirs that is missing is named as
+            theirs.
     """
     try:
         config = Config.model_validate(migration.tree)

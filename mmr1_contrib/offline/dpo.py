@@ -62,7 +62,7 @@ class Preference:
         desirable: Is each completion wanted? KTO's last completion answers another prompt and has
             no entry.
         reference: Log-probs of the completions under the reference, each summed over its tokens.
-        weights: Of each completion in KTO's loss; empty: 1 each.
+        weights: Weight of each completion in KTO's loss; empty: 1 each.
     """
 
     group: RolloutGroup
@@ -107,7 +107,7 @@ def check_loss(config: DpoConfig) -> None:
     """Load a custom loss, so that a wrong file is reported before anything else.
 
     Raises:
-        ValueError: It cannot be loaded.
+        ValueError: If the loss cannot be loaded.
     """
     if isinstance(config.loss, OwnPreferenceLoss):
         loss_on_pairs(config.loss)

@@ -355,7 +355,7 @@ def judged(
     Equal completions of a prompt count once. Completions without a valid reward are left out.
 
     Raises:
-        NoPreferencesError: There is nothing.
+        NoPreferencesError: If the round has no preferences.
     """
     found: list[Labelled] = []
     for group in scored:

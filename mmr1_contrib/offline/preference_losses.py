@@ -134,7 +134,7 @@ def kto(
         log_ratios: ``[C]``: r, log p / p_ref of whole completions.
         desirable: ``[C]`` bool.
         kl: The reference point z; see :func:`reference_point`. No gradient flows through it.
-        config: For β, λ_D and λ_U; one that is not set is 1.
+        config: Section with β, λ_D and λ_U; one that is not set is 1.
     """
     gains = config.beta * (log_ratios - kl.detach())
     signs = torch.where(desirable, 1.0, -1.0).to(gains)

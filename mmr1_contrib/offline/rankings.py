@@ -31,7 +31,7 @@ def rank_rollouts(run: Path, output: Path, data: DataConfig, ranked_by: str) -> 
     Args:
         run: The output directory of the run.
         output: The JSON Lines file.
-        data: That of the run.
+        data: Data of the run.
         ranked_by: The reward function. It should be a verifier, not the reward model itself.
 
     Raises:

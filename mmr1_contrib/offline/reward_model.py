@@ -62,8 +62,8 @@ class RewardTask(Generic[Example]):
         group_of: The prompt and the answers of an example.
         example: An example from a record.
         centred: Only differences of its rewards are learnt, so it is shifted before a checkpoint.
-        evaluate: What ``eval/result.json`` says of held-out examples.
-        summary: That in a line.
+        evaluate: Function that returns ``eval/result.json`` of held-out examples.
+        summary: Function that says it in a line.
     """
 
     check: Callable[[Sample], object]
@@ -181,8 +181,8 @@ def _learn(
 
     Args:
         count: Terms of the mean, of this rank.
-        of_batch: From a micro-batch and the values ``[b, R]`` of its completions gives the sum of
-            the loss, and of how many terms are right.
+        of_batch: Function from a micro-batch and the values ``[b, R]`` of its completions to the
+            sum of the loss and the number of terms that are right.
         whole: Never cut a group.
     """
     scalar_model.model.train()
@@ -261,7 +261,7 @@ class LabelledSteps:
     Attributes:
         group: The prompt and the answer, its one completion.
         tokens: The token that ends each step.
-        labels: From 0, wrong, to 1, right.
+        labels: Labels from 0, wrong, to 1, right.
     """
 
     group: RolloutGroup

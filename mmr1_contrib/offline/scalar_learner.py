@@ -30,7 +30,7 @@ class ScalarLearner(Generic[Example]):
 
     Attributes:
         learn: The step.
-        supervision: What its checkpoints say that it judges.
+        supervision: Kind of judgement that its checkpoints name.
     """
 
     scalar_model: PackedScalarModel

@@ -38,8 +38,8 @@ class FileExample:
     """A file or a folder with rows.
 
     Attributes:
-        name: Of the file or folder.
-        whose: What comes in it.
+        name: Name of the file or folder.
+        whose: Project or data set that has such files.
         files: What is in it, by the names of the files; bytes are shown as ``…``. A table is
             text, a list is rows, and everything else is one JSON value.
         converter: Which one has to read it, if training does not.

@@ -37,7 +37,7 @@ class Stage:
 
     Attributes:
         name: ``RECIPE/FILE``, without its ending.
-        config: With the published shapes of its model in place of the model.
+        config: Configuration with the published shapes of its model in place of the model.
     """
 
     name: str

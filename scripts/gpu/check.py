@@ -81,7 +81,7 @@ class Outcome:
     Attributes:
         state: ``ok``, ``failed``, ``skipped`` or ``timed out``.
         note: Why, in one line, unless it is ok.
-        figures: What was measured, by name, also of a check that failed.
+        figures: Measured figures by name, also of a check that failed.
     """
 
     name: str

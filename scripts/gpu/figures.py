@@ -15,8 +15,8 @@ class Setting:
 
     Attributes:
         device: ``cuda`` or ``cpu``.
-        folder: Of the check alone.
-        short: In seconds, on the smallest shapes.
+        folder: Folder of the check alone.
+        short: Whether the check takes seconds, on the smallest shapes.
     """
 
     device: str

@@ -63,7 +63,7 @@ class Resolved:
 
     Attributes:
         gpus: Ranks and engines, in words; or why there is no engine.
-        settings: As ``VllmEngine.settings`` says them.
+        settings: Settings as ``VllmEngine.settings`` says them.
         changed: Arguments of mmr1 that vLLM resolved to another value.
     """
 

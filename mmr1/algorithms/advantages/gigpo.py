@@ -50,8 +50,8 @@ def gigpo(
     Args:
         step_advantage_w: Weight of the turn's advantage, ω.
         gamma: Discount per turn.
-        group_by: Which turns of a group are compared: those that answer the same observation,
-            or those of the same number.
+        group_by: Turns of a group that are compared: those that answer the same observation, or
+            those of the same number.
         scale_rewards: Divide by the deviation of those compared; none: by 1.
         epsilon: Added to the deviation.
     """

@@ -35,7 +35,7 @@ def grpo(
     """(r − mean) / deviation.
 
     Args:
-        scale_rewards: Whose deviation divides r − group mean (TRL).
+        scale_rewards: Set whose deviation divides r − group mean (TRL).
         epsilon: Added to the deviation; TRL, R1-V and their forks have 1e-4.
     """
     if scale_rewards == "none":

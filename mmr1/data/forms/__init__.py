@@ -70,7 +70,7 @@ def recognise(row: Row) -> str:
 
 
 def _nearest(row: Row) -> str:
-    """What the row lacks of the format that it has most of, or how to name its columns."""
+    """Say what the row lacks of the format that it has most of, or how to name its columns."""
     null, lacking = (
         [(form, [key for key in form.keys if lacks(key)]) for form in built_in_forms()]
         for lacks in (lambda key: row.get(key) is None, lambda key: key not in row)
@@ -113,7 +113,7 @@ def named_form(name: str) -> Form:
     """The format that ``data.format`` names.
 
     Raises:
-        ValueError: There is none of this name, or the name is another thing's.
+        ValueError: If no format has the name, or the name is another thing's.
     """
     form = FORMS.load(name)
     if isinstance(form, Form):
@@ -140,7 +140,7 @@ def read_row(row: Row, place: Place, form: str | None = None, own: Row | None = 
     """A row as a sample. Its format is recognised by its keys unless ``form`` names it.
 
     Args:
-        row: With the names of columns that its format has.
+        row: Row with the names of columns that its format has.
         place: Where it is.
         form: Its format.
         own: The row with the columns that reward functions ask for, where others were renamed.

@@ -35,7 +35,7 @@ def assemble(
 
     Args:
         row: Its unused columns go to ``meta``.
-        place: For the id and the media root.
+        place: Place of the row, for the id and the media root.
         turns: ``(role, text with tags)`` of each message.
         images: The value of the image column, in the order of the tags.
         videos: The value of the video column.

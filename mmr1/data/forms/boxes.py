@@ -29,7 +29,7 @@ def gold_boxes(row: Row, value: Any, question: str) -> list[Box] | None:
     Four bare numbers are a box if the question asks for one or the row's ``task`` says so.
 
     Args:
-        row: For its column ``task``.
+        row: Row, for its column ``task``.
         value: The answer, as JSON text or as a list.
         question: The text of the question.
 
@@ -72,11 +72,11 @@ def grounded(
     Args:
         sample: It has one image.
         boxes: ``xyxy`` or, with a ``space`` of that layout, ``xywh``.
-        space: Of the numbers; pixels of the image if None.
+        space: Space of the numbers; pixels of the image if None.
         size: Width and height of the image where the row states them; else its header is read.
 
     Raises:
-        ValueError: There is another number of images, or as :func:`in_pixels`.
+        ValueError: If the sample has another number of images, or :func:`in_pixels` refuses a box.
     """
     if [ref.kind for ref in sample.media] != ["image"]:
         raise ValueError(f"boxes need one image; the row has {len(sample.media)} media")
@@ -106,11 +106,11 @@ def in_pixels(
     Args:
         boxes: The boxes.
         size: Width and height of the original image.
-        space: Of the numbers; pixels of the image if None.
+        space: Space of the numbers; pixels of the image if None.
 
     Raises:
-        BoxesError: One leaves the image or has its corners in the wrong order; or numbers in pixels
-            are of 0 to 1.
+        BoxesError: If a box leaves the image or has its corners in the wrong order, or numbers in
+            pixels lie between 0 and 1.
     """
     original = pixels(*size)
     try:
@@ -150,7 +150,7 @@ def check_gold_boxes(sample: Sample) -> bool:
     """Check the gold boxes of a sample, if its task is about boxes; True if it has any.
 
     Raises:
-        BoxesError: As :func:`in_pixels`.
+        BoxesError: If :func:`in_pixels` raises it.
         ValueError: The gold is no boxes.
     """
     if reward_of_task(sample.task) != "iou" or sample.answer is None:
@@ -171,7 +171,7 @@ class BoxTally:
 
     Attributes:
         inside: Samples whose boxes lie in their pictures.
-        outside: Those whose boxes do not.
+        outside: Rows whose boxes do not fit.
         fits: How many of these fit in another space, by its name.
         extents: Samples of the first whose boxes would fit as x, y, width and height too.
     """

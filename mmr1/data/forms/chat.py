@@ -41,7 +41,7 @@ class Chat:
 
     Attributes:
         turns: ``(role, text with tags)`` of each message.
-        media: For each tag of a kind, in order, the value that its part holds; None for a tag whose
+        media: Value that the part of each tag of a kind holds, in order; None for a tag whose
             medium is in a column of the row.
     """
 
@@ -236,7 +236,7 @@ class Objects:
     Attributes:
         turns: The turns. A reply that was nothing but boxes is gone.
         boxes: The gold boxes; None without any.
-        space: What the numbers are: ``real`` (pixels), ``norm1`` or ``norm1000``.
+        space: Space of the numbers: ``real`` (pixels), ``norm1`` or ``norm1000``.
         used: Whether the column had a placeholder or a gold; else it is left in ``meta``.
     """
 
@@ -265,9 +265,9 @@ def place_objects(turns: Turns, column: Any, *, needs_gold: bool) -> Objects:
         needs_gold: Boxes without a placeholder are the gold answer of a question without a reply.
 
     Raises:
-        ValueError: There are other numbers of names or boxes than placeholders, or boxes stand
-            within a text: there they would need the pixels that the model sees, which a record does
-            not know.
+        ValueError: If the numbers of names or boxes differ from that of the placeholders, or boxes
+            stand within a text: there they would need the pixels that the model sees, which a
+            record does not know.
     """
     names, boxes, space = _read(column)
     text = "".join(text for _, text in turns)

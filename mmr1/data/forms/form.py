@@ -34,7 +34,7 @@ class Form:
         written_by: The projects whose rows have it, for the documentation.
         keys: A row of this format has all of them, and none is null.
         read: ``(row, place) -> sample``; raises ValueError for a row that cannot be used.
-        fits: What tells the row apart from others with the same columns.
+        fits: Predicate that tells the row apart from others with the same columns.
     """
 
     name: str

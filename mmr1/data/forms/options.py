@@ -27,7 +27,7 @@ class Options:
     """The options of a question.
 
     Attributes:
-        by_letter: In the order in which they are shown.
+        by_letter: Options by letter, in the order in which they are shown.
         labelled: The row itself gives them their letters.
     """
 
@@ -49,10 +49,11 @@ class Options:
 
         Args:
             answer: The answer.
-            columns: For the message: how ``--map`` names the options and a position among them.
+            columns: Columns for the message: how ``--map`` names the options and a position among
+                them.
 
         Raises:
-            ValueError: It is none of the options, or could be two of them.
+            ValueError: If the answer is no option, or could be two of them.
         """
         from mmr1.rewards.reading.choices import read_choice  # for few datasets, and not light
 
@@ -100,7 +101,7 @@ class Options:
         """The letter of the option at a position, counted from 0.
 
         Raises:
-            ValueError: There is none.
+            ValueError: If no option is at the position.
         """
         letters = list(self.by_letter)
         number = int(position) if str(position).strip().isdigit() else -1

@@ -43,8 +43,8 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
             by default).
 
     Raises:
-        NoSuchDatasetError: There is none of this name.
-        ValueError: There is no such split, or the file as a whole is broken.
+        NoSuchDatasetError: If no dataset has the name.
+        ValueError: If the split does not exist, or the file as a whole is broken.
     """
     if (files := files_of(spec)) is not None:
         for path in files:
@@ -58,8 +58,8 @@ def files_of(spec: str | Path) -> list[Path] | None:
     """The files that hold the rows of a dataset; None if ``datasets`` reads it.
 
     Raises:
-        NoSuchDatasetError: There is none of this name.
-        ValueError: There is no such split.
+        NoSuchDatasetError: If no dataset has the name.
+        ValueError: If the split does not exist.
     """
     if kind_of(spec) is not None and not Path(spec).is_dir():
         path = Path(spec)
@@ -86,7 +86,7 @@ def row_files(folder: Path) -> list[Path]:
     """The files with rows directly in a folder, or below it if there are none.
 
     Raises:
-        ValueError: They are of several kinds, and may hold the same rows twice.
+        ValueError: If the files are of several kinds, and may hold the same rows twice.
     """
     files = _row_files(folder.glob("*")) or _row_files(folder.glob("**/*"))
     kinds = sorted({str(kind_of(path)) for path in files})
@@ -114,8 +114,9 @@ def check_dataset(spec: str, key: str) -> None:
     """Check a dataset on this machine; a name on the hub is checked when it is read.
 
     Raises:
-        NoSuchDatasetError: There is no such file or folder; names the key of the configuration.
-        ValueError: It is not a file of rows.
+        NoSuchDatasetError: If the file or folder is missing; the message names the configuration's
+            ``key``.
+        ValueError: If the file is not one of rows.
     """
     if kind_of(spec) is not None and not Path(spec).is_dir():
         if not Path(spec).is_file():

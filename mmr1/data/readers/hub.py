@@ -34,7 +34,7 @@ def hub_dataset(name: str, split: str | None) -> tuple[Any, str]:
 
     Raises:
         NoSuchDatasetError: The hub has none, or cannot be reached.
-        ValueError: There is no such split, or what was saved is broken.
+        ValueError: If the split does not exist, or what was saved is broken.
     """
     import datasets
 

@@ -52,7 +52,7 @@ def files_of_split(
         default: The split to take without a name, if all files name theirs.
 
     Raises:
-        ValueError: There is no such split; or none was named and there are several.
+        ValueError: If the split does not exist, or none was named and the folder has several.
     """
     groups: dict[str, list[Path]] = {}
     for path in sorted(files):

@@ -72,7 +72,7 @@ def iou(
         media_sizes: ``(width, height)`` that the model saw of each.
         image_size: The original size, where the record has it by this name.
         resized_size: The size that the model saw, where the record has it by this name.
-        image: Which of the sample's images.
+        image: Number of the sample's image.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> iou("<answer>[0, 0, 10, 5]</answer>", [0, 0, 10, 10])

@@ -187,7 +187,7 @@ def length_bonus(
     Args:
         completion: The whole completion.
         accuracy: Its accuracy, from the reward function that ``of`` names.
-        group_accuracies: Those of its group.
+        group_accuracies: Accuracies of the completion's group.
         token_ids: Its tokens.
         min_length: Tokens from which the bonus is paid.
         max_length: Tokens up to which it is paid.
@@ -343,7 +343,7 @@ def step_rewards(completion: str, key_steps: Sequence[KeyStep]) -> list[StepRewa
     """The reward of each written step of the thinking; they add up to ``steps``.
 
     Raises:
-        BadGoldError: There are no key steps, or an empty one.
+        BadGoldError: If the record has no key steps, or an empty one.
     """
     patterns = [_ways(step) for step in checked_steps(key_steps)]
     reached, rewards = 0, []
@@ -395,7 +395,7 @@ def environment(environment_reward: float | None) -> float:
     """The sum of the rewards that the environment's ``step`` returned.
 
     Raises:
-        ValueError: It returned none.
+        ValueError: If the environment returned no reward.
 
     >>> environment(0.5)
     0.5

@@ -302,7 +302,7 @@ def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float 
 
     Args:
         completion: The whole completion.
-        answer: What ten people answered: texts, or mappings with ``answer``.
+        answer: Answers of ten people: texts, or mappings with ``answer``.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> vqa_soft("<answer>Two</answer>", ["2", "2", "3"] * 3 + ["4"])

@@ -24,7 +24,7 @@ class Address:
     Attributes:
         url: Without credentials: httpx logs the address of every request.
         auth: User name and password from the address, or None.
-        shown: What messages call it: no credentials and no query.
+        shown: Address in messages: without credentials and query.
     """
 
     url: httpx.URL
@@ -50,7 +50,7 @@ def key_headers(variable: str | None) -> dict[str, str]:
     """The header with the key that an environment variable holds; None: no header.
 
     Raises:
-        ValueError: It is not set.
+        ValueError: If the environment variable is not set.
     """
     if variable is None:
         return {}

@@ -212,8 +212,8 @@ def read_json(data: bytes, *, finite: bool = False) -> Any:
         finite: Refuse numbers that are not, such as NaN and 1e400.
 
     Raises:
-        ValueError: It is not JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more than
-            ``MAX_CONTAINERS`` lists and objects.
+        ValueError: If the data is not JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more
+            than ``MAX_CONTAINERS`` lists and objects.
     """
     depth = containers = 0
     for token in _TOKEN.finditer(data):
@@ -258,8 +258,8 @@ async def read_reply(response: httpx.Response, limit: int) -> bytes:
         limit: The most bytes it may have, in bytes, compressed or not.
 
     Raises:
-        ReplyTooLargeError: It has more.
-        ValueError: Its compression is neither gzip nor deflate, or is broken.
+        ReplyTooLargeError: If the reply is longer than ``limit``.
+        ValueError: If the reply's compression is neither gzip nor deflate, or is broken.
         httpx.HTTPError: The connection failed.
     """
     body, ended = await _read(response, limit + 1)

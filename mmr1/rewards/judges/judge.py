@@ -25,7 +25,7 @@ class _Question:
     """One question to the judge.
 
     Attributes:
-        item: Whose prompt it is about.
+        item: Item whose prompt it is about.
         completions: The template's variables.
         pays: Items that the verdict pays; with False it pays 1 - verdict.
     """

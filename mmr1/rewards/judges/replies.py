@@ -24,7 +24,7 @@ class Reply:
 
     Attributes:
         text: The assistant's message.
-        prompt_tokens: Of its request, as the server counted; 0 where it does not say.
+        prompt_tokens: Tokens of its request, as the server counted; 0 where it does not say.
         completion_tokens: Likewise, of all its replies.
         cut: The reply ended at ``max_tokens``.
     """
@@ -44,7 +44,7 @@ def read_chat_completions(answer: Any) -> list[Reply]:
     """The replies in a server's JSON; one without content, as of cut reasoning, is empty.
 
     Raises:
-        ValueError: It is not a chat completion.
+        ValueError: If the answer is not a chat completion.
     """
     try:
         choices = [(c["message"]["content"], c.get("finish_reason")) for c in answer["choices"]]

@@ -65,7 +65,7 @@ def gold_text(answer: Any) -> str:
     """The gold answer as text, cleaned; tags and boxes around it are removed.
 
     Raises:
-        BadGoldError: It is empty, not finite or neither text nor a number.
+        BadGoldError: If the answer is empty, not finite, or neither text nor a number.
     """
     if not isinstance(answer, str | int | float):
         raise BadGoldError(f"the gold answer {answer!r:.80} is neither text nor a number")

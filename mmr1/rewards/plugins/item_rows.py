@@ -33,7 +33,7 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
         where: File and line, for messages; also the id of a row without one.
 
     Raises:
-        ValueError: It has no completion, or one of these columns has the wrong type.
+        ValueError: If the row has no completion, or one of these columns has the wrong type.
     """
     completion = row.get("completion")
     meta = {k: v for k, v in row.items() if k not in _ITEM_COLUMNS}

@@ -29,8 +29,8 @@ class Dialect:
 
     Attributes:
         name: Name of the project, for messages.
-        call: What one call takes: one item; or the items of one prompt, or all of them, and then it
-            returns a value for each.
+        call: Items of one call: one item; or those of one prompt, or all, and then it returns a
+            value for each.
         arguments: Makes the arguments of a call from the items.
         skips: A None among its values is not a fault: the function is not for that row.
         totals: Keys of a returned mapping of which the first that is there holds the reward.

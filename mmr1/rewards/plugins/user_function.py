@@ -78,11 +78,11 @@ def load(spec: str, options: str, style: str | None, call: Call | None) -> Loade
         spec: ``file.py:function``, a dotted path or an entry point. A class is made an object of,
             and that is called.
         options: The function's settings as YAML, so that the cache can tell them apart.
-        style, call: As the configuration says.
+        style, call: Values of the configuration.
 
     Raises:
-        ValueError: It cannot be imported, is not a function, has the signature of no dialect or
-            does not take a setting.
+        ValueError: If the function cannot be imported, is no function, has the signature of no
+            dialect, or does not take an option.
     """
     try:
         loaded = kind.installed.load(spec)
@@ -371,7 +371,8 @@ def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
     """Start the workers; returns the checked description of the function.
 
     Raises:
-        ValueError: It cannot be loaded, or a wall is missing; the message names the function.
+        ValueError: If the function cannot be loaded, or a wall is missing; the message names the
+            function.
     """
     try:
         described = pool.start()
@@ -413,7 +414,7 @@ class CallableReward:
     It has the signatures of a plugin and runs in the thread that asks: no deadline ends it.
 
     Raises:
-        ValueError: Its signature is that of no dialect, or it is async.
+        ValueError: If the function's signature is that of no dialect, or the function is async.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:

@@ -98,7 +98,7 @@ _STATEMENT = re.compile(
 
 
 class Stance(StrEnum):
-    """What a piece of text says of the answer in it."""
+    """Stance of a piece of text towards the answer in it."""
 
     ASSERTED = "asserted"
     NEGATED = "negated"
@@ -123,7 +123,7 @@ class Reading(Generic[Value]):
         value: The value, of the type that was asked for.
         start: Offset of the piece that states it, in the cleaned answer.
         end: End of the piece, exclusive.
-        stance: What the piece says of the value.
+        stance: Stance of the text towards the value.
     """
 
     value: Value

@@ -26,7 +26,7 @@ def abi() -> int:
     """The version of Landlock that the kernel speaks.
 
     Raises:
-        OSError: It has none, or Landlock is not among its security modules.
+        OSError: If the kernel has no Landlock, or Landlock is not among its security modules.
     """
     return _call(_CREATE_RULESET, None, 0, _VERSION)
 

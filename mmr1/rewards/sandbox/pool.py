@@ -81,14 +81,14 @@ class Pool:
     Args:
         workers: How many processes.
         timeout_s: Seconds of CPU time for one job, held by this side.
-        deadline: Of one job, in place of ``timeout_s``.
+        deadline: Time limit of one job, in place of ``timeout_s``.
         warm: A job of our own (JSON arguments) that the zygote runs first: what it imports and
             caches, the workers find done.
         prepare: A job that each worker runs first, behind its walls and before any deadline of a
             job; its JSON answer is what ``start`` returns.
-        limits: What a worker may use.
+        limits: Resources that a worker may use.
         readable: Files and folders that a worker may read besides Python's own.
-        environment: What the workers' environment is taken from: a short list of it, and no
+        environment: Source of the workers' environment: they get a short list of it, and no
             secrets. This process's by default.
         cache_size: Results of cached jobs to remember, time-outs included; of a killed
             worker there is none.

@@ -41,12 +41,12 @@ class Worker:
 
     Attributes:
         pid: Its process id; 0 once it has been killed.
-        channel: To it, not blocking.
+        channel: Channel to the worker, not blocking.
         prepared: Its preparation is done (or there is none).
-        index: Of the job in flight; None while it prepares or is idle.
-        number: What the answer in flight must repeat; None when it is idle.
+        index: Index of the job in flight; None while it prepares or is idle.
+        number: Number that the answer in flight must repeat; None when it is idle.
         watch: The time that what is in flight has taken.
-        buffer: What of the answer has come.
+        buffer: Part of the answer that has come.
     """
 
     pid: int
@@ -104,8 +104,8 @@ class Processes:
         """Start a zygote in place of the one before, whose workers ended with it.
 
         Raises:
-            ValueError: Its warm-up fails or takes too long.
-            OSError: There is no descriptor left.
+            ValueError: If the warm-up fails or takes too long.
+            OSError: If the warm-up fails or takes too long.
         """
         self._leave()
         self._zygote = shared_zygote(warm, environment, patience_s, settings)
@@ -117,7 +117,7 @@ class Processes:
         """A new worker, its walls up.
 
         Raises:
-            ZygoteGoneError: There is no zygote.
+            ZygoteGoneError: If the zygote is gone.
             ValueError: A wall that is required is missing, or it ends before its walls are up.
             OSError: The system has no descriptor or no process left.
         """
@@ -199,10 +199,11 @@ class Zygote:
     """A warmed-up process. It ends when nobody holds this object any more.
 
     Args:
-        command: What to start; the descriptor of its door is added.
+        command: Command that starts it; the descriptor of its door is added.
         environment: Its environment.
         patience_s: Longest wait for the warm-up.
-        walls: What the workers print goes nowhere. Without, it goes where this process prints.
+        walls: Whether there are walls: what the workers print then goes nowhere, and else where
+            this process prints.
 
     Raises:
         ValueError: The warm-up fails or takes too long.
@@ -240,7 +241,7 @@ class Zygote:
         """The line of another pool. When it is closed, the workers forked over it end.
 
         Raises:
-            OSError: There is no descriptor left, or the zygote is gone.
+            OSError: If no file descriptor is left, or the zygote is gone.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -282,7 +283,7 @@ def shared_zygote(
     """The zygote of this folder with this warm-up, environment and walls; started if there is none.
 
     Raises:
-        ValueError: Its warm-up fails or takes too long.
+        ValueError: If the warm-up fails or takes too long.
     """
     boot = {
         "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd

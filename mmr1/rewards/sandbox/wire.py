@@ -56,7 +56,8 @@ class FrameBuffer:
         """The frame's body once it is whole.
 
         Raises:
-            ValueError: It claims to be too long, or something follows it: one job, one answer.
+            ValueError: If the frame claims to be too long, or something follows it: one job, one
+                answer.
         """
         self._data += chunk
         if len(self._data) < LENGTH.size:
@@ -98,7 +99,7 @@ def read_rewards(rows: Any, expected: int) -> list[Reward]:
     """A worker's rewards, every field checked: ``expected`` of them, or one that says what failed.
 
     Raises:
-        ValueError: They are anything else.
+        ValueError: If the rows are anything else.
     """
     if not isinstance(rows, list):
         raise ValueError("a result that is not a list")

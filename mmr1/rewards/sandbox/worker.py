@@ -37,7 +37,7 @@ def work(
     """Raise the walls, report which are missing, and serve jobs on this channel.
 
     Args:
-        channel: To the pool.
+        channel: Channel to the pool.
         limits: Memory and file limits.
         readable: Files and folders that may be read besides Python's own.
         missing: Walls that the parent process could not raise.

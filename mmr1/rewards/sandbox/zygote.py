@@ -34,7 +34,7 @@ class Settings:
     """A pool's settings for its workers, as JSON.
 
     Attributes:
-        limits: Of each worker.
+        limits: Limits of each worker.
         readable: Files and folders that the workers may read besides Python's own.
         allow_weak: Let workers run without a required wall.
         lambdify: Leave sympy's ``lambdify`` as it is.

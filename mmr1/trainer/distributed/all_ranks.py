@@ -78,7 +78,7 @@ class AllRanks(Generic[Built]):
 
     Args:
         transfers: Weights reach engines over GPUs. Otherwise Ray's object store brings them.
-        prompt_cost: By which work is divided into equal shares.
+        prompt_cost: Costs by which work is divided into equal shares.
         context: So many neighbouring ranks share each sequence, and so have the same work.
         transfer_s: Longest time to wait until weights are sent; see ``transfer_seconds``.
         collective_s: ``resources.collective_timeout_s``.
@@ -278,7 +278,7 @@ class OnRanks(Generic[Part]):
         """The weights that a method gives, to be sent to engines.
 
         Args:
-            copy: Those of now, also when the ranks have learnt more.
+            copy: Whether the weights are those of now, also when the ranks have learnt more.
         """
         own, ranks = PartMethod(self.find, method), self.ranks
         if not ranks.transfers:

@@ -139,7 +139,7 @@ def workers(
 
     Args:
         build: Builds what the ranks hold; None where there are none.
-        name: Of the files in which ranks write their stacks.
+        name: Name of the files in which ranks write their stacks.
         beside: So many processes will be started beside these.
 
     Raises:

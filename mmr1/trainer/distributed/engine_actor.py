@@ -49,7 +49,7 @@ class Engine:
         return self._engine.submit(requests)
 
     def poll(self) -> list[Finished]:
-        """What has finished; returns when something has, or a moment has passed."""
+        """Return finished work when there is some, or a moment has passed."""
         return self._engine.poll(_MOMENT_S)
 
     def cancel(self) -> int:

@@ -40,7 +40,7 @@ class EngineLink:
 
     Args:
         host: Address of this machine that the engines reach.
-        rank: That this process is.
+        rank: Rank of this process.
     """
 
     def __init__(self, config: Config, host: str, rank: int) -> None:
@@ -113,10 +113,10 @@ class EngineClient:
         engines: All of them.
         workers: Processes of each that have a part of the model.
         timeout_s: Longest time that a call may take.
-        limit: What sets it, in words.
+        limit: Source of the time limit, in words.
 
     Attributes:
-        version: Of the weights that are sent.
+        version: Version of the weights that are sent.
         give_up: Called with its error where a call fails: ends the sender of this client, or the
             waiting until there is one, and so frees whoever waits for its part of the transfer.
     """
@@ -170,7 +170,7 @@ def connected(connect: Callable[[], WeightSender], client: EngineClient) -> Weig
     NCCL waits for an engine that is gone, and nothing ends that: it is then left in a thread.
 
     Raises:
-        TransferError: There is no connection.
+        TransferError: If no connection is made.
     """
     made: Future[Any] = Future()
     failed: Future[Any] = Future()

@@ -243,9 +243,9 @@ def load(
     gather it in ``config.dtype``. What is not trained is kept in that.
 
     Args:
-        head: With a scalar head: a ``ScalarModel``.
+        head: Whether the model has a scalar head: a ``ScalarModel``.
         offload: Shards stay in main memory, and come to the device when their layer is gathered.
-        lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+        lr_of_parts: Rates of the ``optimizer`` section; parts of rate 0 are frozen.
 
     With ``model.lora.load_in_4bit`` each rank reads the model, and keeps all weights in 4 bits.
     """

@@ -64,7 +64,7 @@ class PartMethod:
 
     Attributes:
         part: Finds the part, such as the policy.
-        method: As the part's class or protocol has it.
+        method: Method as the part's class or protocol has it.
     """
 
     part: Callable[[Any], Any]
@@ -96,7 +96,7 @@ class Rank:
 
     Args:
         on_machine: Ranks on this machine.
-        name: Of the file of ``stacks``.
+        name: Name of the file of ``stacks``.
 
     Attributes:
         stacks: File for the stack traces of a collective call that hangs.

@@ -110,7 +110,7 @@ def outcomes(
 
     Args:
         timeout_s: Longest time to wait for all of them together; None for any.
-        wait_for_all: Also wait for the others where a worker is lost.
+        wait_for_all: Whether to wait for the others where a worker is lost.
         only_first: Wait for one result; the other calls continue.
         watch: Checks workers that do not answer, if there is no longest time.
         limit: The key that sets the longest time, for the message.

@@ -48,7 +48,7 @@ def join_cluster(address: str) -> None:
     """Join the cluster at ``address``, with the token that the environment names.
 
     Raises:
-        ValueError: There is no such cluster, or it refuses the token.
+        ValueError: If no cluster is at the address, or it refuses the token.
     """
     import ray
 

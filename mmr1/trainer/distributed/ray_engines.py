@@ -78,7 +78,7 @@ class RayEngines:
         return tickets
 
     def poll(self, wait_s: float = 0.0) -> list[Finished]:
-        """What engines have finished: those that answer first, and of them all that they have."""
+        """Return work that engines have finished, of those that answer first all that they have."""
         ended, self._ended = self._ended, []
         if not ended and any(self._outstanding):
             self._send_unsent()
@@ -116,7 +116,7 @@ class RayEngines:
         return ended
 
     def _taken(self, answers: Mapping[int, list[Finished]]) -> list[Finished]:
-        """What engines have finished, by the caller's tickets."""
+        """Return the work that engines have finished, by the caller's tickets."""
         for i in answers:
             del self._asked[i]
         return [e for i, own in answers.items() for e in self._outstanding[i].take(own)]

@@ -22,7 +22,7 @@ from mmr1.trainer.distributed.all_ranks import (
 )
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, critic_experience
+from mmr1.trainer.models.critic import LocalCritic, critic_experience, critic_stats, first_fit
 from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.measured import MeasuredUpdate
 from mmr1.trainer.models.policy import LocalPolicy, SentWeights
@@ -258,7 +258,7 @@ def select_groups(
     """The experience of these groups, by index. Their loss weights do not change.
 
     Args:
-        rows: Of all groups, :func:`rows_of_groups`, where several selections are made.
+        rows: Rows of all groups, :func:`rows_of_groups`, where several selections are made.
     """
     rows = rows_of_groups(experience) if rows is None else rows
     index = torch.tensor([row for g in groups for row in rows[g]], dtype=torch.int64)

@@ -59,10 +59,9 @@ def fitted(
         colocated: Do engines share the devices of the ranks?
 
     Raises:
-        WorkerLostError: There is no room for one engine and one copy of the model
-            (``resources.fsdp_size``) of whole contexts
-            (``resources.context_parallel_size``), or for one process of each kind alone, which
-            is not a run on Ray.
+        WorkerLostError: If there is no room for one engine and one copy of the model
+            (``resources.fsdp_size``) of whole contexts (``resources.context_parallel_size``), or
+            only for processes of one kind, which is not a run on Ray.
     """
     copy = math.lcm(resources.fsdp_size or 1, resources.context_parallel_size)
     if colocated and samples:

@@ -45,7 +45,7 @@ class RankSource:
         read: Gives the weights by their names in transformers' model.
 
     Attributes:
-        failure: What a weight could not be put together for.
+        failure: Reason why a weight could not be put together.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, torch.Tensor]], layout: Layout) -> None:

@@ -9,7 +9,7 @@ import torch
 
 
 def body_of(model: Any) -> Any:
-    """What is called like the model, and whose output has a ``last_hidden_state``.
+    """Module that is called like the model, and whose output has a ``last_hidden_state``.
 
     Some models have no module below the head that takes their media. Of these the head's input is
     taken, and the head computes the last token alone.

@@ -67,7 +67,7 @@ class Context:
         return own
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:
-        """What :meth:`gather` gives, at once. Differentiable."""
+        """Return what :meth:`gather` gives, at once. Differentiable."""
         return _Gathered.apply(own, self)
 
     def join(self, own: torch.Tensor) -> torch.Tensor:

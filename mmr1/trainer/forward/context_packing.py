@@ -73,7 +73,7 @@ class Call:
     Attributes:
         queries: ``[Tq]`` int64, among the rank's tokens; none occurs twice.
         keys: ``[Tk]`` int64, among those of all ranks one after the other.
-        blocks: Which of these meet.
+        blocks: Blocks that meet.
     """
 
     queries: torch.Tensor
@@ -88,7 +88,7 @@ class ContextLayout:
     Attributes:
         own: Causal blocks of the rank's pieces of prefixes and completions.
         others: The keys of other ranks, or of its other chunk.
-        calls: As of ``AttentionLayout``.
+        calls: Calls of attention, as of ``AttentionLayout``.
     """
 
     context: Context

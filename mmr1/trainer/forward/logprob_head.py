@@ -305,7 +305,7 @@ def _grad_logits(
         p: ``[C, V]``, the whole distribution; overwritten.
         targets, grad_logprobs: ``[C]``.
         of_entropy: ``(g_H, log p, H)``, ``[C]``, ``[C, V]`` (overwritten) and ``[C]``.
-        dtype: Of the result.
+        dtype: Data type of the result.
     """
     if of_entropy is None:
         p.scatter_add_(-1, targets[:, None], torch.full_like(targets, -1, dtype=p.dtype)[:, None])

@@ -44,8 +44,8 @@ class _GroupSlice:
     Attributes:
         rows: Their rows in the batch.
         tokens: The prompt's and theirs; or, where each has a prompt to itself, their padding too.
-        vision_tokens: Of what goes through the tower once, by digest.
-        cost: Of both kinds of tokens.
+        vision_tokens: Vision tokens of all that goes through the tower once, by digest.
+        cost: Cost of both kinds of tokens.
     """
 
     group: GroupInput

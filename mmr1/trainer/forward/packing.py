@@ -141,7 +141,7 @@ class _GroupSegments:
     """A group's prefix ``[L]``, and its suffixes unless it has a single completion.
 
     Attributes:
-        prefix_media, suffix_media: What is shown in them.
+        prefix_media, suffix_media: Media that are shown in them.
     """
 
     group: GroupInput

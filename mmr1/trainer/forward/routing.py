@@ -14,7 +14,7 @@ from mmr1.trainer.forward.sequences import CompletionStates, GroupInput
 
 @dataclass(frozen=True, slots=True)
 class RouterUse:
-    """What a forward does about routers.
+    """Use of routers in a forward.
 
     Attributes:
         compares: Measures for how many tokens the engine chose other experts.
@@ -27,7 +27,7 @@ class RouterUse:
     balances: bool = False
 
     def routing(self, groups: Sequence[GroupInput], packs: bool) -> Routing:
-        """That of a forward of the groups, packed or padded."""
+        """Return the routing of a forward of the groups, packed or padded."""
         known = self.replays and all(group.experts is not None for group in groups)
         return Routing(_engine_experts(groups, packs) if known else None)
 

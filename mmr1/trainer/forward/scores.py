@@ -60,7 +60,7 @@ def completion_states(
             and other ranks run it.
         context: Ranks that are given the same groups, and share the work; the states are those of
             this rank's tokens, which :func:`to_rows` puts together.
-        routing: What the routers of a watched model do.
+        routing: Use of the routers of a watched model.
     """
     route(unwrapped(model), routing)
     _check_lengths(unwrapped(model).config, groups, context)
@@ -160,13 +160,14 @@ def completion_scores(
     """Log-probs and entropies of all completion tokens. Differentiable.
 
     Args:
-        model, groups, features, run_tower, context: As for :func:`completion_states`.
+        model, groups, features, run_tower, context: Values of :func:`completion_states`.
         distribution: The one that the tokens were sampled from. If it keeps all, the ids that the
             engine kept are not looked at.
         chunk_elements: Logits that may exist at a time; None for the device's own number.
-        reference: To measure the KL to: of the same groups, from :func:`completion_distributions`.
-        jsd_beta: Which divergence that is; see :func:`kl.divergence`.
-        routers: What to do about those of the model, which is watched then.
+        reference: Distribution to measure the KL to: of the same groups, from
+            :func:`completion_distributions`.
+        jsd_beta: Weight that chooses the divergence; see :func:`kl.divergence`.
+        routers: Use of the routers of the model, which is watched then.
         measure_kept_mass: Compute the mass of the kept ids, which takes the whole head.
     """
     packs = architecture_of(model).shares_prompts or is_admitted(model)

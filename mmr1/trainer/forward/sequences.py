@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.rollout.distribution import join_supports, select_support
 from mmr1.trainer.forward.context import Context
 from mmr1.types import Completion, MediaRef, RolloutGroup, Support
-from mmr1.vision.families.family import ModelFamily, ReadPrompt, ProcessorFamily, is_packed
+from mmr1.vision.families.family import ModelFamily, ProcessorFamily, ReadPrompt, is_packed
 from mmr1.vision.families.rows import Piece, joined, of_tokens
 from mmr1.vision.prepare import MediaCache, Medium, measured
 
@@ -28,7 +28,7 @@ class Observed:
         sampled: ``[R]`` bool, True at the policy's own tokens.
         positions: ``[rows, R]`` int64; after a picture they continue where its own ended, and a
             fork begins where the prompt ended.
-        media: What the environment showed, in placeholder order.
+        media: Media that the environment showed, in placeholder order.
         sequences: ``(tokens, media)`` of each sequence behind the prompt; one unless it forks.
         seen: What a model's own forward takes for the tokens, run by run; empty where media are
             prepared one by one.
@@ -42,7 +42,7 @@ class Observed:
 
     @property
     def arguments(self) -> Mapping[str, torch.Tensor]:
-        """What the model's own forward takes for all tokens beside the ids."""
+        """Arguments of the model's own forward for all tokens beside the ids."""
         return joined(self.seen)
 
     def parts(self) -> Iterator[Observed]:
@@ -71,11 +71,11 @@ class GroupInput:
         media: The prompt's images and videos, in placeholder order. Of a packed family their
             patches are prepared when the vision tower asks for them.
         completions: n tensors ``[R_i]`` int64.
-        observed: For each completion what it has of an environment; empty where none has any.
+        observed: Tokens that the environment wrote in each completion; empty where none has any.
         arguments: See ``ReadPrompt``.
-        experts: Those that the engine's routers chose, for the prompt ``[P, L, k]`` and for each
+        experts: Experts that the engine's routers chose, for the prompt ``[P, L, k]`` and for each
             completion ``[R_i - 1, L, k]``; see ``Completion.routed_experts``. None where unknown.
-        support: For each completion the ids that the engine kept; empty where it kept all.
+        support: Ids that the engine kept, for each completion; empty where it kept all.
     """
 
     prompt_ids: torch.Tensor
@@ -190,7 +190,7 @@ class ModelInputs:
     are measured by their headers, and what is prepared of them is kept as far as ``media`` does.
 
     Attributes:
-        family: That of the models.
+        family: Family of the models.
     """
 
     def __init__(self, family: ModelFamily, media: MediaCache) -> None:
@@ -362,7 +362,7 @@ class PaddedRows:
         shape: ``(B, R)``.
         places: ``[2, N]`` int64, row and column of each token, in completion order.
         context: The ranks that have the other tokens; None where they are all here.
-        own: In main memory, bool: which of all tokens of the batch are here; None: all.
+        own: Mask in main memory, bool: the tokens of the batch that are here; None: all.
     """
 
     shape: tuple[int, int]

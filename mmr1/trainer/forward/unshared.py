@@ -45,7 +45,7 @@ def unshared_states(
 
 
 def _read_rows(group: GroupInput, read: Read) -> torch.Tensor:
-    """Where each of the N tokens is read among the ``[n * T]`` of a group's forward."""
+    """Return where each of the N tokens is read among the ``[n * T]`` of a group's forward."""
     lengths = [len(row) for row in group.completions]
     first = len(group.prompt_ids) - (read == "before")
     width = len(group.prompt_ids) + max(lengths)

@@ -106,8 +106,8 @@ class LocalCritic:
         """Make several passes over the batch, with an optimizer step for each mini-batch.
 
         Args:
-            experience: From :func:`critic_experience`; with several ranks this one's groups.
-            line: What to put the head's values on first; from :func:`first_fit`.
+            experience: Experience of :func:`of_critic`; with several ranks this one's groups.
+            line: Line to put the head's values on first; from :func:`first_fit`.
         """
         self._scalar_model.model.train()
         if line is not None:
@@ -194,7 +194,7 @@ def build_critic(
     """The critic of ``algorithm.advantage.critic``, or None; adapters where the policy has them.
 
     Raises:
-        ValueError: There is no model at its path.
+        ValueError: If the critic's path has no model.
     """
     critic = config.algorithm.critic
     if critic is None:

@@ -31,7 +31,7 @@ def uses_liger(config: ModelConfig) -> bool:
     """``model.use_liger_kernel``, or its default: on a GPU, where it is installed.
 
     Raises:
-        ValueError: It is asked for, and is not installed, or there is no GPU.
+        ValueError: If Liger is asked for and is not installed, or there is no GPU.
     """
     installed = importlib.util.find_spec("liger_kernel") is not None
     runs = torch.cuda.is_available() or _interprets()

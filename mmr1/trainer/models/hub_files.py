@@ -193,7 +193,7 @@ def _write_files(
     """Write safetensors files, whose weights may come in any order.
 
     Args:
-        likes: Of each file what it holds, on the ``meta`` device.
+        likes: Contents of each file, on the ``meta`` device.
     """
     with ExitStack() as stack:
         file_with: dict[str, TensorFile] = {}

@@ -54,7 +54,7 @@ class PolicyLearner(Generic[Example]):
     """A policy that learns from examples; a ``Learner``.
 
     Attributes:
-        packed_model: With the model's own distribution.
+        packed_model: Model with its own distribution.
         learn: The step.
         sampled: Distribution of the engine that it is compared with.
     """

@@ -52,8 +52,8 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
     """The model on the GPU if there is one; errors name the configuration's ``key``.
 
     Raises:
-        ValueError: There is no model at ``config.path``, or no family for it, or its weights are
-            missing, damaged, pickled or those of another model.
+        ValueError: If ``config.path`` has no model, no family fits it, or its weights are missing,
+            damaged, pickled or those of another model.
     """
     return _load_weights(config, key).to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -62,7 +62,8 @@ def check_same_tokens(path: str, other: str, key: str, trust_remote_code: bool) 
     """Check that the model at ``other`` reads what the model at ``path`` writes.
 
     Raises:
-        ValueError: They are of different families or have different tokens. Names ``key``.
+        ValueError: If the models are of different families or have different tokens; the message
+            names ``key``.
     """
     if type(find_architecture(path)) is not type(find_architecture(other, key)):
         raise ValueError(f"{key} '{other}' is of another model family than model.path '{path}'")
@@ -84,10 +85,11 @@ def load_trainable(
     where asked.
 
     Args:
-        lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+        lr_of_parts: Rates of the ``optimizer`` section; parts of rate 0 are frozen.
 
     Raises:
-        ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
+        ValueError: If ``load_model`` raises it, the adapters fit no layer, or nothing is left to
+            train.
     """
     if not loads_in_4_bits(config):
         return _made_trainable(load_model(config, key), config, lr_of_parts)
@@ -108,7 +110,7 @@ def trainable_on_meta(
     """``load_trainable`` without any weight, on torch's ``meta`` device, which takes no memory.
 
     Raises:
-        ValueError: There is no model at ``config.path``, or no family for it.
+        ValueError: If ``config.path`` has no model, or no family fits it.
     """
     auto_class = find_architecture(config.path, key).auto_class
     shapes = from_pretrained(AutoConfig, config.path, config.trust_remote_code)
@@ -323,7 +325,7 @@ def build_packed_model(
 
 
 def router_use(config: Config, model: Any) -> RouterUse | None:
-    """What the policy's forwards do about routers, which are watched then; None: nothing.
+    """Return the policy's use of routers, which are watched then; None: nothing.
 
     Raises:
         ValueError: The model has none, or none that can be followed.
@@ -353,7 +355,7 @@ def load_scalar_model(
         load: Loads the backbone.
 
     Raises:
-        ValueError: There is no model at the path; names the configuration's ``key``.
+        ValueError: If the path has no model; the message names the configuration's ``key``.
     """
     model = ScalarModel(load(config, key))
     if is_scalar_model(config.path):
@@ -377,9 +379,9 @@ class LoadModel(Protocol):
         Args:
             trains: It is to be trained; else it stays as it is.
             key: The configuration's, for errors.
-            head: With a scalar head: a ``ScalarModel``.
+            head: Whether the model has a scalar head: a ``ScalarModel``.
             offload: Shards stay in main memory. A whole model is moved by who uses it.
-            lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
+            lr_of_parts: Rates of the ``optimizer`` section; parts of rate 0 are frozen.
         """
         ...
 

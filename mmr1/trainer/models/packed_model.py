@@ -42,8 +42,8 @@ class PackedModel:
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
-        jsd_beta: Which divergence from a reference it measures; see :func:`kl.divergence`.
-        routers: What its forwards do about the routers of experts; None: nothing.
+        jsd_beta: Weight that chooses the divergence from a reference; see :func:`kl.divergence`.
+        routers: Use of the routers of experts in its forwards; None: nothing.
     """
 
     model: Any

@@ -20,7 +20,7 @@ def parameters_of(model: Any, part: str, key: str) -> set[str]:
     The projector maps the tower's features to the language model's; Qwen calls it the merger.
 
     Raises:
-        ValueError: There are none. Names the configuration's ``key``.
+        ValueError: If the part has no parameters; the message names the configuration's ``key``.
     """
     names = [name for name, _ in model.named_parameters()]
     if part in ("language_model", "vision_tower", "multi_modal_projector"):

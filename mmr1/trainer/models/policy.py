@@ -51,7 +51,7 @@ class SentWeights(Protocol):
         """Send them to these engines, actors on Ray, which then sample with them.
 
         Raises:
-            TransferError: Not all engines have them.
+            TransferError: If not all engines have the weights.
             WorkerLostError: A rank is gone, or has not sent them in time.
         """
         ...
@@ -112,13 +112,13 @@ class LocalPolicy:
 
     Args:
         passes: Over each rollout.
-        reference: To measure the KL over the vocabulary to, where the loss has it.
-        correction: What makes up for the engine's own probabilities; see
+        reference: Model to measure the KL over the vocabulary to, where the loss has it.
+        correction: Correction of the engine's own probabilities; see
             ``losses.rollout_importance_weights``.
         sync_adapters_only: Engines are given the adapters alone, in place of merged weights.
         distil_demonstrations: The PTX term is the divergence from the reference at the
             demonstrations' tokens, and not their likelihood.
-        router_loss_coefficient: Of the load-balancing loss; 0: the model computes none.
+        router_loss_coefficient: Coefficient of the load-balancing loss; 0: the model computes none.
     """
 
     def __init__(
@@ -305,8 +305,8 @@ class LocalPolicy:
         Nothing is read from the device, so that it never waits.
 
         Args:
-            tokens: Those of the micro-batch.
-            before: As in ``_accumulate``.
+            tokens: Tokens of the micro-batch.
+            before: Statistics of before, as in ``_accumulate``.
             balanced: The micro-batch's share of the tokens of the load-balancing loss.
         """
         old, rollout = tokens.old_logprobs, tokens.rollout_logprobs
@@ -361,7 +361,7 @@ def engine_metrics(
     kept_mass: torch.Tensor | None,
     version: int,
 ) -> dict[str, Metric]:
-    """What is logged of the engine's log-probs beside the policy's before the update.
+    """Return metrics of the engine's log-probs beside the policy's before the update.
 
     The gap of what the newest weights sampled is the engine's alone. What was sampled under another
     view has a separate gap. A token with one kept id has no gap, so those with more are logged too.

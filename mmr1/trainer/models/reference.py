@@ -36,7 +36,7 @@ class Reference(Protocol):
         """Become the policy as it is now (iterative GRPO), or move towards it.
 
         Args:
-            share: Of the policy in the new weights; the rest are the old ones (TR-DPO, arXiv
+            share: Share of the policy in the new weights; the rest are the old ones (TR-DPO, arXiv
                 2404.09656).
         """
         ...
@@ -171,7 +171,7 @@ class ServedReference:
 
     Args:
         url: The server's address, without a path.
-        inputs: Of the policy: how many tokens a prompt has with its media.
+        inputs: Inputs of the policy: how many tokens a prompt has with its media.
         context: Ranks that are given the same groups: one of them asks.
         section: The configuration's, for errors.
 

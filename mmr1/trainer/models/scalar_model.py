@@ -37,7 +37,7 @@ class Supervision:
     """The unit that a reward model judges: whole completions, or (``process``) each step.
 
     Attributes:
-        step_separator: What stands between two steps.
+        step_separator: Text between two steps.
     """
 
     kind: Literal["outcome", "process"] = "outcome"

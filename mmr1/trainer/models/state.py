@@ -79,7 +79,7 @@ class ModelSnapshot:
     """The present or a copied state of a model and its optimizer; a ``WriteCheckpoint``.
 
     Attributes:
-        weights, adapters: Of the model.
+        weights, adapters: Weights and adapters of the model.
         tensors: The optimizer's; None in a checkpoint without ``training/``.
         rng: The state of the generators.
     """

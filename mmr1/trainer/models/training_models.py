@@ -38,10 +38,10 @@ class TrainingModels:
 
     Attributes:
         model: The policy's, which the engine ``hf`` samples from.
-        reference: What the policy starts from, or another model; None where
-            neither ``algorithm.kl`` nor a teacher needs one.
+        reference: Model that the policy starts from, or another; None where neither
+            ``algorithm.kl`` nor a teacher needs one.
         critic: None for algorithms without one.
-        features: Those of a frozen vision tower, shared with the engine ``hf``.
+        features: Features of a frozen vision tower, shared with the engine ``hf``.
     """
 
     model: Any

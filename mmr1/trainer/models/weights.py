@@ -58,8 +58,8 @@ class WholeWeights(Mapping[str, torch.Tensor]):
 
     Attributes:
         shards: The weights by name.
-        dtype: What sharded ones are rounded to before they are put together: that of the model,
-            where the ranks train it in float32. None: nothing is rounded.
+        dtype: Data type that sharded ones are rounded to before they are put together: that of the
+            model, where the ranks train it in float32. None: nothing is rounded.
     """
 
     shards: Mapping[str, torch.Tensor]

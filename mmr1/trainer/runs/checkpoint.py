@@ -57,7 +57,7 @@ def write_checkpoint(
 
     Raises:
         CheckpointError: Writing failed.
-        DiskFullError: It failed because the disk is full.
+        DiskFullError: If the disk is full.
 
     Whatever is raised, the unfinished folder is removed.
     """
@@ -115,7 +115,7 @@ def latest_valid_checkpoint(
     again.
 
     Raises:
-        ValueError: There are checkpoints, and all are damaged. Nothing was renamed.
+        ValueError: If the run has checkpoints and all are damaged; none was renamed.
     """
     for unfinished in folder.glob("step_*.tmp"):
         shutil.rmtree(unfinished)
@@ -305,10 +305,10 @@ def _seal(folder: Path, step: int, metrics: Mapping[str, float], digests: Digest
     """Sync all files, then list them with their digests.
 
     Args:
-        digests: Those that are known; such a file is not read.
+        digests: Digests that are known; such a file is not read.
 
     Raises:
-        CheckpointError: One of them is not in the folder.
+        CheckpointError: If one of the files is not in the folder.
     """
     paths = {str(path.relative_to(folder)): path for path in _files(folder)}
     if missing := sorted(digests.keys() - paths.keys()):

@@ -35,8 +35,8 @@ def check_output_dir(config: Config, *, resume: bool) -> None:
     A run that failed before its first step leaves nothing to resume: its directory is free.
 
     Raises:
-        ValueError: It holds another run, files that no configuration explains, or a run whose
-            configuration or whose data and plugins have changed.
+        ValueError: If the directory holds another run, files that no configuration explains, or a
+            run whose configuration or whose data and plugins have changed.
     """
     path = Path(config.trainer.output_dir)
     written = path / CONFIG

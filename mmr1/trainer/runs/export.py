@@ -68,7 +68,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     """Write a directory that transformers and vLLM (with ``adapter``: peft) can load.
 
     Raises:
-        ValueError: There is no such checkpoint or adapter, or the output exists.
+        ValueError: If the checkpoint or its adapter is missing, or the output exists.
         DamagedCheckpointError: A file does not match the manifest.
     """
     run = checkpoint.parent.parent
@@ -169,7 +169,7 @@ def push(folder: Path, name: str, *, private: bool) -> str:
     """Upload the folder to the repository, which is created if needed; returns its address.
 
     Raises:
-        ValueError: It could not be uploaded; the folder stays as it is.
+        ValueError: If the folder could not be uploaded; it stays as it is.
     """
     api = HfApi()
     try:

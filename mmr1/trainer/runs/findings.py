@@ -28,7 +28,7 @@ class Finding:
 
     Attributes:
         steps: The first and the last step that show it.
-        filter: Of the rollout browser: the completions that show it.
+        filter: Filter of the rollout browser: the completions that show it.
     """
 
     title: str

@@ -48,7 +48,7 @@ def fingerprints(
     A file is only read if its size, time or place differ from those in ``inputs.json``.
 
     Args:
-        folder: That of the run; the names of files below it are relative to it.
+        folder: Folder of the run; the names of files below it are relative to it.
         samples: The samples whose media count, by the name of their dataset.
     """
     known = read_fingerprints(folder) or {}

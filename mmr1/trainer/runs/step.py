@@ -82,13 +82,13 @@ class Step:
     """The samples and metrics of one step.
 
     Attributes:
-        number: From 1.
-        metrics: By name, as the line of ``metrics.jsonl``.
+        number: Number of the step, from 1.
+        metrics: Metrics by name, as the line of ``metrics.jsonl``.
         scored: The groups that the step learned from.
         advantages: One per completion, in group order.
         rollout_state: Gives the state after the step's rollout; see ``sampler.Batch``.
         vision_use: ``pieces`` of ``sampling.views.VisionUse`` where the step measured it.
-        record: What the step file holds; None if the step has none.
+        record: Record of the step file; None if the step has none.
     """
 
     number: int
@@ -114,7 +114,7 @@ class PhaseTimer:
     Each phase is a line of the log at INFO, and a span ``mmr1/PHASE`` of ``torch.profiler``.
 
     Args:
-        label: What the log says the phases belong to, such as ``step 3``.
+        label: Owner of the phases in the log, such as ``step 3``.
         report_after_s: A longer phase is reported; see :func:`mmr1.progress.report_activity`.
 
     Attributes:
@@ -219,7 +219,7 @@ def step_stats(
         scored: All groups that were sampled.
         update: Metrics of the update.
         seconds: Seconds of each phase.
-        media: For the number of vision tokens.
+        media: Media, for the number of vision tokens.
     """
     rewards = [r for s in scored for r in s.rewards]
     completions = [c for s in scored for c in s.group.completions]

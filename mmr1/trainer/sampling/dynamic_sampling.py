@@ -60,7 +60,7 @@ class Selection:
         """The step's groups, and the ``sampling/`` metrics.
 
         Raises:
-            NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
+            NoSignalError: If no group has a signal after ``max_num_gen_batches``.
         """
         if not self.groups:
             raise NoSignalError(no_signal(self.all_groups, self.batches, self.resamples.range))

@@ -350,7 +350,7 @@ def _step_rewards(
 def _turn_rewards(
     scored: Sequence[ScoredGroup], shape: torch.Size, weight: float, by_state: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each turn of the policy, at its last token: its reward, True, and a number: ``[B, R]``.
+    """Return at the last token of each turn: its reward, True, and a number: ``[B, R]``.
 
     A turn's reward is the environment's, weighted. The rest of the completion's reward is for the
     last turn, so that the turns add up to it. Turns of a group with the same number answer the

@@ -19,8 +19,8 @@ class OpenGroup:
 
     Attributes:
         step: The step of a synchronous run that would draw it.
-        seed: Of its first completion.
-        parts: What the engine is asked for.
+        seed: Seed of its first completion.
+        parts: Requests that the engine is asked for.
         ended: Its completions that have, by their index among those of all parts.
         scored: None until all have ended and been scored.
     """
@@ -38,7 +38,7 @@ class OpenGroup:
         return len(self.ended) == sum(len(part.request.seeds) for part in self.parts)
 
     def missing(self, role: Role) -> Iterator[tuple[list[int], Request]]:
-        """What has to be asked for, with the indices of the completions that it brings."""
+        """Return the requests to make, with the indices of the completions that they bring."""
         for part, places in self._places(role):
             left = [place for place in places if place not in self.ended]
             if left:

@@ -93,7 +93,7 @@ def check_parity(
         tolerance: Largest allowed log-prob gap of a token, in nats.
         rounded: One side computes in half precision. Single tokens may then differ by tenths of a
             nat (vllm-project/vllm#18352), so the tolerance holds for each prompt's mean gap.
-        max_tokens: Of a completion.
+        max_tokens: Limit of a completion, in tokens.
 
     Raises:
         ParityError: If they differ: names the prompt, what differs, and by how much.

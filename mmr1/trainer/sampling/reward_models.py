@@ -97,7 +97,7 @@ def build_reward_models(
     """The reward models of a run by path; none is trained here.
 
     Args:
-        family, media: Those of the policy. A reward model has its own.
+        family, media: Family and media of the policy. A reward model has its own.
         process_group: The ranks that compute together, if any.
         load: Where there are any, it spreads a model over them.
     """
@@ -123,7 +123,7 @@ def reward_models(config: Config, values: Mapping[str, GroupValues]) -> dict[str
     """The reward models of ``rewards`` by name, as reward functions.
 
     Args:
-        values: Of each path.
+        values: Values of each path.
 
     Raises:
         ValueError: ``reduce`` does not go with a reward model.

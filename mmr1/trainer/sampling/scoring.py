@@ -32,9 +32,9 @@ def keep_readable(
     Args:
         composite_reward: Reads them.
         spec: The dataset that they were read from.
-        samples: Those of its rows that can be read.
+        samples: Samples of its rows that can be read.
         quarantine: Has counted the rows, and collects the samples that are left out.
-        facts: What the outcome depends on but the samples, as JSON values.
+        facts: Facts that the outcome depends on beside the samples, as JSON values.
 
     Raises:
         ValueError: More are left out than ``data.max_bad_fraction`` allows. Names the first.
@@ -115,7 +115,8 @@ class RewardManager:
         """Report the rewards that are not valid.
 
         Raises:
-            TooManyInvalidRewardsError: Their share is above the limit.
+            TooManyInvalidRewardsError: If the share of completions without a valid reward is above
+                the limit.
         """
         rewards = [reward for s in scored for reward in s.rewards]
         samples = [s.group.prompt.sample for s in scored for _ in s.rewards]

@@ -35,7 +35,7 @@ def check_sight(
 
     Args:
         groups: Completions of each kind of prompt.
-        logprobs: Of the policy for them, ``[B, R]``.
+        logprobs: Log-probs of the policy for them, ``[B, R]``.
 
     Returns:
         The largest move of a token under a grey or a noisy picture, for the prompt where that is

@@ -70,7 +70,7 @@ def build_step_rewards(
     """The step rewards of ``algorithm.advantage.step_rewards``, or None.
 
     Args:
-        values: Of the reward models, by path.
+        values: Values of the reward models, by path.
 
     Raises:
         ValueError: The file or its function cannot be loaded.

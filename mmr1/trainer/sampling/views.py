@@ -81,12 +81,12 @@ def check_changed(key: str, view: str, data: str, kinds: Iterable[Iterable[str]]
     """Say how many samples a view does not change.
 
     Args:
-        key: Of the configuration, which asks for the view.
-        data: Of which the samples are.
+        key: Key of the configuration that asks for the view.
+        data: Data that the samples come from.
         kinds: The kinds of the media of each sample.
 
     Raises:
-        ValueError: It changes none.
+        ValueError: If the view changes no sample.
     """
     changed = [any(view != "shuffle" or kind == "video" for kind in own) for own in kinds]
     what = "a video" if view == "shuffle" else "an image or a video"
@@ -183,7 +183,7 @@ def _lost(
     whole: torch.Tensor,
     prompts: Mapping[int, Prompt],
 ) -> dict[int, list[torch.Tensor]]:
-    """What the sampled tokens of each completion lose with these prompts, by the group's index.
+    """Return what the sampled tokens of each completion lose with these prompts, by group index.
 
     ``whole`` has the log-probs of all groups.
     """

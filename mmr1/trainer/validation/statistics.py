@@ -97,7 +97,7 @@ class Paired:
 
     Attributes:
         difference: Mean score of the second less that of the first.
-        interval: Of the difference; prompts are resampled as pairs.
+        interval: Interval of the difference; prompts are resampled as pairs.
         better, worse: Prompts on which the second scores above, and below, the first.
         p_value: Exact sign test of ``better`` against ``worse``, two-sided; on right or wrong
             answers it is McNemar's exact test. 1 where they never differ.

@@ -28,10 +28,10 @@ class ChatOptions:
 
     Attributes:
         template: Jinja source in place of the model's own template; None keeps that.
-        variables: Of the template, such as ``enable_thinking``.
+        variables: Variables of the template, such as ``enable_thinking``.
         tools: JSON schemas of the functions that the policy may call.
-        tool_instructions: What the system prompt says of them, in place of what the template makes
-            of their schemas; nothing for an empty text.
+        tool_instructions: Text of the system prompt about tools, in place of what the template
+            makes of their schemas; nothing for an empty text.
         stop: Texts that end a completion (``rollout.stop``).
     """
 
@@ -46,7 +46,7 @@ def read_template(file: str | None) -> str | None:
     """The Jinja source in the file that ``data.chat_template`` names; None without one.
 
     Raises:
-        ValueError: There is no such file.
+        ValueError: If the file is missing.
     """
     if file is None:
         return None
@@ -77,10 +77,10 @@ class Chat:
 
     Attributes:
         processor: Has ``apply_chat_template``; a tokenizer in a text family.
-        tokenizer: For the text.
+        tokenizer: Tokenizer of the text.
         content: A message's ``content`` as the template reads it: text, or a list of parts.
         variables: Further variables of the template.
-        tool_instructions: What is added to the system prompt.
+        tool_instructions: Text that is added to the system prompt.
         knows_tools: The template writes messages of the role ``tool`` itself.
         lists_tools: It writes the schemas in its variable ``tools`` into the prompt.
         special: Tokens that no text of others may hold.
@@ -167,7 +167,7 @@ class Chat:
         """Return the text between a turn of the policy and its next one: answers of tools.
 
         Args:
-            messages: Of the role ``tool``; each medium becomes one placeholder.
+            messages: Messages of the role ``tool``; each medium becomes one placeholder.
             ended: The turn before has the token that ends it.
 
         Raises:

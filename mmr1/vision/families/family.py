@@ -24,7 +24,7 @@ class EngineInput:
     """One argument that a rollout engine passes to its model, holding the media of one kind.
 
     Attributes:
-        kind: Of the media.
+        kind: Kind of the media.
         values: Rows of all these media, concatenated.
         sizes: ``[media]`` int64, rows of each; None where each has one.
     """
@@ -43,8 +43,8 @@ class ReadPrompt:
         positions: ``[rows, P]`` int64, for the rotary embedding.
         completion_start: Position of the first completion token, on all rows; each further one
             adds 1.
-        arguments: What the model's own forward takes beside the ids, made for this prompt as a
-            whole; empty where the prompt's media are prepared one by one.
+        arguments: Arguments that the model's own forward takes beside the ids, made for this prompt
+            as a whole; empty where the prompt's media are prepared one by one.
     """
 
     ids: torch.Tensor
@@ -161,7 +161,7 @@ class ModelFamily(Protocol):
         """Options for an engine's own processor, which is given media from ``decode_media``.
 
         Args:
-            kinds: Of the media of a prompt.
+            kinds: Kinds of the media of a prompt.
             rates: Sampled frames per second of its videos.
         """
         ...
@@ -184,7 +184,7 @@ class PackedFamily(ModelFamily, Protocol):
         """The measurements of a medium, after decoding all that the model will see.
 
         Raises:
-            ValueError: It cannot be decoded.
+            ValueError: If the medium cannot be decoded.
         """
         ...
 
@@ -261,7 +261,7 @@ class ModelParts:
         lm_head: The output embedding.
         tower: The vision tower; None in a text model.
         tower_blocks: Its transformer blocks.
-        tower_mergers: What brings its outputs to the width of the language model.
+        tower_mergers: Modules that bring its outputs to the width of the language model.
         placeholder_ids: Token ids that vision features are put in the place of.
     """
 
@@ -384,7 +384,7 @@ class Architecture(Protocol):
         Args:
             path: Model directory or hub name.
             config: The model's configuration.
-            chat: What replaces the model's chat template, and its variables.
+            chat: Template in place of the model's chat template, and its variables.
             trust_remote_code: Code beside the model is run.
             media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
                 ``image_budget`` have.
@@ -417,7 +417,7 @@ class Architecture(Protocol):
         Args:
             output: A directory that is empty or does not exist.
             preset: One of ``presets``.
-            corpus: What the tokenizer learns its merges from; None for the family's own.
+            corpus: Texts that the tokenizer learns its merges from; None for the family's own.
         """
         ...
 

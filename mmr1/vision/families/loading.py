@@ -39,13 +39,13 @@ def load_family(
 
     Args:
         path: Model directory or hub name.
-        chat: What replaces the model's chat template, and its variables.
+        chat: Template in place of the model's chat template, and its variables.
         trust_remote_code: Code beside the model is run.
         media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
             ``image_budget`` have.
 
     Raises:
-        ValueError: There is no model at ``path``, or no family for it.
+        ValueError: If the path has no model, or no family fits it.
     """
     architecture = find_architecture(path)
     config = from_pretrained(AutoConfig, path, trust_remote_code)
@@ -57,7 +57,7 @@ def find_architecture(path: str, key: str = "model.path") -> Architecture:
     """The architecture of the model at ``path``, which the configuration names in ``key``.
 
     Raises:
-        ValueError: There is no model, or no family for it.
+        ValueError: If the path has no model, or no family fits it.
     """
     return architecture_named(family_name(model_settings(path, key), path, key))
 
@@ -67,7 +67,7 @@ def architecture_named(name: str) -> Architecture:
     """The architecture by ``model_type``, ``package.module:ATTRIBUTE`` or ``file.py:ATTRIBUTE``.
 
     Raises:
-        ValueError: There is none of this name.
+        ValueError: If no architecture has the name.
     """
     architecture: Architecture = FAMILIES.load(name)
     return architecture

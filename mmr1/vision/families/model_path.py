@@ -163,7 +163,7 @@ def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
     """The name of the family for a model with this ``config.json``.
 
     Raises:
-        ValueError: There is none: its type is unknown, and it is not a model that writes.
+        ValueError: If no family fits: the model's type is unknown, and it does not generate text.
     """
     model_type, names = str(settings.get("model_type")), FAMILIES.names()
     if model_type in names:

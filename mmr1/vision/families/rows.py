@@ -44,13 +44,13 @@ def arguments_of_rows(
     """The arguments of a batch of sequences, each of pieces that follow each other.
 
     Args:
-        rows: What follows the pieces of a row are tokens of a text.
+        rows: Rows; tokens that follow the pieces of a row are those of a text.
         width: Tokens of the longest sequence.
         device: Where the model is.
-        dtype: Of the model.
+        dtype: Data type of the model.
 
     Raises:
-        ValueError: As of :func:`joined`.
+        ValueError: If :func:`joined` raises it.
     """
     whole = [joined(pieces) for pieces in rows]
     lengths = [sum(tokens for tokens, _ in pieces) for pieces in rows]

@@ -19,7 +19,7 @@ def new_model(
     """Write a model directory with random weights and return its number of parameters.
 
     Args:
-        corpus: What the tokenizer learns its merges from; None for the family's own.
+        corpus: Texts that the tokenizer learns its merges from; None for the family's own.
 
     Raises:
         ValueError: The family or the preset is unknown, or ``output`` holds something already.

@@ -85,7 +85,7 @@ class Model:
             forbidden: Ids that are never sampled.
             kept: Ids that the engine kept for each token, none where it kept all.
             alter: Changes the pixels.
-            temperature: In place of the recipe's.
+            temperature: Temperature in place of the recipe's.
         """
         count, whole = len(ids), torch.cat([prompt.ids.long(), ids.long()])[None]
         inputs = dict(prompt.inputs)

@@ -28,13 +28,13 @@ class Recomputed:
 
     Attributes:
         file: The quantities, as a step file has them.
-        recipe: What the configuration says.
+        recipe: Recipe that the configuration describes.
         prompts: Prompts by Hugging Face's road.
         models: The policy with the weights from before the step, and the reference; None without.
         scored: Inputs of the advantages.
         losses: Inputs of the loss of each optimizer step's completions, with their weights.
         first_step: Parameters, gradients and AdamW state before the first optimizer step.
-        notes: What was not compared, and why.
+        notes: Quantities that were not compared, and why.
     """
 
     file: StepFile
@@ -52,7 +52,7 @@ def recompute(run: StepFile, recipe: Recipe, folder: Path | None, dtype: torch.d
 
     Args:
         run: The recorded step.
-        recipe: What its configuration says.
+        recipe: Recipe that the step's configuration describes.
         folder: Folder of the run, where its checkpoints are; None for a foreign file.
         dtype: Data type of the models.
 

@@ -33,7 +33,7 @@ class StepFile:
     Attributes:
         path: Its place on the disk.
         tensors: Tensors by name.
-        manifest: What is not a tensor.
+        manifest: Values that are no tensors.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class Tolerance:
     """The difference that two sound computations of a quantity may have.
 
     Attributes:
-        absolute: In the quantity's unit.
+        absolute: Bound in the quantity's unit.
         relative: Share of the value; for norms of parameters, of the value plus a thousandth of
             the norm over all of them, since the smallest parts are rounding noise.
     """
@@ -109,7 +109,7 @@ class Rung:
     Attributes:
         name: Its tensor, or ``prompt/text`` of the manifest.
         meaning: Where a difference comes from if everything above it is equal.
-        tolerance: In float32.
+        tolerance: Tolerance in float32.
     """
 
     name: str

@@ -46,7 +46,7 @@ def parse_metric(metric: str) -> tuple[str, str]:
     ('rewards/math/mean', 'mean')
 
     Raises:
-        ValueError: There is no such way.
+        ValueError: If no way has the name.
     """
     name, separator, way = metric.rpartition(":")
     if not separator:

@@ -97,7 +97,7 @@ class Run:
     """A configuration file with overrides, trained once for each seed.
 
     Attributes:
-        name: Of its folder.
+        name: Name of its folder.
         evaluation: File and overrides of the evaluation after a command that has none.
     """
 
@@ -154,10 +154,10 @@ class Plan:
 
     Attributes:
         arms: The first is the one that the others are compared with.
-        metrics: By the name in tables.
+        metrics: Metrics by their names in tables.
         hypotheses: None: each arm is compared with the first, in each metric.
         margin: Smallest difference that would matter, where there are no hypotheses.
-        headings: Of the metrics that tables show, by their names.
+        headings: Headings of the metrics that tables show, by their names.
     """
 
     arms: tuple[Arm, ...]
@@ -204,7 +204,7 @@ def read_comparison(path: Path) -> ComparisonFile:
     """A file with arms.
 
     Raises:
-        ValueError: It cannot be read; names file and key.
+        ValueError: If the file cannot be read; the message names file and key.
     """
     try:
         return ComparisonFile.model_validate(_tree(path))

@@ -33,7 +33,7 @@ class Difference:
     """The difference of two arms in one metric, paired by seed.
 
     Attributes:
-        text: What was expected, or which arms these are.
+        text: Expectation, or the names of the arms.
         smallest: Smallest difference that would matter, if there is one.
         verdict: None without ``smallest``.
     """
@@ -81,8 +81,8 @@ def arms_table(
     """Lines of a Markdown table: a row per arm with mean and interval of each metric.
 
     Args:
-        headings: Of the columns, by metric.
-        values: By arm and metric.
+        headings: Headings of the columns, by metric.
+        values: Values by arm and metric.
     """
     yield "| arm | " + " | ".join(headings.values()) + " |"
     yield "|---" * (1 + len(headings)) + "|"

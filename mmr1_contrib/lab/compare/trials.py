@@ -25,7 +25,7 @@ class Trial:
     """The results of one arm with one seed.
 
     Attributes:
-        values: Of each metric, by its name in tables.
+        values: Value of each metric, by its name in tables.
         curves: Means over the tenths of the run, of those metrics that steps have.
     """
 

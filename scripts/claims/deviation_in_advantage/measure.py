@@ -48,7 +48,7 @@ class Question:
 
     Attributes:
         weight: Sum of the absolute advantages of its completions.
-        norm: Of the gradient of its group alone.
+        norm: Norm of the gradient of its group alone.
     """
 
     rate: float

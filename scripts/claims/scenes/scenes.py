@@ -25,7 +25,7 @@ class Scene:
     """A question and what it is about.
 
     Attributes:
-        thought: Of the demonstration, which ends with ``said``.
+        thought: Reasoning of the demonstration, which ends with ``said``.
         draw: The picture in a look.
     """
 
@@ -43,8 +43,8 @@ class Task:
     Attributes:
         kind: The task type of its records, which names the reward function too.
         scene: A scene at random.
-        looks: Those that are never trained on.
-        options: Of the pictures.
+        looks: Looks that are never trained on.
+        options: Options of the images.
     """
 
     kind: str

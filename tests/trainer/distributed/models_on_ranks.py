@@ -12,7 +12,7 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.algorithm import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
-from mmr1.trainer.models.critic import first_fit, critic_experience
+from mmr1.trainer.models.critic import critic_experience, first_fit
 from mmr1.trainer.models.training_models import TrainingModels
 from mmr1.trainer.models.weights import whole
 from mmr1.trainer.sampling.experience import Models, build_experience

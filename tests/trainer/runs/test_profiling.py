@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config.file import load_config
-from mmr1.trainer.runs.step import rank_trace_path, profiled
+from mmr1.trainer.runs.step import profiled, rank_trace_path
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.train import run_training
 from tests.trainer.resumption import LENGTH_REWARD, rl

@@ -141,7 +141,7 @@ def answer_and_task(value: Any) -> tuple[Any, str]:
     """A gold answer of a column, and the task type that its type tells.
 
     Raises:
-        ValueError: It is a list of several answers, or empty.
+        ValueError: If the column is a list of several answers, or empty.
     """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -202,7 +202,7 @@ def references_of(value: Any) -> list[str]:
     """The references of a column: texts, or mappings that hold one in ``answer``.
 
     Raises:
-        ValueError: It holds something else, or nothing.
+        ValueError: If the column holds something else, or nothing.
     """
     if isinstance(value, Mapping):  # SQuAD
         value = value.get("text")

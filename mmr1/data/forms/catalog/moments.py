@@ -69,10 +69,10 @@ def described_moment(
     """The sample of one described moment; an end after that of the video is clipped to it.
 
     Args:
-        row: For ``meta``.
+        row: Row, for ``meta``.
         place: The row's place.
         video: Path of the video.
-        sentence: What happens in the moment.
+        sentence: Sentence that says what happens in the moment.
         span: Its start and end in seconds.
         duration: Seconds of the video, or of the segment.
         segment: Start and end in seconds of the segment that the row is about; None for all.

@@ -42,7 +42,7 @@ def install(model: Any) -> None:
     functions up again in the backward pass. Without a layout it works as before.
 
     Raises:
-        PrefixSharingError: Its attention is one that ours cannot stand before.
+        PrefixSharingError: If the model's attention is one that ours cannot stand before.
     """
     decoder = model.get_decoder()
     modules = list(decoder.modules())
@@ -74,7 +74,7 @@ class Verdict:
         status: ``packed``: equal. ``padded``: each completion has a prompt of its own. ``refused``:
             neither is right.
         why: Why it is not packed.
-        calls: By class of attention modules, how often each of them is called in a forward.
+        calls: Number of calls of each class of attention modules in a forward.
         causal: The attention of all layers is causal, and nothing else.
         logprob_gap: The largest, in nats; None where nothing was compared.
         gradient_gap: The largest, as a share of the largest gradient.
@@ -153,7 +153,7 @@ def check_context(model: Any) -> None:
     """Check that the ranks of a context can share the sequences of a model without a family.
 
     Raises:
-        ValueError: They cannot.
+        ValueError: If the ranks cannot share the model's sequences.
     """
     base, verdict, why = unwrapped(model), verdict_of(model), ""
     if verdict is None:

@@ -62,13 +62,13 @@ class SharedLayout:
 
     Attributes:
         plain: Who attends to whom, in the whole sequence.
-        groups: In the order of their prompts, and of their suffixes.
+        groups: Groups in the order of their prompts, and of their suffixes.
         places: ``[T]`` int64, the place of each token in its own sequence.
         shows: There are pictures in suffixes.
         part: The tokens of this rank; None where it has all of them.
         calls: Class of the attention module, for each call with this layout.
         dense: Class of it, for each call that the kernels of causal attention do not compute.
-        stray: What saw the sequence without the layout.
+        stray: Module that saw the sequence without the layout.
     """
 
     plain: AttentionLayout
@@ -91,7 +91,7 @@ class SharedLayout:
 
     @property
     def causal(self) -> Layout:
-        """For layers whose attention is causal and nothing else."""
+        """Return the mask for layers whose attention is causal and nothing else."""
         return self.plain if self.part is None else self.part.causal
 
     def continued(self, positions: torch.Tensor) -> torch.Tensor:
@@ -128,7 +128,7 @@ def _groups(plain: AttentionLayout, device: torch.device) -> Iterator[GroupRows]
 
 
 def lengths_of_groups(plain: AttentionLayout) -> Iterator[tuple[int, list[int]]]:
-    """Of each group the tokens of its prompt, and of each suffix that has any."""
+    """Return the tokens of each group's prompt, and of each suffix that has any."""
     remaining = iter([length for length in plain.suffixes.q_lengths if length])
     for length, total in zip(plain.prefixes.q_lengths, plain.shared.q_lengths, strict=True):
         lengths: list[int] = []

@@ -54,7 +54,7 @@ class Part:
         return len(self.rows)
 
     def read(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which rows ``[N]`` of the sequence are here, bool, and where among the rank's tokens."""
+        """Return which rows ``[N]`` of the sequence are here, and where among the rank's tokens."""
         index = self.gathered[rows]
         here = index // self.own_tokens == self.context.rank
         return here, index[here] % self.own_tokens
@@ -63,7 +63,7 @@ class Part:
         """The language model's arguments for the rank's tokens, from those for the sequence.
 
         Raises:
-            PrefixSharingError: It is given something of which a rank's part is not known.
+            PrefixSharingError: If the model is given something of which a rank's part is not known.
         """
         return {name: self._own(name, value, given) for name, value in given.items()}
 

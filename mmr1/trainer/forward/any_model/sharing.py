@@ -51,10 +51,10 @@ def probe(model_class: Any, config: Any, groups: Sequence[GroupInput] = ()) -> V
     """Compare the forwards of a twin of the model.
 
     Args:
-        model_class: That of the model.
+        model_class: Class of the model.
         config: Its configuration.
-        groups: What the model's own processor makes of prompts, with completions; without any, a
-            text of any tokens.
+        groups: Inputs that the model's own processor makes of prompts, with completions; without
+            any, a text of any tokens.
     """
     why = "no small model of its class can be built and run"
     for twin in twins(model_class, config, bool(groups), narrow_tower=not groups):
@@ -262,7 +262,7 @@ def settle(model: Any, family: Examples, wanted: Wanted, name: str) -> None:
     """Probe a loaded model, and let it take packed sequences where that is correct.
 
     Args:
-        name: Of the model, for errors: key and value.
+        name: Name of the model for errors: key and value.
 
     Raises:
         ValueError: Neither forward of the model is right, or it is to be packed and cannot be.

@@ -69,7 +69,7 @@ class _Size:
     """The dimensions of a twin.
 
     Attributes:
-        parts: Which of its parts are narrow; all have few layers.
+        parts: Parts that are narrow; all have few layers.
         head: Width of the heads; None for their own.
     """
 
@@ -89,7 +89,7 @@ def twins(
     Some configurations cannot be made smaller everywhere: then the next one is built.
 
     Args:
-        config: Of the model; it is not changed.
+        config: Configuration of the model; it is not changed.
         reads: They will be given the tokens and the pictures of the model's own processor.
         narrow_tower: The tower of vision may be narrow too.
     """

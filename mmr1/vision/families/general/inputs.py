@@ -51,7 +51,8 @@ class GeneralFamily:
         takes: Names of the arguments that the model's forward has.
         images: Images larger or smaller than that are resized before the processor sees them.
         videos: How many frames are sampled.
-        measured: What media of these kinds and shapes add to a prompt, as the processor counted.
+        measured: Tokens that media of these kinds and shapes add to a prompt, as the processor
+            counted.
     """
 
     processor: Any

@@ -28,7 +28,7 @@ class GeneralArchitecture:
     """The architecture of any model; an ``Architecture``.
 
     Attributes:
-        presets, make: Of small models: see ``new_model``.
+        presets, make: Presets and maker of small models: see ``new_model``.
         reads_text: The models see nothing.
         normed_heads: See ``StackShape``.
     """
@@ -103,7 +103,7 @@ def _model_class(path: str, config: Any) -> Any:
 
 
 def _layers(decoder: torch.nn.Module) -> Sequence[torch.nn.Module]:
-    """What most decoders name ``layers``, and some otherwise."""
+    """Return the layers, which most decoders name ``layers``, and some otherwise."""
     lists = [m for m in decoder.children() if isinstance(m, torch.nn.ModuleList)]
     named: Sequence[torch.nn.Module] | None = getattr(decoder, "layers", None)
     return named if named is not None else [*lists[0]] if lists else ()

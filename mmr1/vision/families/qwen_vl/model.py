@@ -38,8 +38,9 @@ class QwenVLArchitecture:
     """The architecture of the Qwen-VL models; a ``PackedArchitecture``.
 
     Attributes:
-        model_type: Of these models.
-        read_videos: Of a processor and a configuration, how videos become tokens and positions.
+        model_type: Type of these models.
+        read_videos: Function of a processor and a configuration: how videos become tokens and
+            positions.
         gated_tower: The tower's MLPs have gates, and its norms are RMSNorm.
         normed_heads: The language model normalises queries and keys.
         masks_by_layer: The language model takes masks by the type of a layer.

@@ -177,7 +177,7 @@ class FramesWithTimes:
     """Each temporal patch is a separate picture after its time: ``<1.5 seconds>`` (Qwen3-VL).
 
     Attributes:
-        tokenizer: For the times.
+        tokenizer: Tokenizer of the times.
         around: The tokens before and after the vision tokens of a picture.
     """
 
