@@ -1,6 +1,6 @@
 """Findings: problems that a run's metrics and completions show, with steps and remedy.
 
-The thresholds are those of docs/faults.md. A metric is judged by its centred mean, so that a single
+docs/troubleshooting.md has the thresholds. A metric is judged by its centred mean, so that a single
 odd step is not a finding.
 """
 
@@ -336,7 +336,7 @@ def _of_completions(facts: Mapping[int, StepFacts]) -> Iterator[Finding]:
             "Answers that cannot be read",
             f"up to {share:.0%} of a step's completions, such as {shown}",
             "say in the prompt what an answer looks like, or choose a reward function whose golds "
-            "are of this type (docs/answers.md)",
+            "are of this type (docs/rewards.md)",
             (unread[0], unread[-1]),
             {"status": "unread"},
         )

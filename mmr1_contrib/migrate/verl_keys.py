@@ -488,7 +488,7 @@ UNNEEDED = {
     "reward_model": "see reward.reward_model.model_path",
     "reward_manager": "reward functions come from rewards",
     "sandbox_fusion": "plugins run in a sandbox of this machine",
-    "distillation": "docs/distillation.md has on_policy_distillation, with one teacher in the run",
+    "distillation": "docs/sft.md has on_policy_distillation, with one teacher in the run",
     "trainer.balance_batch": "micro-batches are always cut by cost",
     **because(
         "all completions of a validation are kept", "trainer",

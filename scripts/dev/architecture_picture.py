@@ -44,12 +44,12 @@ ARROWS = {
     "data": ["vision"],
     "trainer.inputs": ["data"],
     "mmr1_contrib": ["config"],
-    "rewards": ["config"],
+    "rewards": ["part"],
     "vision": ["config"],
     "algorithms": ["part"],
     "engines": ["part"],
     "part": ["registry"],
-    "config": ["algorithms", "engines"],
+    "config": ["algorithms", "engines", "rewards"],
 }
 """Who imports whom: the arrows that explain the structure, not all of them."""
 ABOUT = {

@@ -1,4 +1,4 @@
-"""Write the table of docs/start.md: what a command checks before it samples or learns.
+"""Write the table of docs/check_a_run.md: what a command checks before it samples or learns.
 
 python scripts/dev/contract_table.py            write it
 python scripts/dev/contract_table.py --check    exit with 1 if the page is out of date
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmr1.trainer.contract import PROMISES
 
-PAGE = Path(__file__).parents[2] / "docs/start.md"
+PAGE = Path(__file__).parents[2] / "docs/check_a_run.md"
 BEGIN, END = "<!-- contract: begin -->\n", "<!-- contract: end -->\n"
 
 

@@ -1,5 +1,5 @@
-"""Write the tables of docs/exact.md: the settings of the originals, what exact recipes do not have
-as their originals do, and in which keys they differ from the practical ones.
+"""Write the tables of docs/reproduce.md: the settings of the originals, what exact recipes do not
+have as their originals do, and in which keys they differ from the practical ones.
 
 python scripts/dev/exact_table.py            write them
 python scripts/dev/exact_table.py --check    exit with 1 when they are not what they should be
@@ -19,7 +19,7 @@ from mmr1.config.file import command_in, load_config
 from mmr1_contrib.migrate.source import flattened
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/exact.md"
+PAGE = ROOT / "docs/reproduce.md"
 HEAD = "# Not as there, what | there | here, and why:\n"
 PLACES = (
     "data.train",

@@ -1,4 +1,4 @@
-"""Runs what docs/fault_tests.md says of each fault, and prints what held.
+"""Runs what docs/validation.md says of each fault, and prints what held.
 
 python scripts/dev/faults.py               every row; hours, most of them the rows of the soak
 python scripts/dev/faults.py disk video    rows in which one of the words occurs
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "docs/fault_tests.md"
+PAGE = REPOSITORY / "docs/validation.md"
 HEAD = "| fault | what happens | what is lost | test |"
 OUTCOMES = REPOSITORY / "runs/faults.jsonl"
 

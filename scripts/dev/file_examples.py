@@ -1,4 +1,4 @@
-"""The kinds of files that rows come in, each with an example: a table of docs/formats.md."""
+"""The kinds of files that rows come in, each with an example: a table of docs/datasets.md."""
 
 from __future__ import annotations
 

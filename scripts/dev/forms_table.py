@@ -1,4 +1,4 @@
-"""Write the table of docs/formats.md on kinds of files. That of row formats is written by hand.
+"""Write the table of docs/datasets.md on kinds of files. That of row formats is written by hand.
 
 python scripts/dev/forms_table.py            write it
 python scripts/dev/forms_table.py --check    exit with 1 if the page is out of date
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import file_examples
 
-PAGE = Path(__file__).parents[2] / "docs/formats.md"
+PAGE = Path(__file__).parents[2] / "docs/datasets.md"
 
 
 def page(text: str) -> str:

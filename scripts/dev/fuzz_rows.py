@@ -134,7 +134,7 @@ def write_media(folder: Path) -> None:
 
 def examples() -> Iterator[dict[str, Any]]:
     """A row of every format and variant."""
-    for *_, row in form_rows(Path(__file__).parents[2] / "docs/formats.md"):
+    for *_, row in form_rows(Path(__file__).parents[2] / "docs/datasets.md"):
         yield row
 
 

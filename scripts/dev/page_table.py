@@ -13,7 +13,7 @@ _FORM = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| `(\{.+\})` \|$", re.M)
 
 
 def form_rows(page: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield format, writer, keys and row of each example row in docs/formats.md."""
+    """Yield format, writer, keys and row of each example row in docs/datasets.md."""
     for name, who, keys, row in _FORM.findall(page.read_text()):
         yield name, who, keys, json.loads(row.replace("&#124;", "|"))
 

@@ -20,8 +20,8 @@ INTRODUCTION = """\
 # Reward functions
 
 Each built-in reward: what it pays, its gold answer, the columns and settings that it takes, and
-examples, which run in tests. [How an answer is read](answers.md) has the rules of reading that they
-share. `python scripts/dev/reward_reference.py` writes this page.
+examples, which run in tests. They share the [rules of reading](rewards.md#how-an-answer-is-read).
+`python scripts/dev/reward_reference.py` writes this page.
 
 | function | pays | gold answer |
 |---|---|---|

@@ -64,7 +64,7 @@ ROOMS = {
     "evaluation": Room(988, 900, 700, "mmr1/evaluation", 1005),
     "report, python, recipes": Room(1205, 1300, 1100, "mmr1/report mmr1/python mmr1/recipes", 1300),
     "offline, compare": Room(1631, 0, 0, "mmr1/trainer/offline mmr1/compare", 0),
-    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11800),
+    "mmr1_contrib": Room(6343, 8500, 7000, "mmr1_contrib mmr1_migrate", 11810),
     "datasets_prep": Room(4381, 3600, 3000, "datasets_prep", 3950),
     "scripts": Room(8146, 5000, 4000, "scripts"),
     "tests": Room(50135, 40000, 32000, "tests"),

@@ -1,7 +1,7 @@
-"""Probe which of transformers' types share prompts, and write the table of docs/sharing.md.
+"""Probe which of transformers' types share prompts, and write the table of docs/models.md.
 
     python scripts/dev/sharing_table.py out.jsonl                # runs what is not in it yet
-    python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/sharing.md
+    python scripts/dev/sharing_table.py out.jsonl --write        # the table into docs/models.md
     python scripts/dev/sharing_table.py out.jsonl --only gemma3 llava
 
 Every type is probed on texts, small and random, in a separate process. One that runs out of its
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs/sharing.md"
+PAGE = Path(__file__).parents[2] / "docs/models.md"
 BEGIN, END = "<!-- sharing: begin -->", "<!-- sharing: end -->"
 MAPPINGS = ("image-text-to-text", "causal LM")
 

@@ -8,7 +8,7 @@
 #
 # "head" writes a token to TOKEN_FILE. Copy it to the same path on every other machine. Ray refuses
 # whoever does not send the token, but sends it unencrypted, and listens on all interfaces. Keep the
-# ports of these machines closed to other networks; docs/clusters.md lists them.
+# ports of these machines closed to other networks; docs/scaling.md lists them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 port="${RAY_PORT:-6379}"

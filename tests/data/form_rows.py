@@ -19,12 +19,12 @@ SIZE = (40, 30)
 
 
 def examples() -> list[tuple[str, str, str, dict[str, Any]]]:
-    """Format, writer, keys and row of each example of docs/formats.md."""
+    """Format, writer, keys and row of each example of docs/datasets.md."""
     place = REPOSITORY / "scripts/dev/page_table.py"
     spec = importlib.util.spec_from_file_location("page_table", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return list(module.form_rows(REPOSITORY / "docs/formats.md"))
+    return list(module.form_rows(REPOSITORY / "docs/datasets.md"))
 
 
 def write_media(folder: Path) -> None:

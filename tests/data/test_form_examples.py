@@ -159,7 +159,7 @@ def test_every_kind_of_file_is_read(examples: Any) -> None:
 
 
 def test_the_documentation_shows_every_example(examples: Any) -> None:
-    text = (REPOSITORY / "docs/formats.md").read_text()
+    text = (REPOSITORY / "docs/datasets.md").read_text()
     assert examples.page(text) == text, "run python scripts/dev/forms_table.py"
     assert all(f"| `{name}` |" in text for name in (*FORMS.builtin, *FILES))
     assert examples.page(text.replace("| `rows.csv` |", "| `r.csv` |")) == text

@@ -1,4 +1,4 @@
-"""``docs/architecture.md`` and ``walk.md``: names exist, and the picture is that of the code."""
+"""``docs/architecture.md``: names exist, and the picture is that of the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mmr1.registry import import_file
 from tests.paths import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/walk.md").read_text()
+PAGE = (REPOSITORY / "docs/architecture.md").read_text()
 NAMES = sorted(set(re.findall(r"`((?:mmr1|datasets_prep)[\w.]*:[\w.]+)`", PAGE)))
 PICTURE = import_file(REPOSITORY / "scripts/dev/architecture_picture.py")
 ARROWS = [(upper, lower) for upper, below in PICTURE.ARROWS.items() for lower in below]
@@ -34,7 +34,7 @@ def test_a_name_exists(name):
 
 
 def test_all_three_ways_are_read():
-    ways = re.split(r"^## The way of ", PAGE, flags=re.M)[1:]
+    ways = re.split(r"^#+ The way of ", PAGE, flags=re.M)[1:]
     assert [way.split()[1] for way in ways] == ["sample", "weight", "verdict"]
     assert all(len(re.findall(r"`mmr1[\w.]*:", way)) >= 8 for way in ways)
 

@@ -1,4 +1,4 @@
-"""``docs/fault_tests.md``: the tests that it names exist."""
+"""``docs/validation.md``: the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.paths import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/fault_tests.md").read_text()
-TABLE = PAGE.split("| fault | what happens |")[1].split("\n## ")[0]
+PAGE = (REPOSITORY / "docs/validation.md").read_text()
+TABLE = PAGE.split("| fault | what happens |")[1].split("\n#")[0]
 ROWS = [line for line in TABLE.splitlines() if line[:2] == "| "]
 
 

@@ -56,7 +56,7 @@ def test_the_record_is_a_record(tmp_path):
 
 
 def test_the_reward_is_a_reward(tmp_path, mmr1):
-    (source,) = blocks("python")
+    source = blocks("python")[0]
     (tmp_path / "my_reward.py").write_text(source)
     texts = ("<answer>4</answer>", "<answer>14</answer>", "4", "<answer> 4 </answer>")
     lines = [json.dumps({"completion": text, "answer": "4"}) for text in texts]
@@ -70,6 +70,7 @@ def test_the_reward_is_a_reward(tmp_path, mmr1):
 
 def test_the_map_names_what_exists():
     page = (REPOSITORY / "docs/architecture.md").read_text().partition("## Map of the code")[2]
+    page = page.partition("\n## ")[0]
     paths = re.findall(r"^\| `([^`]+)` \|", page, re.M)
     assert len(paths) > 20
     for path in paths:

@@ -1,4 +1,4 @@
-"""The example of ``docs/walk.md`` is run as it stands, on the README's record."""
+"""The example of ``docs/architecture.md`` is run as it stands, on the README's record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.paths import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/walk.md").read_text()
+PAGE = (REPOSITORY / "docs/architecture.md").read_text()
 README = (REPOSITORY / "README.md").read_text()
 
 
@@ -20,7 +20,7 @@ def test_the_example_runs(tmp_path, monkeypatch):
     Image.new("RGB", (56, 56), "red").save(tmp_path / "images/1.png")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(code, "docs/walk.md", "exec"), names)
+    exec(compile(code, "docs/architecture.md", "exec"), names)
     assert names["sample"].answer == "4"
     scored = names["scored"]
     assert [len(scored.group.completions), len(scored.rewards)] == [4, 4]

@@ -26,7 +26,7 @@ class RewardModelConfig(RewardConfig):
     """A trained reward model's number, or the chances that a completion's steps are right."""
 
     type: Literal["reward_model"] = "reward_model"
-    path: str = Field(description="Checkpoint of a reward model (docs/reward_models.md)")
+    path: str = Field(description="Checkpoint of a reward model (docs/preferences.md)")
     reduce: Literal["min", "product", "last"] | None = Field(
         None, description="Of a model of steps, the value from the steps' chances; null: min"
     )

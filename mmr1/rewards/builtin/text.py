@@ -210,7 +210,7 @@ def _stemmer() -> Any:
     return stemmer("porter")
 
 
-# Not by rouge-score: docs/decisions.md says why.
+# Not by rouge-score: docs/architecture.md says why.
 def rouge_f1(predicted: Tokens, expected: Tokens, kind: str) -> float:
     """The F1 of two token sequences."""
     if kind == "mean":

@@ -31,7 +31,7 @@ class Unit:
 PERCENT, DEGREE = Unit("%"), Unit("°")
 THOUSAND = Unit("1000", Fraction(1000))  # 2K; 2 K are kelvin
 
-# Not by pint: docs/decisions.md says why.
+# Not by pint: docs/architecture.md says why.
 _SYMBOLS = {
     symbol: Unit(dimension, *map(Fraction, numbers))
     for dimension, units in VOCABULARY["units"].items()

@@ -10,7 +10,7 @@ from unicodedata import numeric
 
 from mmr1.rewards.reading.vocabulary import pairs
 
-# Not by word2number or num2words: docs/decisions.md says why.
+# Not by word2number or num2words: docs/architecture.md says why.
 _SMALL, _FACTORS, _PARTS = (
     {word: int(number) for word, number in pairs(name).items()}
     for name in ("small_numbers", "factors", "parts")

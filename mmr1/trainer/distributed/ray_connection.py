@@ -64,7 +64,7 @@ def join_cluster(address: str) -> None:
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         logger.warning(
             "the Ray cluster at %s asks for no token: whoever reaches its ports can run code on "
-            "it. See 'Networks and tokens' in docs/clusters.md",
+            "it. See 'Networks and tokens' in docs/scaling.md",
             address,
         )
 

@@ -82,7 +82,7 @@ def _key(name: str) -> str:
 def _check_path(key: str, path: str) -> None:
     if not is_scalar_model(path):
         raise ValueError(
-            f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); docs/reward_models.md "
+            f"{key} '{path}' is not a reward model (it has no {HEAD_FILE}); docs/preferences.md "
             "trains one"
         )
 
@@ -212,7 +212,7 @@ def refuse_others_than_of_steps(path: str) -> None:
     """Raises ValueError if there is no reward model of steps at the path of ``step_rewards``."""
     if not is_scalar_model(path) or supervision_of(path).kind != "process":
         raise ValueError(
-            f"{STEP_REWARDS} '{path}' is not a reward model of steps; docs/reward_models.md "
+            f"{STEP_REWARDS} '{path}' is not a reward model of steps; docs/preferences.md "
             "trains one"
         )
 

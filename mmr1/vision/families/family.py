@@ -1,4 +1,4 @@
-"""Protocols of a model family. ``docs/own_family.md`` says how to add one.
+"""Protocols of a model family. ``docs/extend.md`` says how to add one.
 
 Two protocols, since some callers have a model and no processor: :class:`ModelFamily` is what mmr1
 asks about a model's inputs, :class:`Architecture` what it asks about the model itself.

@@ -14,7 +14,7 @@ from tests.trainer.run_configs import config_of
     ("options", "message"),
     [
         ("", "rewards.rm.path' is missing"),
-        (", path: nowhere", "'nowhere' is not a reward model .*docs/reward_models.md trains one"),
+        (", path: nowhere", "'nowhere' is not a reward model .*docs/preferences.md trains one"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):
