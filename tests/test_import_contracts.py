@@ -37,7 +37,7 @@ PLANTS = [
     (LAYERS, "mmr1/types.py", "import mmr1.registry"),
     (LAYERS, "mmr1/attention.py", "import mmr1.config"),
     (LAYERS, "mmr1/config/tree.py", "import mmr1.vision.budget"),
-    (LAYERS, "mmr1/rewards/item.py", "import mmr1.config"),
+    (LAYERS, "mmr1/rewards/http_server.py", "import mmr1.config"),
     (LAYERS, "mmr1/vision/images.py", "import mmr1.data.record"),
     (LAYERS, "mmr1/data/record.py", "import mmr1.trainer.algorithm"),
     (LAYERS, "mmr1/data/record.py", "import mmr1.rollout.protocol"),
