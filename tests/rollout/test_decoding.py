@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    FalconH1Config,
     Gemma2Config,
     GptOssConfig,
     MistralConfig,
@@ -83,7 +82,6 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
         (MistralConfig(**SIZES, sliding_window=300), 301, False),
         (Gemma2Config(**SIZES, attn_logit_softcapping=30.0), 10, False),
         (GptOssConfig(**SIZES, num_local_experts=4, layer_types=["full_attention"] * 2), 10, False),
-        (FalconH1Config(**SIZES, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8), 10, False),
     ],
     ids=[
         "plain",
@@ -92,7 +90,6 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
         "beyond it",
         "capped",
         "sinks",
-        "states",
     ],
 )
 def test_what_decodes_together(config, longest, together):

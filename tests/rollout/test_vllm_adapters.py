@@ -56,7 +56,7 @@ def with_adapters(model: Path, folder: Path) -> Path:
 def test_what_adapters_alone_cannot_is_refused(changes):
     tree = {"model": {"path": "m", "freeze_vision_tower": True, "lora": {"merge": False}}}
     config_from(tree)
-    with pytest.raises(ValueError, match=r"model\.lora\.merge.*only vLLM adds adapters itself"):
+    with pytest.raises(ValueError, match=r"model\.lora\.merge=false.*leave model\.lora\.merge out"):
         config_from(tree, [changes])
 
 

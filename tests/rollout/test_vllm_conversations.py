@@ -73,7 +73,14 @@ def conversing(parts, together=False, **options):
     kind = OwnEnvironment if "type" in options else ToolsConfig
     config = kind(**{"max_turns": 3, "max_tokens_per_turn": 40, **options})
     engine = Prefetching(process, media, together)
-    return Player(engine, build_environment(config), config, family, media, together)
+    return Player(
+        engine,
+        build_environment(config, model_space=family.coordinates),
+        config,
+        family,
+        media,
+        together,
+    )
 
 
 def zooming(parts, **options):

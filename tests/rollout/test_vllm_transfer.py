@@ -109,7 +109,7 @@ def test_beside_a_trainer_on_its_gpu_weights_do_not_leave_it(tiny_model, tmp_pat
         config = Config(model={"path": str(tiny_model), **sections.pop("model", {})}, **sections)
         family = load_family(str(tiny_model))
         setting = EngineSetting(config, family, {}, torch.nn.Linear(1, 1), log=tmp_path / "log")
-        build_vllm.build(setting)
+        build_vllm.build(config.rollout.engine, setting)
         ((_, args, _), keys) = built.pop()
         return args[2:], keys["carrier"]
 

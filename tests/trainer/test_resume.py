@@ -277,7 +277,7 @@ def test_a_finished_run_starts_no_engine(undisturbed, tiny_model, digits, reward
 def test_another_configuration_is_not_resumed(tiny_model, digits, reward, undisturbed):
     config = rl(tiny_model, digits, reward, undisturbed)
     other = config.changed(seed=1)
-    with pytest.raises(ValueError, match=r"started with another seed; resume it with"):
+    with pytest.raises(ValueError, match=r"started with another seed; resume it as it was"):
         run_training(other, resume=True)
     with pytest.raises(ValueError, match=r"already holds a run .*; continue it with --resume"):
         run_training(config)

@@ -170,10 +170,6 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
             "environment, algorithm.advantage.type=process: .* reads a completion as one text",
         ),
         (
-            {"algorithm": {"filter_groups": "replay"}},
-            "environment, algorithm.filter_groups.type=replay: replay and keep_surplus keep",
-        ),
-        (
             {"rewards": {"rm": {"type": "reward_model", "path": "rm"}}},
             "environment, rewards: a reward model reads a completion as one text",
         ),

@@ -192,7 +192,7 @@ def test_what_the_scripts_set():
         200,
     )  # 16 updates each
     overlong = dapo.rewards["overlong"]
-    assert overlong.options == {"max_length": 8192, "buffer": 4096}
+    assert (overlong.max_length, overlong.buffer) == (8192, 4096)
     frozen = section(example="grpo_trainer/run_qwen2_5_vl-7b_freeze_vision.sh@0.8")
     assert frozen.model.freeze_vision_tower
     lora = section(example="grpo_trainer/run_qwen2_5_vl-7b_lora.sh@0.8").model

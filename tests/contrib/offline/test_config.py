@@ -79,12 +79,15 @@ def test_a_command_has_its_learning_rate(command, rate, schedule):
     ("command", "overrides", "sections"),
     [
         ("dpo", [], {"dpo"}),
-        ("dpo", [ROUNDS], {"dpo", "rollout", "rewards", "eval"}),
+        ("dpo", [ROUNDS], {"dpo", "rollout", "rewards", "scoring", "eval"}),
         ("rm", [], {"rm"}),
         (
             "iterative-grpo",
             [],
-            {"iterative_grpo", "rollout", "environment", "rewards", "algorithm", "eval"},
+            {
+                *("iterative_grpo", "rollout", "environment", "algorithm", "eval"),
+                *("rewards", "scoring"),
+            },
         ),
     ],
 )

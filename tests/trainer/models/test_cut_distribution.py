@@ -85,10 +85,10 @@ def norm(gradient):
 def test_importance_weight_is_one_on_policy(parts, sampled, name):
     """Tokens with a single kept id, whose log-prob is 0 anyway, do not hide a gap."""
     stats, _ = updated(parts, sampled[name], CUTS[name], form="token", cap=math.inf, outlier=None)
-    several = "" if name == "uncut" else "_several_ids"
-    assert stats[f"rollout/logprob_diff_mean{several}"] < 1e-4
+    statistic = "mean" if name == "uncut" else "several_ids"
+    assert stats[f"rollout/logprob_diff_{statistic}"] < 1e-4
     assert stats["rollout/logprob_diff_max"] < 1e-4
-    assert abs(stats[f"rollout/importance_weight_mean{several}"] - 1) < 1e-5
+    assert abs(stats[f"rollout/importance_weight_{statistic}"] - 1) < 1e-5
     if name != "uncut":
         assert 0 < stats["policy/kept_mass_mean"] < 0.97
 
