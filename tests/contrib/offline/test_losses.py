@@ -202,10 +202,10 @@ def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
 
 
 def test_a_loss_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
-    (tmp_path / "added_loss.py").write_text("def mine(pairs, config): return pairs + 1")
-    package = tmp_path / "added_loss-1.0.dist-info"
+    (tmp_path / "own_pairs.py").write_text("def mine(pairs, config): return pairs + 1")
+    package = tmp_path / "own_pairs-1.0.dist-info"
     package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: added_loss\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[mmr1.preference_losses]\nadded = added_loss:mine\n")
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own_pairs\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[mmr1.preference_losses]\nadded = own_pairs:mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert loss_on_pairs(OwnPreferenceLoss(type="added"))(3) == 4
