@@ -30,6 +30,7 @@ from mmr1.config.checks import check, check_own_parts
 from mmr1.config.commands import COMMANDS, command_named
 from mmr1.config.file import load_layers
 from mmr1.files import atomic
+from mmr1.rewards.builtin.elsewhere import PythonConfig
 from mmr1.rewards.plugins.user_function import CallableReward
 from mmr1.rollout.engines import preload_engine
 from mmr1.trainer.preflight import check_evaluation
@@ -44,7 +45,8 @@ Reward = Callable[..., Any] | float | Mapping[str, Any]
 function as its ``type``."""
 Rewards = Mapping[str, Reward] | Sequence[Callable[..., Any]]
 """By name; or functions, which have their own names."""
-_GIVEN = "python"
+_GIVEN = PythonConfig.model_fields["type"].default
+"""Type of a reward that is a function in Python."""
 
 _WRITTEN = "given"  # in place of a path until what was given is written
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mmr1.extras import needs_extra
 from mmr1.report.colours import COLOURS, DPI
 from mmr1.report.findings import centred
-from mmr1.trainer.runs.findings import reward_of_mean
+from mmr1.trainer.runs.findings import reward_of
 
 with needs_extra("report", "a plot of metrics"):
     import matplotlib
@@ -44,7 +44,7 @@ def plot_rewards(metrics: Mapping[str, list[float]], path: Path, title: str) -> 
     figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
     _curve(rewards, metrics["step"], metrics["reward/mean"], "mean")
     for metric in metrics:
-        if (name := reward_of_mean(metric)) is not None:
+        if (name := reward_of(metric, "mean")) is not None:
             _curve(rewards, metrics["step"], metrics[metric], name)
     _curve(entropy, metrics["step"], metrics["entropy"], "entropy")
     rewards.set(xlabel="step", ylabel="reward", title=title)

@@ -20,7 +20,7 @@ from mmr1.trainer.runs.findings import (
     Finding,
     absolute_findings,
     is_number,
-    reward_of_mean,
+    reward_of,
 )
 from mmr1.types import Status
 
@@ -275,7 +275,7 @@ def _invalid(curves: _Curves) -> Iterator[Finding]:
 
 
 def _against_each_other(curves: _Curves) -> Iterator[Finding]:
-    means = {n: name for n in curves.names() if (name := reward_of_mean(n)) is not None}
+    means = {n: name for n in curves.names() if (name := reward_of(n, "mean")) is not None}
     ends = {name: e for n, name in means.items() if (e := curves.ends(n)) is not None}
     falls = [n for n, (first, last) in ends.items() if last <= first - APART]
     rises = [n for n, (first, last) in ends.items() if last >= first + APART]

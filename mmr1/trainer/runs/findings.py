@@ -42,19 +42,20 @@ class Finding:
         return asdict(self)
 
 
-def reward_of_mean(metric: str) -> str | None:
-    """Return the reward function whose mean a metric is, ``math`` of ``rewards/math/mean``."""
+def reward_of(metric: str, statistic: str) -> str | None:
+    """Return the reward function whose statistic a metric is, ``math`` of ``rewards/math/mean``.
+
+    None for a metric of another section or statistic.
+    """
     section, _, name = metric.partition("/")
-    name, _, statistic = name.rpartition("/")
-    return name if (section, statistic) == ("rewards", "mean") else None
+    name, _, found = name.rpartition("/")
+    return name if (section, found) == ("rewards", statistic) else None
 
 
 def flat_rewards(columns: Columns) -> Iterator[Finding]:
     """Find reward functions that have given one value to every completion of the run."""
     for metric in columns:
-        section, _, name = metric.partition("/")
-        name, _, statistic = name.rpartition("/")
-        if section != "rewards" or statistic != "std":
+        if (name := reward_of(metric, "std")) is None:
             continue
         stds, means = _numbers(columns, metric), _numbers(columns, f"rewards/{name}/mean")
         if len(stds) < FLAT_STEPS or any(std for _, std in stds) or len({*means}) == 0:
